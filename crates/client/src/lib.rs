@@ -1,0 +1,1 @@
+//! The client core: sessions, open files, layout drivers, pieces in parallel under a bounded window.

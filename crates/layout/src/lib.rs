@@ -1,0 +1,1 @@
+//! Where bytes live: distributions, layout kinds and their body codec, and the policy record.

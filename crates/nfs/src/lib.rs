@@ -1,0 +1,1 @@
+//! NFSv4.1/4.2 state tables and operations, server half and client half.

@@ -1,0 +1,16 @@
+//! Words that every part of Weir shares: ids, attributes, credentials, status codes and limits.
+
+pub mod attr;
+pub mod cred;
+pub mod id;
+pub mod limits;
+pub mod range;
+pub mod status;
+pub mod time;
+
+pub use attr::{Attrs, DirEntry, FileKind, SetAttrs, SetTime, StatFs};
+pub use cred::Cred;
+pub use id::{FileId, Fsid, Generation, IodId, Verifier};
+pub use range::ByteRange;
+pub use status::Status;
+pub use time::Timestamp;

@@ -1,0 +1,85 @@
+//! Every limit of Weir in one place, with the relations among them asserted when compiling.
+
+/// Longest file name in bytes (`NAME_MAX`).
+pub const NAME_MAX: usize = 255;
+/// Longest symlink target and path in bytes (`PATH_MAX` without its NUL).
+pub const PATH_MAX: usize = 4095;
+/// Most hard links to one file.
+pub const LINK_MAX: u32 = 1 << 30;
+/// Largest file in bytes; leaves room for the object head below `i64::MAX`.
+pub const FILE_SIZE_MAX: u64 = (1 << 62) - 1;
+/// Longest xattr name in bytes, without its `user.` prefix.
+pub const XATTR_NAME_MAX: usize = 250;
+/// Largest xattr value in bytes.
+pub const XATTR_VALUE_MAX: usize = 60 << 10;
+
+/// Smallest stripe unit in bytes: the files layout leaves six low bits to flags (RFC 8881 §13.2).
+pub const STRIPE_UNIT_MIN: u64 = 64;
+/// Largest stripe unit in bytes.
+pub const STRIPE_UNIT_MAX: u64 = 1 << 30;
+/// Most iods that one file is striped over.
+pub const STRIPE_COUNT_MAX: usize = 256;
+
+/// Largest READ or WRITE payload in bytes, NFS and native alike.
+pub const PAYLOAD_MAX: usize = 1 << 20;
+/// Most extents in one native READ or WRITE.
+pub const EXTENTS_MAX: usize = 1024;
+/// Room for RPC and operation headers around a payload, in bytes.
+pub const HEADER_MAX: usize = 64 << 10;
+/// Largest RPC record accepted, in bytes; a connection that sends more is closed.
+pub const RECORD_MAX: usize = PAYLOAD_MAX + HEADER_MAX;
+/// Most fragments of one RPC record.
+pub const FRAGMENTS_MAX: usize = 64;
+/// Largest credential or verifier body (RFC 5531 §8.2).
+pub const AUTH_BODY_MAX: usize = 400;
+/// Largest NFS filehandle (`NFS4_FHSIZE`).
+pub const FILEHANDLE_MAX: usize = 128;
+/// Longest owner or client owner string (`NFS4_OPAQUE_LIMIT`).
+pub const OPAQUE_MAX: usize = 1024;
+/// Most words of an attribute or operation bitmap.
+pub const BITMAP_WORDS_MAX: usize = 8;
+/// Largest layout or device address body, in bytes.
+pub const LAYOUT_BODY_MAX: usize = 16 << 10;
+
+/// Most operations in one COMPOUND.
+pub const COMPOUND_OPS_MAX: u32 = 64;
+/// Most slots of one session.
+pub const SLOTS_MAX: u32 = 64;
+/// Largest reply kept for replay, in bytes.
+pub const REPLY_CACHED_MAX: u32 = 8 << 10;
+/// Most sessions of one client.
+pub const SESSIONS_PER_CLIENT_MAX: usize = 16;
+/// Most client records kept.
+pub const CLIENTS_MAX: usize = 16 << 10;
+/// Most open owners with state of one client.
+pub const OPENS_PER_CLIENT_MAX: usize = 64 << 10;
+/// Most layouts of one client.
+pub const LAYOUTS_PER_CLIENT_MAX: usize = 64 << 10;
+
+/// Most connections that one daemon accepts.
+pub const CONNECTIONS_MAX: usize = 4096;
+/// Most requests of one connection being worked on; further ones wait in the socket.
+pub const IN_FLIGHT_PER_CONNECTION: usize = 128;
+/// Most open object files kept by an iod.
+pub const OPEN_OBJECTS_MAX: usize = 4096;
+/// Payload bytes that a client keeps in flight or uncommitted before writers wait.
+pub const CLIENT_WINDOW_BYTES: usize = 64 << 20;
+/// Native requests of one client in flight to one iod.
+pub const IN_FLIGHT_PER_IOD: usize = 8;
+
+/// Most writes in one metadata batch.
+pub const BATCH_WRITES_MAX: usize = 1000;
+/// Largest metadata key in bytes.
+pub const KEY_MAX: usize = 500;
+/// Largest metadata value in bytes.
+pub const VALUE_MAX: usize = 64 << 10;
+
+const _: () = {
+    assert!(STRIPE_UNIT_MIN.is_multiple_of(64) && STRIPE_UNIT_MAX < 1 << 32);
+    assert!(EXTENTS_MAX * 16 + AUTH_BODY_MAX * 2 + 4096 < HEADER_MAX);
+    assert!(REPLY_CACHED_MAX as usize <= RECORD_MAX);
+    assert!(XATTR_VALUE_MAX + KEY_MAX < VALUE_MAX);
+    assert!(NAME_MAX + 64 < KEY_MAX && XATTR_NAME_MAX + 64 < KEY_MAX);
+    assert!(STRIPE_COUNT_MAX * 20 + 1024 < LAYOUT_BODY_MAX);
+    assert!(CLIENT_WINDOW_BYTES >= 16 * PAYLOAD_MAX);
+};

@@ -1,0 +1,1 @@
+//! Every message on a network as plain types: ONC RPC, NFSv4.1/4.2, callbacks and the native data program.

@@ -1,0 +1,219 @@
+//! The writer: small values gather in one buffer, payloads join the list uncopied.
+
+use bytes::{BufMut, Bytes, BytesMut};
+
+/// Opaque data from this size on become a segment of their own instead of being copied.
+const OWN_SEGMENT: usize = 1024;
+
+/// Builds a message as a list of segments for a vectored write.
+#[derive(Debug, Default)]
+pub struct Writer {
+    done: Vec<Bytes>,
+    done_len: usize,
+    head: BytesMut,
+}
+
+/// A finished message: segments in order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Segments {
+    parts: Vec<Bytes>,
+    len: usize,
+}
+
+impl Segments {
+    /// Total length in bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there is no byte in it.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The segments in order; none is empty.
+    pub fn parts(&self) -> &[Bytes] {
+        &self.parts
+    }
+
+    /// Appends a segment, uncopied.
+    pub fn push(&mut self, part: Bytes) {
+        if !part.is_empty() {
+            self.len += part.len();
+            self.parts.push(part);
+        }
+    }
+
+    /// Appends all segments of `other`.
+    pub fn extend(&mut self, other: Segments) {
+        self.len += other.len;
+        self.parts.extend(other.parts);
+    }
+
+    /// Everything in one buffer; copies unless there is only one segment.
+    pub fn to_bytes(&self) -> Bytes {
+        if let [one] = &self.parts[..] {
+            return one.clone();
+        }
+        let mut all = BytesMut::with_capacity(self.len);
+        for part in &self.parts {
+            all.put_slice(part);
+        }
+        all.freeze()
+    }
+}
+
+impl From<Bytes> for Segments {
+    fn from(part: Bytes) -> Self {
+        let mut segments = Segments::default();
+        segments.push(part);
+        segments
+    }
+}
+
+impl Writer {
+    /// An empty message.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Bytes written so far.
+    pub fn len(&self) -> usize {
+        self.done_len + self.head.len()
+    }
+
+    /// Whether nothing has been written.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The message.
+    pub fn finish(mut self) -> Segments {
+        self.seal();
+        Segments { parts: self.done, len: self.done_len }
+    }
+
+    fn seal(&mut self) {
+        if !self.head.is_empty() {
+            self.done_len += self.head.len();
+            self.done.push(self.head.split().freeze());
+        }
+    }
+
+    /// Unsigned integer (RFC 4506 §4.2).
+    pub fn u32(&mut self, v: u32) {
+        self.head.put_u32(v);
+    }
+
+    /// Integer (§4.1).
+    pub fn i32(&mut self, v: i32) {
+        self.head.put_i32(v);
+    }
+
+    /// Unsigned hyper integer (§4.5).
+    pub fn u64(&mut self, v: u64) {
+        self.head.put_u64(v);
+    }
+
+    /// Hyper integer (§4.5).
+    pub fn i64(&mut self, v: i64) {
+        self.head.put_i64(v);
+    }
+
+    /// Boolean (§4.4).
+    pub fn bool(&mut self, v: bool) {
+        self.u32(u32::from(v));
+    }
+
+    /// Fixed-length opaque (§4.9), padded; copied.
+    pub fn fixed(&mut self, data: &[u8]) {
+        self.head.put_slice(data);
+        self.pad(data.len());
+    }
+
+    /// Variable-length opaque (§4.10), padded; shared instead of copied when large.
+    ///
+    /// # Panics
+    /// When `data` is 4 GiB or longer, which no limit of ours allows.
+    pub fn opaque(&mut self, data: &Bytes) {
+        self.u32(u32::try_from(data.len()).expect("opaque data below 4 GiB"));
+        self.raw(data);
+        self.pad(data.len());
+    }
+
+    /// A variable-length opaque made of segments (§4.10), none of them copied when large.
+    ///
+    /// # Panics
+    /// When `data` is 4 GiB or longer, which no limit of ours allows.
+    pub fn opaque_segments(&mut self, data: &Segments) {
+        self.u32(u32::try_from(data.len()).expect("opaque data below 4 GiB"));
+        for part in data.parts() {
+            self.raw(part);
+        }
+        self.pad(data.len());
+    }
+
+    /// A variable-length opaque that `body` writes; its length is filled in afterwards.
+    pub fn nested(&mut self, body: impl FnOnce(&mut Writer)) {
+        let mut inner = Writer::new();
+        body(&mut inner);
+        self.opaque_segments(&inner.finish());
+    }
+
+    /// Bytes as they are: no length, no padding.
+    pub fn raw(&mut self, data: &Bytes) {
+        if data.len() < OWN_SEGMENT {
+            self.head.put_slice(data);
+        } else {
+            self.seal();
+            self.done_len += data.len();
+            self.done.push(data.clone());
+        }
+    }
+
+    /// Variable-length array (§4.13).
+    ///
+    /// # Panics
+    /// When there are 2^32 items or more.
+    pub fn array<T>(&mut self, items: &[T], mut item: impl FnMut(&mut Writer, &T)) {
+        self.u32(u32::try_from(items.len()).expect("array below 2^32 items"));
+        for i in items {
+            item(self, i);
+        }
+    }
+
+    /// Optional data (§4.19).
+    pub fn optional<T>(&mut self, value: Option<&T>, item: impl FnOnce(&mut Writer, &T)) {
+        self.bool(value.is_some());
+        if let Some(v) = value {
+            item(self, v);
+        }
+    }
+
+    fn pad(&mut self, len: usize) {
+        self.head.put_bytes(0, len.wrapping_neg() & 3);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Reader;
+
+    #[test]
+    fn payloads_are_shared_and_padded() {
+        let payload = Bytes::from(vec![7u8; 4097]);
+        let mut w = Writer::new();
+        w.u32(1);
+        w.opaque(&payload);
+        w.u64(2);
+        let message = w.finish();
+        assert_eq!(message.len(), 4 + 4 + 4097 + 3 + 8);
+        assert!(message.parts().iter().any(|p| p.as_ptr() == payload.as_ptr()), "payload was copied");
+        let mut r = Reader::new(message.to_bytes());
+        assert_eq!(r.u32(), Ok(1));
+        assert_eq!(r.opaque(5000).unwrap(), payload);
+        assert_eq!(r.u64(), Ok(2));
+        assert_eq!(r.finish(), Ok(()));
+    }
+}

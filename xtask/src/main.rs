@@ -1,0 +1,2 @@
+//! The one command door of the project.
+fn main() {}
