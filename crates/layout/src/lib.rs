@@ -1,1 +1,11 @@
-//! Where bytes live: distributions, layout kinds and their body codec, and the policy record.
+//! Where bytes live: distributions, layout kinds and their body codec, the policy record and list I/O planning.
+//!
+//! Nothing here does I/O or reads a clock: every function maps values to values.
+
+pub mod distributions;
+pub mod kinds;
+pub mod list_io;
+pub mod policy;
+
+pub use distributions::{BadGeometry, Distribution, DistributionId, Piece, Place};
+pub use policy::{Cache, Policy, PolicyError};

@@ -1,0 +1,220 @@
+//! The native layout kind: the stored record, the layout body and the device address body.
+
+use crate::distributions::{BadGeometry, Distribution, DistributionId, check_count, check_stripe_unit};
+use bytes::Bytes;
+use types::limits::STRIPE_COUNT_MAX;
+use types::{FileId, Generation, IodId};
+use xdr::{Malformed, Reader, Writer, Xdr};
+
+/// `layouttype4` of the native kind, in the private range (RFC 8881 §3.3.13).
+pub const KIND: u32 = 0x8000_5745;
+
+/// Version of record and bodies that this code writes; it reads no other.
+pub const VERSION: u32 = 1;
+
+/// Most TCP addresses of one device.
+pub const ADDRESSES_MAX: usize = 16;
+/// Longest address in bytes.
+pub const ADDRESS_MAX: usize = 255;
+/// Longest capability in bytes.
+pub const CAPABILITY_MAX: usize = 256;
+/// Longest session ticket in bytes.
+pub const TICKET_MAX: usize = 256;
+/// Longest path of a Unix socket in bytes (`sun_path` without its NUL).
+pub const SOCKET_PATH_MAX: usize = 107;
+/// Longest boot id in bytes.
+pub const BOOT_ID_MAX: usize = 64;
+
+/// What the namespace keeps for a file: how it is striped, and over which iods.
+///
+/// The order of `iods` is the order of object indices; it starts at another iod for each file, so that the first stripe
+/// units of many files spread evenly.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Record {
+    /// How bytes are dealt out.
+    pub distribution: DistributionId,
+    /// Bytes per stripe unit.
+    pub stripe_unit: u64,
+    /// Cluster numbers of the iods in index order.
+    pub iods: Vec<u16>,
+}
+
+impl Record {
+    /// The distribution that this record describes.
+    pub fn distribution(&self) -> Result<Distribution, BadGeometry> {
+        Distribution::new(self.distribution, self.stripe_unit, self.iods.len())
+    }
+
+    /// A record over all of `iods`, beginning with the one at `first` (taken modulo their number), at most `count` of
+    /// them (0: all).
+    pub fn rotated(
+        distribution: DistributionId,
+        stripe_unit: u64,
+        iods: &[u16],
+        count: usize,
+        first: u64,
+    ) -> Result<Self, BadGeometry> {
+        check_stripe_unit(stripe_unit)?;
+        let count = if count == 0 { iods.len() } else { count }.min(iods.len()).min(STRIPE_COUNT_MAX);
+        check_count(count)?;
+        let start = (first % iods.len() as u64) as usize;
+        let iods = iods.iter().cycle().skip(start).take(count).copied().collect();
+        Ok(Record { distribution, stripe_unit, iods })
+    }
+}
+
+fn version(input: &mut Reader) -> Result<(), Malformed> {
+    match input.u32()? {
+        VERSION => Ok(()),
+        value => Err(Malformed::BadValue { what: "version of a native layout", value }),
+    }
+}
+
+fn geometry(input: &mut Reader) -> Result<(DistributionId, u64), Malformed> {
+    let number = input.u32()?;
+    let id = DistributionId::from_number(number)
+        .ok_or(Malformed::BadValue { what: "distribution of a layout", value: number })?;
+    let stripe_unit = u64::from(input.u32()?);
+    check_stripe_unit(stripe_unit)
+        .map_err(|_| Malformed::Invalid("stripe unit out of bounds or not a multiple of 64"))?;
+    Ok((id, stripe_unit))
+}
+
+fn not_empty<T>(items: Vec<T>) -> Result<Vec<T>, Malformed> {
+    if items.is_empty() { Err(Malformed::Invalid("a layout over no iod")) } else { Ok(items) }
+}
+
+fn text(input: &mut Reader, max: usize) -> Result<String, Malformed> {
+    let bytes = input.opaque(max)?;
+    let text = std::str::from_utf8(&bytes).map_err(|_| Malformed::Invalid("text that is not UTF-8"))?;
+    Ok(text.to_owned())
+}
+
+fn put_text(out: &mut Writer, text: &str) {
+    out.opaque(&Bytes::copy_from_slice(text.as_bytes()));
+}
+
+impl Xdr for Record {
+    fn encode(&self, out: &mut Writer) {
+        out.u32(VERSION);
+        out.u32(self.distribution.number());
+        out.u32(self.stripe_unit as u32);
+        out.array(&self.iods, |out, iod| out.u32(u32::from(*iod)));
+    }
+
+    fn decode(input: &mut Reader) -> Result<Self, Malformed> {
+        version(input)?;
+        let (distribution, stripe_unit) = geometry(input)?;
+        let iods = not_empty(input.array(STRIPE_COUNT_MAX, |input| {
+            let value = input.u32()?;
+            u16::try_from(value).map_err(|_| Malformed::BadValue { what: "number of an iod", value })
+        })?)?;
+        Ok(Record { distribution, stripe_unit, iods })
+    }
+}
+
+/// The body of a native layout, as LAYOUTGET answers it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Body {
+    /// How bytes are dealt out.
+    pub distribution: DistributionId,
+    /// Bytes per stripe unit.
+    pub stripe_unit: u64,
+    /// The devices in index order; a device id is the id of its iod.
+    pub devices: Vec<IodId>,
+    /// The object on each of them.
+    pub object: FileId,
+    /// The fencing epoch the capability was made for.
+    pub generation: Generation,
+    /// What to show the iods with each request; opaque to the client.
+    pub capability: Bytes,
+}
+
+impl Body {
+    /// The distribution that this body describes.
+    pub fn distribution(&self) -> Result<Distribution, BadGeometry> {
+        Distribution::new(self.distribution, self.stripe_unit, self.devices.len())
+    }
+}
+
+impl Xdr for Body {
+    fn encode(&self, out: &mut Writer) {
+        out.u32(VERSION);
+        out.u32(self.distribution.number());
+        out.u32(self.stripe_unit as u32);
+        out.array(&self.devices, |out, id| out.fixed(&id.0));
+        out.u64(self.object.0);
+        out.u32(self.generation.0);
+        out.opaque(&self.capability);
+    }
+
+    fn decode(input: &mut Reader) -> Result<Self, Malformed> {
+        version(input)?;
+        let (distribution, stripe_unit) = geometry(input)?;
+        let devices = not_empty(input.array(STRIPE_COUNT_MAX, |input| input.fixed().map(IodId))?)?;
+        let object = FileId(input.u64()?);
+        let generation = Generation(input.u32()?);
+        let capability = input.opaque(CAPABILITY_MAX)?;
+        Ok(Body { distribution, stripe_unit, devices, object, generation, capability })
+    }
+}
+
+/// A Unix socket that reaches the iod from its own host.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Local {
+    /// `/proc/sys/kernel/random/boot_id` of the host, which no other running host shares.
+    pub boot_id: String,
+    /// Path of the socket; any bytes but NUL.
+    pub path: Bytes,
+}
+
+/// The address of an iod, as GETDEVICEINFO answers it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Device {
+    /// The iod; also the device id.
+    pub iod: IodId,
+    /// `host:port` of each TCP address, in order of preference.
+    pub tcp: Vec<String>,
+    /// The way for clients on the same host.
+    pub local: Option<Local>,
+    /// What to say HELLO with; opaque to the client.
+    pub ticket: Bytes,
+}
+
+impl std::fmt::Debug for Device {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut out = f.debug_struct("Device");
+        out.field("iod", &self.iod).field("tcp", &self.tcp).field("local", &self.local);
+        out.field("ticket", &"[secret]").finish()
+    }
+}
+
+impl Xdr for Device {
+    fn encode(&self, out: &mut Writer) {
+        out.u32(VERSION);
+        out.fixed(&self.iod.0);
+        out.array(&self.tcp, |out, address| put_text(out, address));
+        out.optional(self.local.as_ref(), |out, local| {
+            put_text(out, &local.boot_id);
+            out.opaque(&local.path);
+        });
+        out.opaque(&self.ticket);
+    }
+
+    fn decode(input: &mut Reader) -> Result<Self, Malformed> {
+        version(input)?;
+        let iod = IodId(input.fixed()?);
+        let tcp = input.array(ADDRESSES_MAX, |input| text(input, ADDRESS_MAX))?;
+        let local = input.optional(|input| {
+            let boot_id = text(input, BOOT_ID_MAX)?;
+            let path = input.opaque(SOCKET_PATH_MAX)?;
+            if path.contains(&0) {
+                Err(Malformed::Invalid("socket path with a NUL"))
+            } else {
+                Ok(Local { boot_id, path })
+            }
+        })?;
+        let ticket = input.opaque(TICKET_MAX)?;
+        Ok(Device { iod, tcp, local, ticket })
+    }
+}

@@ -1,0 +1,87 @@
+//! Planning list I/O: the pieces of file ranges become few requests per object, within the limits of one request.
+
+use crate::distributions::Distribution;
+use types::ByteRange;
+use types::limits::{EXTENTS_MAX, PAYLOAD_MAX};
+
+/// How much one request may carry.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RequestLimits {
+    /// Most extents; at least 1.
+    pub extents: usize,
+    /// Most payload bytes; at least 1.
+    pub bytes: u64,
+}
+
+impl Default for RequestLimits {
+    fn default() -> Self {
+        RequestLimits { extents: EXTENTS_MAX, bytes: PAYLOAD_MAX as u64 }
+    }
+}
+
+/// One request to one object.
+///
+/// The bytes of `extents`, one after the other, are the bytes of `parts`, one after the other: the payload of a write is
+/// gathered from `parts` in order, that of a read scattered over them.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Request {
+    /// Which object of the layout.
+    pub index: usize,
+    /// Ranges of the object, none empty; neighbours in sequence are merged.
+    pub extents: Vec<ByteRange>,
+    /// Ranges of the file, none empty; neighbours in sequence are merged.
+    pub parts: Vec<ByteRange>,
+    /// Payload bytes in all.
+    pub bytes: u64,
+}
+
+/// Plans the requests that move `ranges` of a file.
+///
+/// Ranges are taken in the order given. Requests come in the order of their first byte, so that a sender that starts at
+/// the front keeps every iod busy. Ranges must not overlap in a write, as requests run in parallel.
+///
+/// # Panics
+/// When a limit is zero.
+pub fn plan(distribution: &Distribution, ranges: &[ByteRange], limits: RequestLimits) -> Vec<Request> {
+    assert!(limits.extents > 0 && limits.bytes > 0, "a request carries something");
+    let mut requests: Vec<Request> = Vec::new();
+    // The request of each object that still has room.
+    let mut open: Vec<Option<usize>> = vec![None; distribution.count()];
+    for piece in ranges.iter().flat_map(|range| distribution.pieces(*range)) {
+        let (mut object, mut file) = (piece.object, piece.file);
+        while object.len > 0 {
+            let slot = open[piece.index].filter(|at| requests[*at].has_room(object.offset, limits));
+            let at = slot.unwrap_or_else(|| {
+                requests.push(Request { index: piece.index, extents: Vec::new(), parts: Vec::new(), bytes: 0 });
+                requests.len() - 1
+            });
+            open[piece.index] = Some(at);
+            let request = &mut requests[at];
+            let len = object.len.min(limits.bytes - request.bytes);
+            append(&mut request.extents, split_front(&mut object, len));
+            append(&mut request.parts, split_front(&mut file, len));
+            request.bytes += len;
+        }
+    }
+    requests
+}
+
+impl Request {
+    fn has_room(&self, next: u64, limits: RequestLimits) -> bool {
+        let merges = self.extents.last().is_some_and(|e| e.end() == next);
+        self.bytes < limits.bytes && (merges || self.extents.len() < limits.extents)
+    }
+}
+
+fn split_front(range: &mut ByteRange, len: u64) -> ByteRange {
+    let front = ByteRange { offset: range.offset, len };
+    *range = ByteRange { offset: range.offset + len, len: range.len - len };
+    front
+}
+
+fn append(ranges: &mut Vec<ByteRange>, next: ByteRange) {
+    match ranges.last_mut() {
+        Some(last) if last.end() == next.offset => last.len += next.len,
+        _ => ranges.push(next),
+    }
+}

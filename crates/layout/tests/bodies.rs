@@ -1,0 +1,140 @@
+//! Golden bytes, round trips and refusals of the native kind's record and bodies.
+
+use bytes::Bytes;
+use layout::DistributionId;
+use layout::kinds::native::{Body, Device, Local, Record};
+use layout::kinds::{self, KindId, native};
+use proptest::prelude::*;
+use types::{FileId, Generation, IodId};
+use xdr::{Malformed, Xdr};
+
+fn record() -> Record {
+    Record { distribution: DistributionId::SimpleStripe, stripe_unit: 65536, iods: vec![2, 0, 513] }
+}
+
+fn body() -> Body {
+    Body {
+        distribution: DistributionId::SimpleStripe,
+        stripe_unit: 64,
+        devices: vec![IodId([0xa1; 16]), IodId([0xb2; 16])],
+        object: FileId(0x0102_0304_0506_0708),
+        generation: Generation(9),
+        capability: Bytes::from_static(b"token"),
+    }
+}
+
+fn device() -> Device {
+    Device {
+        iod: IodId([0xc3; 16]),
+        tcp: vec!["[::1]:7000".into()],
+        local: Some(Local { boot_id: "boot".into(), path: Bytes::from_static(b"/run/iod\xff") }),
+        ticket: Bytes::from_static(b"tick"),
+    }
+}
+
+#[test]
+fn record_golden() {
+    let golden = [0, 0, 0, 1, 0, 0, 0, 1, 0, 1, 0, 0, 0, 0, 0, 3, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 2, 1];
+    assert_eq!(record().to_bytes(), &golden[..]);
+    assert_eq!(Record::from_bytes(&Bytes::copy_from_slice(&golden)), Ok(record()));
+}
+
+#[test]
+fn body_golden() {
+    let mut golden = vec![0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 64, 0, 0, 0, 2];
+    golden.extend([0xa1; 16]);
+    golden.extend([0xb2; 16]);
+    golden.extend([1, 2, 3, 4, 5, 6, 7, 8, 0, 0, 0, 9, 0, 0, 0, 5]);
+    golden.extend(b"token\0\0\0");
+    assert_eq!(body().to_bytes(), golden);
+    let decoded = kinds::Body::decode(KindId::Native, &golden.into());
+    assert_eq!(decoded, Ok(kinds::Body::Native(body())));
+}
+
+#[test]
+fn device_golden() {
+    let mut golden = vec![0, 0, 0, 1];
+    golden.extend([0xc3; 16]);
+    golden.extend([0, 0, 0, 1, 0, 0, 0, 10]);
+    golden.extend(b"[::1]:7000\0\0");
+    golden.extend([0, 0, 0, 1, 0, 0, 0, 4]);
+    golden.extend(b"boot");
+    golden.extend([0, 0, 0, 9]);
+    golden.extend(b"/run/iod\xff\0\0\0");
+    golden.extend([0, 0, 0, 4]);
+    golden.extend(b"tick");
+    assert_eq!(device().to_bytes(), golden);
+    let decoded = kinds::Device::decode(KindId::Native, &golden.into());
+    assert_eq!(decoded, Ok(kinds::Device::Native(device())));
+}
+
+#[test]
+fn a_ticket_is_never_shown() {
+    let shown = format!("{:?}", device());
+    assert!(shown.contains("[secret]") && !shown.contains("tick\""), "{shown}");
+}
+
+#[test]
+fn kind_numbers() {
+    assert_eq!(KindId::from_number(native::KIND), Some(KindId::Native));
+    assert_eq!(KindId::from_number(1), None);
+}
+
+#[test]
+fn bad_records_are_refused() {
+    let with = |at: usize, value: u8| {
+        let mut bytes = record().to_bytes().to_vec();
+        bytes[at] = value;
+        Record::from_bytes(&bytes.into())
+    };
+    assert_eq!(with(3, 2), Err(Malformed::BadValue { what: "version of a native layout", value: 2 }));
+    assert_eq!(with(7, 9), Err(Malformed::BadValue { what: "distribution of a layout", value: 9 }));
+    assert!(matches!(with(11, 1), Err(Malformed::Invalid(_))), "crooked stripe unit");
+    assert!(matches!(with(8, 255), Err(Malformed::Invalid(_))), "huge stripe unit");
+    assert_eq!(with(15, 0), Err(Malformed::Invalid("a layout over no iod")));
+    assert_eq!(with(14, 9), Err(Malformed::TooLong { len: 0x903, max: 256 }));
+    assert_eq!(with(24, 1), Err(Malformed::BadValue { what: "number of an iod", value: 0x0100_0201 }));
+    let mut long = record().to_bytes().to_vec();
+    long.push(0);
+    assert_eq!(Record::from_bytes(&long.into()), Err(Malformed::Trailing));
+}
+
+#[test]
+fn rotation_begins_elsewhere_for_each_file() {
+    let iods = [10, 11, 12, 13];
+    let made = |count, first| Record::rotated(DistributionId::SimpleStripe, 64, &iods, count, first).map(|r| r.iods);
+    assert_eq!(made(0, 0), Ok(vec![10, 11, 12, 13]));
+    assert_eq!(made(0, 6), Ok(vec![12, 13, 10, 11]));
+    assert_eq!(made(2, 3), Ok(vec![13, 10]));
+    assert_eq!(made(9, 1), Ok(vec![11, 12, 13, 10]), "more than there are");
+    assert!(Record::rotated(DistributionId::SimpleStripe, 64, &[], 0, 5).is_err());
+}
+
+proptest! {
+    #[test]
+    fn decoders_survive_anything(bytes in prop::collection::vec(any::<u8>(), 0..300), at in 0usize..120, flip in any::<u8>()) {
+        let bytes = Bytes::from(bytes);
+        let _ = (Record::from_bytes(&bytes), Body::from_bytes(&bytes), Device::from_bytes(&bytes));
+        for good in [record().to_bytes(), body().to_bytes(), device().to_bytes()] {
+            let mut bad = good.to_vec();
+            let at = at % bad.len();
+            bad[at] ^= flip;
+            let bad = Bytes::from(bad);
+            if let Ok(back) = Body::from_bytes(&bad) {
+                prop_assert_eq!(back.to_bytes().len(), bad.len());
+                prop_assert!(back.distribution().is_ok());
+            }
+            if let Ok(back) = Record::from_bytes(&bad) {
+                prop_assert_eq!(back.to_bytes(), bad.clone());
+                prop_assert!(back.distribution().is_ok());
+            }
+            let _ = Device::from_bytes(&bad);
+        }
+    }
+
+    #[test]
+    fn records_round_trip(unit in 1u64..=(1 << 24), iods in prop::collection::vec(any::<u16>(), 1..=256)) {
+        let record = Record { distribution: DistributionId::SimpleStripe, stripe_unit: unit * 64, iods };
+        prop_assert_eq!(Record::from_bytes(&record.to_bytes()), Ok(record));
+    }
+}
