@@ -1,4 +1,5 @@
 //! Every message on a network as plain types: ONC RPC, NFSv4.1/4.2, callbacks and the native data program.
 
+pub mod native;
 pub mod nfs4;
 pub mod rpc;

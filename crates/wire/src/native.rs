@@ -1,0 +1,192 @@
+//! The native data program: how clients and the mgr read and write objects on an iod.
+//!
+//! It is one more ONC RPC program over record-marked streams; `docs/native-protocol.md` explains it. The body of every
+//! accepted reply is a status word, then either the result or an explanation ([`Failure`]).
+
+mod admin;
+mod capability;
+mod checksum;
+mod hello;
+mod io;
+mod object;
+
+pub use admin::{Counter, ListArgs, ListEntry, ListReply, StatsReply};
+pub use capability::{Capability, Key, Rights, STORE_OBJECT, Ticket};
+pub use checksum::{Crc32c, crc32c};
+pub use hello::{HelloArgs, HelloReply, Local};
+pub use io::{Extent, Piece, PieceKind, ReadArgs, ReadHead, ReadReply, WriteArgs, WriteExtent, WriteHead, WriteReply};
+pub use object::{
+    CommitReply, FenceArgs, ObjectArgs, PunchArgs, SeekArgs, SeekReply, SeekWhat, SizeReply, TruncateArgs,
+    TruncateReply,
+};
+
+use std::fmt;
+
+use types::Status;
+use types::limits;
+use xdr::{Malformed, Reader, Writer, Xdr};
+
+/// RPC program number: a space and "WEI", from the user-defined range (RFC 5531 §8.3).
+pub const PROGRAM: u32 = 0x2057_4549;
+/// The only RPC version of the program.
+pub const VERSION: u32 = 1;
+/// Oldest and newest revision of the messages inside [`VERSION`] that this build speaks; HELLO agrees on one.
+pub const REVISIONS: std::ops::RangeInclusive<u32> = 1..=1;
+
+/// Longest explanation of a failure, in bytes.
+pub const DETAIL_MAX: usize = 256;
+/// Longest text in a HELLO reply (host, socket path, software), in bytes.
+pub const TEXT_MAX: usize = 256;
+/// Most pieces in one READ reply. An iod that meets more joins holes to the data beside them, as zeros.
+pub const PIECES_MAX: usize = 4 * limits::EXTENTS_MAX;
+/// Most entries in one LIST reply.
+pub const LIST_MAX: usize = 1024;
+/// Most counters in one STATS reply.
+pub const COUNTERS_MAX: usize = 512;
+
+const _: () = assert!(PIECES_MAX * 12 + 4096 < limits::HEADER_MAX);
+const _: () = assert!(LIST_MAX * 28 + 4096 < limits::HEADER_MAX);
+
+macro_rules! procedures {
+    ($($(#[$doc:meta])* $name:ident = $number:literal),* $(,)?) => {
+        /// The procedures of the program.
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+        #[repr(u32)]
+        pub enum Procedure { $($(#[$doc])* $name = $number),* }
+
+        impl Procedure {
+            /// Every procedure, by number and without a gap.
+            pub const ALL: &[Procedure] = &[$(Procedure::$name),*];
+
+            /// Its name in counters and logs.
+            pub fn name(self) -> &'static str {
+                match self { $(Procedure::$name => stringify!($name)),* }
+            }
+        }
+    };
+}
+
+procedures! {
+    /// Does nothing; needs no HELLO.
+    Null = 0,
+    /// Opens the session of a connection: [`HelloArgs`] to [`HelloReply`].
+    Hello = 1,
+    /// Reads extents of one object: [`ReadArgs`] to [`ReadReply`].
+    Read = 2,
+    /// Writes extents of one object: [`WriteArgs`] to [`WriteReply`].
+    Write = 3,
+    /// Makes earlier writes durable: [`ObjectArgs`] to [`CommitReply`].
+    Commit = 4,
+    /// Asks for the size: [`ObjectArgs`] to [`SizeReply`].
+    Size = 5,
+    /// Cuts or extends an object, durably: [`TruncateArgs`] to [`TruncateReply`].
+    Truncate = 6,
+    /// Deletes an object, durably; an object that is not there is no error: [`ObjectArgs`] to nothing.
+    Remove = 7,
+    /// Turns a range into a hole, durably, without changing the size: [`PunchArgs`] to nothing.
+    Punch = 8,
+    /// Finds the next data or hole: [`SeekArgs`] to [`SeekReply`].
+    Seek = 9,
+    /// Lists the objects of the store: [`ListArgs`] to [`ListReply`].
+    List = 10,
+    /// Counters and capacity: nothing to [`StatsReply`]. Needs a session, but no capability.
+    Stats = 11,
+    /// Refuses older capabilities from now on, durably: [`FenceArgs`] to nothing.
+    Fence = 12,
+}
+
+impl Procedure {
+    /// The procedure with this number.
+    pub fn from_number(number: u32) -> Option<Self> {
+        Self::ALL.get(number as usize).copied()
+    }
+}
+
+/// Why a request was not carried out.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Failure {
+    /// The reason.
+    pub status: Status,
+    /// What a person should know beyond it; cut to [`DETAIL_MAX`] bytes when sent.
+    pub detail: Option<String>,
+}
+
+impl From<Status> for Failure {
+    fn from(status: Status) -> Self {
+        Failure { status, detail: None }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.detail {
+            Some(detail) => write!(f, "{}: {detail}", self.status),
+            None => self.status.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for Failure {}
+
+/// Writes a reply body: status word, then the result or the explanation.
+pub fn encode_reply<T: Xdr>(reply: &Result<T, Failure>, out: &mut Writer) {
+    match reply {
+        Ok(result) => {
+            out.u32(0);
+            result.encode(out);
+        }
+        Err(failure) => {
+            out.u32(failure.status.number());
+            out.optional(failure.detail.as_deref().map(|d| cut(d, DETAIL_MAX)).as_ref(), |out, d| text(out, d));
+        }
+    }
+}
+
+/// Reads a reply body. A status number of a later version becomes `ServerFault` with the number in the detail.
+pub fn decode_reply<T: Xdr>(input: &mut Reader) -> Result<Result<T, Failure>, Malformed> {
+    let number = input.u32()?;
+    if number == 0 {
+        return T::decode(input).map(Ok);
+    }
+    let detail = input.optional(|input| take_text(input, DETAIL_MAX))?;
+    Ok(Err(match Status::from_number(number) {
+        Some(status) => Failure { status, detail },
+        None => Failure {
+            status: Status::ServerFault,
+            detail: Some(format!("unknown status {number}: {}", detail.unwrap_or_default())),
+        },
+    }))
+}
+
+/// No arguments, or no result but success.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Nothing;
+
+impl Xdr for Nothing {
+    fn encode(&self, _: &mut Writer) {}
+
+    fn decode(_: &mut Reader) -> Result<Self, Malformed> {
+        Ok(Nothing)
+    }
+}
+
+/// The longest prefix of `text` within `max` bytes that ends between characters.
+fn cut(text: &str, max: usize) -> &str {
+    &text[..text.floor_char_boundary(max)]
+}
+
+fn text(out: &mut Writer, text: &str) {
+    out.u32(text.len() as u32);
+    out.fixed(text.as_bytes());
+}
+
+fn take_text(input: &mut Reader, max: usize) -> Result<String, Malformed> {
+    let bytes = input.opaque(max)?;
+    match std::str::from_utf8(&bytes) {
+        Ok(text) => Ok(text.to_owned()),
+        Err(_) => Err(Malformed::Invalid("text that is not UTF-8")),
+    }
+}
+
+#[cfg(test)]
+mod tests;

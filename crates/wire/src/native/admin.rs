@@ -1,0 +1,127 @@
+//! LIST and STATS: what the mgr and operators ask of a whole store.
+
+use types::{FileId, Generation};
+use xdr::{Malformed, Reader, Writer, Xdr};
+
+use super::{COUNTERS_MAX, Capability, LIST_MAX, TEXT_MAX, cut, take_text, text};
+
+/// Arguments of LIST.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ListArgs {
+    /// For [`super::STORE_OBJECT`]; needs ADMIN.
+    pub cap: Capability,
+    /// The last object of the previous answer, 0 to begin.
+    pub after: u64,
+    /// Most entries wanted.
+    pub max: u32,
+}
+
+impl Xdr for ListArgs {
+    fn encode(&self, out: &mut Writer) {
+        self.cap.encode(out);
+        out.u64(self.after);
+        out.u32(self.max);
+    }
+
+    fn decode(input: &mut Reader) -> Result<Self, Malformed> {
+        Ok(ListArgs { cap: Capability::decode(input)?, after: input.u64()?, max: input.u32()? })
+    }
+}
+
+/// One object of the store.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ListEntry {
+    /// The object.
+    pub object: FileId,
+    /// Its size in bytes.
+    pub size: u64,
+    /// Bytes that it occupies on disk, the object head included.
+    pub allocated: u64,
+    /// Its fencing epoch.
+    pub generation: Generation,
+}
+
+impl Xdr for ListEntry {
+    fn encode(&self, out: &mut Writer) {
+        out.u64(self.object.0);
+        out.u64(self.size);
+        out.u64(self.allocated);
+        out.u32(self.generation.0);
+    }
+
+    fn decode(input: &mut Reader) -> Result<Self, Malformed> {
+        Ok(ListEntry {
+            object: FileId(input.u64()?),
+            size: input.u64()?,
+            allocated: input.u64()?,
+            generation: Generation(input.u32()?),
+        })
+    }
+}
+
+/// Result of LIST: objects in an order of the iod's own, each at most once in a whole walk.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct ListReply {
+    /// The next objects.
+    pub entries: Vec<ListEntry>,
+    /// Whether no more follow.
+    pub eof: bool,
+}
+
+impl Xdr for ListReply {
+    fn encode(&self, out: &mut Writer) {
+        out.array(&self.entries, |out, e| e.encode(out));
+        out.bool(self.eof);
+    }
+
+    fn decode(input: &mut Reader) -> Result<Self, Malformed> {
+        Ok(ListReply { entries: input.array(LIST_MAX, ListEntry::decode)?, eof: input.bool()? })
+    }
+}
+
+/// A number that only grows while the iod runs, or a gauge.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Counter {
+    /// Its name, for instance `requests.read`.
+    pub name: String,
+    /// Its value.
+    pub value: u64,
+}
+
+impl Xdr for Counter {
+    fn encode(&self, out: &mut Writer) {
+        text(out, cut(&self.name, TEXT_MAX));
+        out.u64(self.value);
+    }
+
+    fn decode(input: &mut Reader) -> Result<Self, Malformed> {
+        Ok(Counter { name: take_text(input, TEXT_MAX)?, value: input.u64()? })
+    }
+}
+
+/// Result of STATS.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct StatsReply {
+    /// Size in bytes of the file system that holds the store.
+    pub capacity: u64,
+    /// Bytes of it that the iod can still fill.
+    pub free: u64,
+    /// The counters, at most `COUNTERS_MAX`.
+    pub counters: Vec<Counter>,
+}
+
+impl Xdr for StatsReply {
+    fn encode(&self, out: &mut Writer) {
+        out.u64(self.capacity);
+        out.u64(self.free);
+        out.array(&self.counters, |out, c| c.encode(out));
+    }
+
+    fn decode(input: &mut Reader) -> Result<Self, Malformed> {
+        Ok(StatsReply {
+            capacity: input.u64()?,
+            free: input.u64()?,
+            counters: input.array(COUNTERS_MAX, Counter::decode)?,
+        })
+    }
+}

@@ -1,0 +1,207 @@
+//! The procedures on one whole object: COMMIT, SIZE, TRUNCATE, REMOVE, PUNCH, SEEK and FENCE.
+
+use types::{Generation, Verifier};
+use xdr::{Malformed, Reader, Writer, Xdr};
+
+use super::Capability;
+
+/// Arguments of COMMIT, SIZE and REMOVE: nothing but the object.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ObjectArgs {
+    /// Names the object; COMMIT needs WRITE, SIZE READ, REMOVE ADMIN.
+    pub cap: Capability,
+}
+
+impl Xdr for ObjectArgs {
+    fn encode(&self, out: &mut Writer) {
+        self.cap.encode(out);
+    }
+
+    fn decode(input: &mut Reader) -> Result<Self, Malformed> {
+        Ok(ObjectArgs { cap: Capability::decode(input)? })
+    }
+}
+
+/// Result of COMMIT.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CommitReply {
+    /// Everything written under this verifier before the COMMIT is durable.
+    pub verifier: Verifier,
+    /// Size of the object in bytes.
+    pub size: u64,
+}
+
+impl Xdr for CommitReply {
+    fn encode(&self, out: &mut Writer) {
+        out.fixed(&self.verifier.0);
+        out.u64(self.size);
+    }
+
+    fn decode(input: &mut Reader) -> Result<Self, Malformed> {
+        Ok(CommitReply { verifier: Verifier(input.fixed()?), size: input.u64()? })
+    }
+}
+
+/// Result of SIZE; both are 0 for an object that does not exist.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SizeReply {
+    /// Size of the object in bytes.
+    pub size: u64,
+    /// Bytes that it occupies on disk, the object head included.
+    pub allocated: u64,
+}
+
+impl Xdr for SizeReply {
+    fn encode(&self, out: &mut Writer) {
+        out.u64(self.size);
+        out.u64(self.allocated);
+    }
+
+    fn decode(input: &mut Reader) -> Result<Self, Malformed> {
+        Ok(SizeReply { size: input.u64()?, allocated: input.u64()? })
+    }
+}
+
+/// Arguments of TRUNCATE.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TruncateArgs {
+    /// Names the object; needs WRITE.
+    pub cap: Capability,
+    /// The size to give it in bytes.
+    pub size: u64,
+}
+
+impl Xdr for TruncateArgs {
+    fn encode(&self, out: &mut Writer) {
+        self.cap.encode(out);
+        out.u64(self.size);
+    }
+
+    fn decode(input: &mut Reader) -> Result<Self, Malformed> {
+        Ok(TruncateArgs { cap: Capability::decode(input)?, size: input.u64()? })
+    }
+}
+
+/// Result of TRUNCATE.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TruncateReply {
+    /// Size of the object in bytes afterwards.
+    pub size: u64,
+}
+
+impl Xdr for TruncateReply {
+    fn encode(&self, out: &mut Writer) {
+        out.u64(self.size);
+    }
+
+    fn decode(input: &mut Reader) -> Result<Self, Malformed> {
+        Ok(TruncateReply { size: input.u64()? })
+    }
+}
+
+/// Arguments of PUNCH.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PunchArgs {
+    /// Names the object; needs WRITE.
+    pub cap: Capability,
+    /// First byte to forget.
+    pub offset: u64,
+    /// Number of bytes; may reach past the end.
+    pub len: u64,
+}
+
+impl Xdr for PunchArgs {
+    fn encode(&self, out: &mut Writer) {
+        self.cap.encode(out);
+        out.u64(self.offset);
+        out.u64(self.len);
+    }
+
+    fn decode(input: &mut Reader) -> Result<Self, Malformed> {
+        Ok(PunchArgs { cap: Capability::decode(input)?, offset: input.u64()?, len: input.u64()? })
+    }
+}
+
+/// What SEEK looks for.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(u32)]
+pub enum SeekWhat {
+    /// Written bytes.
+    Data = 0,
+    /// A hole; the end of the object counts as one.
+    Hole = 1,
+}
+
+impl Xdr for SeekWhat {
+    fn encode(&self, out: &mut Writer) {
+        out.u32(*self as u32);
+    }
+
+    fn decode(input: &mut Reader) -> Result<Self, Malformed> {
+        match input.u32()? {
+            0 => Ok(SeekWhat::Data),
+            1 => Ok(SeekWhat::Hole),
+            value => Err(Malformed::BadValue { what: "seek target", value }),
+        }
+    }
+}
+
+/// Arguments of SEEK.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SeekArgs {
+    /// Names the object; needs READ.
+    pub cap: Capability,
+    /// Where to begin.
+    pub offset: u64,
+    /// What to find.
+    pub what: SeekWhat,
+}
+
+impl Xdr for SeekArgs {
+    fn encode(&self, out: &mut Writer) {
+        self.cap.encode(out);
+        out.u64(self.offset);
+        self.what.encode(out);
+    }
+
+    fn decode(input: &mut Reader) -> Result<Self, Malformed> {
+        Ok(SeekArgs { cap: Capability::decode(input)?, offset: input.u64()?, what: SeekWhat::decode(input)? })
+    }
+}
+
+/// Result of SEEK.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SeekReply {
+    /// The first such byte at or behind the start; `None` when the start is at or past the end, or no data follow it.
+    pub offset: Option<u64>,
+}
+
+impl Xdr for SeekReply {
+    fn encode(&self, out: &mut Writer) {
+        out.optional(self.offset.as_ref(), |out, offset| out.u64(*offset));
+    }
+
+    fn decode(input: &mut Reader) -> Result<Self, Malformed> {
+        Ok(SeekReply { offset: input.optional(Reader::u64)? })
+    }
+}
+
+/// Arguments of FENCE.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct FenceArgs {
+    /// Names the object; needs ADMIN.
+    pub cap: Capability,
+    /// Capabilities of an older generation are refused from now on; one that is not newer than the object's changes nothing.
+    pub generation: Generation,
+}
+
+impl Xdr for FenceArgs {
+    fn encode(&self, out: &mut Writer) {
+        self.cap.encode(out);
+        out.u32(self.generation.0);
+    }
+
+    fn decode(input: &mut Reader) -> Result<Self, Malformed> {
+        Ok(FenceArgs { cap: Capability::decode(input)?, generation: Generation(input.u32()?) })
+    }
+}

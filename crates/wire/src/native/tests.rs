@@ -1,0 +1,360 @@
+//! Golden bytes, round trips and refusals of the native data program.
+
+use std::fmt::Debug;
+
+use bytes::Bytes;
+use proptest::prelude::*;
+use types::{FileId, Fsid, Generation, IodId, Verifier};
+use xdr::Segments;
+
+use super::*;
+
+fn key() -> Key {
+    Key::new([7; 32])
+}
+
+fn fsid() -> Fsid {
+    Fsid(*b"0123456789abcdef")
+}
+
+fn cap(rights: Rights) -> Capability {
+    key().sign_capability(fsid(), FileId(0x1122), Generation(3), rights, 1000, 42)
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}
+
+fn golden<T: Xdr + PartialEq + Debug>(value: &T, bytes: &str) {
+    let encoded = value.to_bytes();
+    assert_eq!(hex(&encoded), bytes);
+    assert_eq!(&T::from_bytes(&encoded).unwrap(), value);
+    for len in 0..encoded.len() {
+        assert!(T::from_bytes(&encoded.slice(..len)).is_err(), "accepted only {len} bytes");
+    }
+}
+
+const CAP: &str = concat!(
+    "30313233343536373839616263646566",
+    "00000000000011220000000300000003",
+    "00000000000003e8000000000000002a",
+    "5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a"
+);
+
+/// A capability whose authenticator is recognizable.
+fn plain() -> Capability {
+    Capability { mac: [0x5a; 32], ..cap(Rights::READ | Rights::WRITE) }
+}
+
+#[test]
+fn messages_have_their_golden_bytes() {
+    golden(&plain(), CAP);
+    golden(
+        &Ticket { fsid: fsid(), session: 42, expires: 1000, mac: [0x5a; 32] },
+        &format!("30313233343536373839616263646566000000000000002a00000000000003e8{}", "5a".repeat(32)),
+    );
+    golden(
+        &ReadArgs { cap: plain(), extents: vec![Extent { offset: 1 << 33, len: 4096 }] },
+        &format!("{CAP}00000001000000020000000000001000"),
+    );
+    golden(
+        &ReadReply {
+            head: ReadHead {
+                size: 9,
+                pieces: vec![
+                    Piece { kind: PieceKind::Data, len: 3, crc32c: 0x364b_3fb7 },
+                    Piece { kind: PieceKind::Hole, len: 6, crc32c: 0 },
+                    Piece { kind: PieceKind::Beyond, len: 1, crc32c: 0 },
+                ],
+            },
+            data: Bytes::from_static(b"abc"),
+        },
+        concat!(
+            "000000000000000900000003",
+            "0000000000000003364b3fb7",
+            "000000010000000600000000",
+            "000000020000000100000000",
+            "0000000361626300"
+        ),
+    );
+    golden(
+        &WriteArgs {
+            head: WriteHead {
+                cap: plain(),
+                stable: true,
+                extents: vec![WriteExtent { offset: 5, len: 2, crc32c: 0xdead_beef }],
+            },
+            data: Segments::from(Bytes::from_static(b"hi")),
+        },
+        &format!("{CAP}0000000100000001000000000000000500000002deadbeef0000000268690000"),
+    );
+    golden(
+        &WriteReply { verifier: Verifier([1; 8]), stable: false, size: 7 },
+        "0101010101010101000000000000000000000007",
+    );
+    golden(&ObjectArgs { cap: plain() }, CAP);
+    golden(&CommitReply { verifier: Verifier([1; 8]), size: 7 }, "01010101010101010000000000000007");
+    golden(&SizeReply { size: 7, allocated: 8192 }, "00000000000000070000000000002000");
+    golden(&TruncateArgs { cap: plain(), size: 7 }, &format!("{CAP}0000000000000007"));
+    golden(&TruncateReply { size: 7 }, "0000000000000007");
+    golden(&PunchArgs { cap: plain(), offset: 1, len: 2 }, &format!("{CAP}00000000000000010000000000000002"));
+    golden(&SeekArgs { cap: plain(), offset: 1, what: SeekWhat::Hole }, &format!("{CAP}000000000000000100000001"));
+    golden(&SeekReply { offset: Some(3) }, "000000010000000000000003");
+    golden(&SeekReply { offset: None }, "00000000");
+    golden(&FenceArgs { cap: plain(), generation: Generation(9) }, &format!("{CAP}00000009"));
+    golden(&ListArgs { cap: plain(), after: 4, max: 5 }, &format!("{CAP}000000000000000400000005"));
+    golden(
+        &ListReply {
+            entries: vec![ListEntry { object: FileId(4), size: 1, allocated: 4096, generation: Generation(2) }],
+            eof: true,
+        },
+        "0000000100000000000000040000000000000001000000000000100000000002\
+         00000001",
+    );
+    golden(
+        &StatsReply { capacity: 10, free: 9, counters: vec![Counter { name: "syncs".into(), value: 3 }] },
+        "000000000000000a0000000000000009000000010000000573796e63730000000000000000000003",
+    );
+}
+
+#[test]
+fn hello_has_its_golden_bytes() {
+    golden(
+        &HelloArgs {
+            ticket: Ticket { fsid: fsid(), session: 1, expires: 2, mac: [0x5a; 32] },
+            min_version: 1,
+            max_version: 2,
+            checksums: true,
+            max_payload: 1 << 20,
+        },
+        &format!(
+            "3031323334353637383961626364656600000000000000010000000000000002{}00000001000000020000000100100000",
+            "5a".repeat(32)
+        ),
+    );
+    golden(
+        &HelloReply {
+            iod: IodId([2; 16]),
+            fsid: fsid(),
+            verifier: Verifier([3; 8]),
+            version: 1,
+            checksums: false,
+            max_payload: 1 << 20,
+            max_extents: 1024,
+            local: Some(Local { host: "h".into(), path: "/s".into() }),
+            software: "weir".into(),
+        },
+        concat!(
+            "02020202020202020202020202020202",
+            "30313233343536373839616263646566",
+            "0303030303030303",
+            "00000001000000000010000000000400",
+            "0000000100000001680000000000000",
+            "22f730000",
+            "0000000477656972"
+        ),
+    );
+}
+
+#[test]
+fn replies_carry_a_status_first() {
+    let ok: Result<TruncateReply, Failure> = Ok(TruncateReply { size: 1 });
+    let refused: Result<TruncateReply, Failure> =
+        Err(Failure { status: Status::NoSpc, detail: Some("the disk is full".into()) });
+    for (reply, bytes) in [
+        (ok, "000000000000000000000001"),
+        (refused, "0000001c0000000100000010746865206469736b2069732066756c6c"),
+        (Err(Status::Fenced.into()), "000007d500000000"),
+    ] {
+        let mut out = Writer::new();
+        encode_reply(&reply, &mut out);
+        let body = out.finish().to_bytes();
+        assert_eq!(hex(&body), bytes);
+        assert_eq!(decode_reply(&mut Reader::new(body)), Ok(reply));
+    }
+}
+
+#[test]
+fn details_are_cut_between_characters_and_unknown_statuses_survive() {
+    let long = Failure { status: Status::Io, detail: Some("é".repeat(200)) };
+    let mut out = Writer::new();
+    encode_reply::<Nothing>(&Err(long), &mut out);
+    let back = decode_reply::<Nothing>(&mut Reader::new(out.finish().to_bytes())).unwrap().unwrap_err();
+    assert_eq!(back.detail.unwrap(), "é".repeat(128));
+
+    let mut later = Reader::new(Bytes::from_static(&[0, 0, 0x7f, 0xff, 0, 0, 0, 0]));
+    let failure = decode_reply::<Nothing>(&mut later).unwrap().unwrap_err();
+    assert_eq!(failure.status, Status::ServerFault);
+    assert!(failure.to_string().contains("32767"), "{failure}");
+}
+
+#[test]
+fn checksums_are_the_castagnoli_ones() {
+    assert_eq!(crc32c(b"123456789"), 0xe306_9283);
+    assert_eq!(crc32c(&[0; 32]), 0x8a91_36aa);
+    let mut parts = Crc32c::new();
+    parts.update(b"1234");
+    parts.update(b"");
+    parts.update(b"56789");
+    assert_eq!(parts.finish(), 0xe306_9283);
+}
+
+#[test]
+fn procedures_are_numbered_without_gaps() {
+    for (number, procedure) in Procedure::ALL.iter().enumerate() {
+        assert_eq!(*procedure as usize, number);
+        assert_eq!(Procedure::from_number(number as u32), Some(*procedure));
+    }
+    assert_eq!(Procedure::from_number(Procedure::ALL.len() as u32), None);
+    assert_eq!(Procedure::from_number(u32::MAX), None);
+}
+
+#[test]
+fn capabilities_hold_only_as_signed() {
+    let good = cap(Rights::READ | Rights::WRITE);
+    let check = |cap: &Capability, needed| cap.verify(&key(), fsid(), 999, 42, needed);
+    assert_eq!(check(&good, Rights::READ), Ok(()));
+    assert_eq!(check(&good, Rights::READ | Rights::WRITE), Ok(()));
+    assert_eq!(check(&good, Rights::ADMIN), Err(Status::CapRefused));
+    assert_eq!(good.verify(&key(), fsid(), 1000, 42, Rights::READ), Err(Status::CapExpired));
+    assert_eq!(good.verify(&key(), fsid(), 999, 43, Rights::READ), Err(Status::CapRefused));
+    assert_eq!(good.verify(&key(), Fsid([0; 16]), 999, 42, Rights::READ), Err(Status::CapRefused));
+    assert_eq!(good.verify(&Key::new([8; 32]), fsid(), 999, 42, Rights::READ), Err(Status::CapRefused));
+
+    // Every single changed bit, of any field, is noticed.
+    let bytes = good.to_bytes();
+    for bit in 0..bytes.len() * 8 {
+        let mut forged = bytes.to_vec();
+        forged[bit / 8] ^= 1 << (bit % 8);
+        let forged = Capability::from_bytes(&forged.into()).unwrap();
+        assert_eq!(check(&forged, Rights::READ), Err(Status::CapRefused), "bit {bit}");
+    }
+}
+
+#[test]
+fn tickets_hold_only_as_signed() {
+    let good = key().sign_ticket(fsid(), 42, 1000);
+    assert_eq!(good.verify(&key(), fsid(), 999), Ok(()));
+    assert_eq!(good.verify(&key(), fsid(), 1000), Err(Status::CapExpired));
+    assert_eq!(good.verify(&key(), Fsid([0; 16]), 999), Err(Status::CapRefused));
+    let bytes = good.to_bytes();
+    for bit in 0..bytes.len() * 8 {
+        let mut forged = bytes.to_vec();
+        forged[bit / 8] ^= 1 << (bit % 8);
+        let forged = Ticket::from_bytes(&forged.into()).unwrap();
+        assert_eq!(forged.verify(&key(), fsid(), 999), Err(Status::CapRefused), "bit {bit}");
+    }
+}
+
+#[test]
+fn authenticators_stay_the_same_across_versions_and_are_never_shown() {
+    let cap = cap(Rights::READ);
+    let ticket = key().sign_ticket(fsid(), 42, 1000);
+    assert_eq!(hex(&cap.mac), CAPABILITY_MAC);
+    assert_eq!(hex(&ticket.mac), TICKET_MAC);
+    assert_eq!(format!("{:?}", key()), "[secret]");
+    assert!(!format!("{cap:?}{ticket:?}").contains("mac"));
+}
+
+const CAPABILITY_MAC: &str = "597af40c8f93928b05e1734b16b93a41559ec8851c01bb7087089e6a524ee255";
+const TICKET_MAC: &str = "50209dc19abcad31fe3a24e3dcdff0f8e9108f3b30dbe4543506076b07d03666";
+
+#[test]
+fn over_long_and_contradictory_messages_are_refused() {
+    let extents = vec![Extent { offset: 0, len: 1 }; limits::EXTENTS_MAX + 1];
+    let args = ReadArgs { cap: plain(), extents };
+    assert!(matches!(ReadArgs::from_bytes(&args.to_bytes()), Err(Malformed::TooLong { .. })));
+
+    let head = WriteHead { cap: plain(), stable: false, extents: vec![WriteExtent { offset: 0, len: 5, crc32c: 0 }] };
+    let args = WriteArgs { head, data: Segments::from(Bytes::from_static(b"four")) };
+    assert!(matches!(WriteArgs::from_bytes(&args.to_bytes()), Err(Malformed::Invalid(_))));
+    let mut before_data = Reader::new(args.to_bytes());
+    assert!(matches!(WriteHead::decode_before_data(&mut before_data), Err(Malformed::Invalid(_))));
+
+    let empty_piece = ReadHead { size: 0, pieces: vec![Piece { kind: PieceKind::Hole, len: 0, crc32c: 0 }] };
+    assert!(matches!(ReadHead::from_bytes(&empty_piece.to_bytes()), Err(Malformed::Invalid(_))));
+}
+
+#[test]
+fn payloads_are_slices_both_ways() {
+    let data = Bytes::from(vec![9u8; 64 << 10]);
+    let head = WriteHead {
+        cap: plain(),
+        stable: false,
+        extents: vec![WriteExtent { offset: 0, len: data.len() as u32, crc32c: 0 }],
+    };
+    let mut out = Writer::new();
+    WriteArgs { head, data: Segments::from(data.clone()) }.encode(&mut out);
+    let message = out.finish();
+    assert!(message.parts().iter().any(|p| p.as_ptr() == data.as_ptr()), "payload was copied when encoding");
+
+    let message = message.to_bytes();
+    let decoded = WriteArgs::from_bytes(&message).unwrap();
+    let (mut input, len) = (Reader::new(message.clone()), message.len());
+    let (_, data_len) = WriteHead::decode_before_data(&mut input).unwrap();
+    assert_eq!((data_len, input.remaining()), (data.len(), data.len()));
+    let start = message.as_ptr() as usize;
+    assert!((start..start + len).contains(&(decoded.data.parts()[0].as_ptr() as usize)), "payload was copied");
+}
+
+prop_compose! {
+    fn any_cap()(fsid: [u8; 16], object: u64, generation: u32, rights: u32, expires: u64, session: u64, mac: [u8; 32])
+        -> Capability {
+        Capability {
+            fsid: Fsid(fsid), object: FileId(object), generation: Generation(generation), rights: Rights(rights),
+            expires, session, mac,
+        }
+    }
+}
+
+prop_compose! {
+    fn any_piece()(kind in 0..3u32, len in 1..9000u32, crc32c: u32) -> Piece {
+        let kind = [PieceKind::Data, PieceKind::Hole, PieceKind::Beyond][kind as usize];
+        Piece { kind, len, crc32c }
+    }
+}
+
+proptest! {
+    #[test]
+    fn signed_capabilities_verify(fs: [u8; 16], object: u64, generation: u32, rights: u32, session: u64, secret: [u8; 32]) {
+        let key = Key::new(secret);
+        let cap = key.sign_capability(Fsid(fs), FileId(object), Generation(generation), Rights(rights), 10, session);
+        let cap = Capability::from_bytes(&cap.to_bytes()).unwrap();
+        prop_assert_eq!(cap.verify(&key, Fsid(fs), 9, session, Rights(rights)), Ok(()));
+        prop_assert_eq!(cap.verify(&key, Fsid(fs), 10, session, Rights(rights)), Err(Status::CapExpired));
+    }
+
+    #[test]
+    fn reads_round_trip(cap in any_cap(), extents in prop::collection::vec(any::<(u64, u32)>(), 0..100),
+                        size: u64, pieces in prop::collection::vec(any_piece(), 0..50)) {
+        let extents = extents.into_iter().map(|(offset, len)| Extent { offset, len }).collect();
+        let args = ReadArgs { cap, extents };
+        prop_assert_eq!(ReadArgs::from_bytes(&args.to_bytes()).unwrap(), args);
+        let head = ReadHead { size, pieces };
+        let data = Bytes::from(vec![3; head.data_len() as usize]);
+        let reply = ReadReply { head, data };
+        prop_assert_eq!(ReadReply::from_bytes(&reply.to_bytes()).unwrap(), reply);
+    }
+
+    #[test]
+    fn writes_round_trip(cap in any_cap(), stable: bool, parts in prop::collection::vec((any::<u64>(), 0..5000u32), 0..40)) {
+        let extents: Vec<_> =
+            parts.into_iter().map(|(offset, len)| WriteExtent { offset, len, crc32c: len ^ 7 }).collect();
+        let head = WriteHead { cap, stable, extents };
+        let data = Segments::from(Bytes::from(vec![5; head.data_len() as usize]));
+        let args = WriteArgs { head, data };
+        prop_assert_eq!(WriteArgs::from_bytes(&args.to_bytes()).unwrap(), args);
+    }
+
+    #[test]
+    fn garbage_is_refused_without_panic(bytes in prop::collection::vec(any::<u8>(), 0..600)) {
+        let bytes = Bytes::from(bytes);
+        let _ = HelloArgs::from_bytes(&bytes);
+        let _ = HelloReply::from_bytes(&bytes);
+        let _ = ReadArgs::from_bytes(&bytes);
+        let _ = WriteArgs::from_bytes(&bytes);
+        let _ = decode_reply::<ReadReply>(&mut Reader::new(bytes.clone()));
+        let _ = decode_reply::<ListReply>(&mut Reader::new(bytes.clone()));
+        let _ = decode_reply::<StatsReply>(&mut Reader::new(bytes));
+    }
+}
