@@ -40,6 +40,20 @@ pub const OPAQUE_MAX: usize = 1024;
 pub const BITMAP_WORDS_MAX: usize = 8;
 /// Largest layout or device address body, in bytes.
 pub const LAYOUT_BODY_MAX: usize = 16 << 10;
+/// Longest name that is read from a message; one above `NAME_MAX` is answered with an error of its own.
+pub const NAME_DECODE_MAX: usize = 4096;
+/// Longest path or symlink target that is read from a message; one above `PATH_MAX` is answered with an error.
+pub const PATH_DECODE_MAX: usize = 8192;
+/// Largest xattr value that is read from a message; one above `XATTR_VALUE_MAX` is answered with an error of its own.
+pub const XATTR_VALUE_DECODE_MAX: usize = 128 << 10;
+/// Largest encoding of the attributes of one file, in bytes.
+pub const ATTR_BODY_MAX: usize = 32 << 10;
+/// Most entries of one page of a directory or of a list of xattrs.
+pub const DIRECTORY_PAGE_MAX: usize = 64 << 10;
+/// Most stateids in one TEST_STATEID.
+pub const STATEIDS_MAX: usize = 4096;
+/// Most items of a list in a message that has no limit of its own.
+pub const LIST_MAX: usize = 1024;
 
 /// Most operations in one COMPOUND.
 pub const COMPOUND_OPS_MAX: u32 = 64;
@@ -81,5 +95,7 @@ const _: () = {
     assert!(XATTR_VALUE_MAX + KEY_MAX < VALUE_MAX);
     assert!(NAME_MAX + 64 < KEY_MAX && XATTR_NAME_MAX + 64 < KEY_MAX);
     assert!(STRIPE_COUNT_MAX * 20 + 1024 < LAYOUT_BODY_MAX);
+    assert!(NAME_MAX < NAME_DECODE_MAX && PATH_MAX < PATH_DECODE_MAX && XATTR_VALUE_MAX < XATTR_VALUE_DECODE_MAX);
+    assert!(XATTR_VALUE_DECODE_MAX < RECORD_MAX && ATTR_BODY_MAX < HEADER_MAX);
     assert!(CLIENT_WINDOW_BYTES >= 16 * PAYLOAD_MAX);
 };
