@@ -1,0 +1,87 @@
+//! Made-up values of every generated type, from a seed, for tests.
+
+use bytes::Bytes;
+use std::fmt::Debug;
+use xdr::Xdr;
+
+/// A stream of numbers that depends on nothing but its seed (splitmix64).
+pub struct Seed(pub u64);
+
+/// A type that can make up values of itself.
+pub trait Arbitrary {
+    /// A value that `seed` decides.
+    fn arbitrary(seed: &mut Seed) -> Self;
+}
+
+/// Somebody who wants to see every type.
+pub trait Visit {
+    /// Called once per type.
+    fn one<T: Xdr + Arbitrary + PartialEq + Clone + Debug>(&mut self, name: &'static str);
+}
+
+impl Arbitrary for u32 {
+    fn arbitrary(seed: &mut Seed) -> Self {
+        seed.u32()
+    }
+}
+
+impl Seed {
+    pub fn u64(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    pub fn u32(&mut self) -> u32 {
+        self.u64() as u32
+    }
+
+    pub fn i32(&mut self) -> i32 {
+        self.u64() as i32
+    }
+
+    pub fn i64(&mut self) -> i64 {
+        self.u64() as i64
+    }
+
+    pub fn bool(&mut self) -> bool {
+        self.below(2) == 1
+    }
+
+    /// A number below `end`.
+    pub fn below(&mut self, end: usize) -> usize {
+        (self.u64() % end as u64) as usize
+    }
+
+    pub fn pick<T: Copy>(&mut self, values: &[T]) -> T {
+        values[self.below(values.len())]
+    }
+
+    /// A value that is not one of `taken`.
+    pub fn except<T: Arbitrary + PartialEq>(&mut self, taken: &[T]) -> T {
+        loop {
+            let value = T::arbitrary(self);
+            if !taken.contains(&value) {
+                return value;
+            }
+        }
+    }
+
+    pub fn fixed<const N: usize>(&mut self) -> [u8; N] {
+        std::array::from_fn(|_| self.u64() as u8)
+    }
+
+    /// Opaque data: mostly short, now and then as long as `max` allows (but no longer than a few kilobytes).
+    pub fn opaque(&mut self, max: usize) -> Bytes {
+        let max = if self.below(16) == 0 { max.min(5000) } else { max.min(20) };
+        let len = self.below(max + 1);
+        (0..len).map(|_| self.u64() as u8).collect()
+    }
+
+    /// An array of at most two items, so that nested arrays stay small.
+    pub fn array<T>(&mut self, max: usize, mut item: impl FnMut(&mut Seed) -> T) -> Vec<T> {
+        let len = self.below(max.min(2) + 1);
+        (0..len).map(|_| item(self)).collect()
+    }
+}

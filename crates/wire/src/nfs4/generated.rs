@@ -1,0 +1,18 @@
+//! Generated types, one file per form; their names and their meaning are those of the RFCs.
+
+#![allow(missing_docs, non_camel_case_types, non_snake_case)]
+#![allow(clippy::large_enum_variant, clippy::upper_case_acronyms, clippy::enum_variant_names)]
+
+#[cfg(test)]
+pub(super) mod arbitrary;
+mod constants;
+mod enums;
+mod structs;
+mod typedefs;
+mod unions;
+
+pub use constants::*;
+pub use enums::*;
+pub use structs::*;
+pub use typedefs::*;
+pub use unions::*;
