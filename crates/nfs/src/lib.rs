@@ -1,1 +1,3 @@
 //! NFSv4.1/4.2 state tables and operations, server half and client half.
+
+pub mod fs;
