@@ -1,0 +1,98 @@
+//! Record marking on byte streams (RFC 5531 §11): fragments with a length and a "last" bit.
+
+use bytes::Bytes;
+use xdr::{Malformed, Segments};
+
+const LAST: u32 = 1 << 31;
+
+/// The four bytes before a fragment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Mark {
+    /// Whether the fragment ends its record.
+    pub last: bool,
+    /// Bytes of the fragment, the mark not counted.
+    pub len: usize,
+}
+
+impl Mark {
+    /// The mark in these four bytes.
+    pub fn from_bytes(bytes: [u8; 4]) -> Self {
+        let word = u32::from_be_bytes(bytes);
+        Mark { last: word & LAST != 0, len: (word & !LAST) as usize }
+    }
+}
+
+/// The record being received: checks every mark against the limits before anything is stored.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Progress {
+    /// Most bytes that the whole record may have.
+    pub bytes_max: usize,
+    /// Most fragments that it may have.
+    pub fragments_max: usize,
+    /// Bytes announced so far.
+    pub bytes: usize,
+    /// Fragments begun so far.
+    pub fragments: usize,
+}
+
+impl Progress {
+    /// A record of which nothing has come.
+    pub fn new(bytes_max: usize, fragments_max: usize) -> Self {
+        Progress { bytes_max, fragments_max, bytes: 0, fragments: 0 }
+    }
+
+    /// Counts the fragment that `mark` announces.
+    ///
+    /// Refused when record or count exceed their limits, or when the fragment is empty without being the last.
+    pub fn begin(&mut self, mark: Mark) -> Result<(), Malformed> {
+        self.fragments += 1;
+        self.bytes += mark.len;
+        if self.bytes > self.bytes_max {
+            let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+            return Err(Malformed::TooLong { len: number(self.bytes), max: number(self.bytes_max) });
+        }
+        match mark {
+            _ if self.fragments > self.fragments_max => Err(Malformed::Invalid("record of too many fragments")),
+            Mark { last: false, len: 0 } => Err(Malformed::Invalid("empty fragment inside a record")),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// `message` as a record of one fragment.
+///
+/// # Panics
+/// When the message has 2 GiB or more, which no limit of ours allows.
+pub fn mark(message: Segments) -> Segments {
+    let len = u32::try_from(message.len()).ok().filter(|len| len & LAST == 0).expect("message below 2 GiB");
+    let mut record = Segments::from(Bytes::copy_from_slice(&(len | LAST).to_be_bytes()));
+    record.extend(message);
+    record
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn marks_have_the_bytes_of_the_rfc() {
+        let record = mark(Bytes::from_static(b"abcd").into()).to_bytes();
+        assert_eq!(record, b"\x80\0\0\x04abcd"[..]);
+        assert_eq!(Mark::from_bytes([0x80, 0, 0, 4]), Mark { last: true, len: 4 });
+        assert_eq!(Mark::from_bytes([0, 1, 0, 0]), Mark { last: false, len: 65536 });
+    }
+
+    #[test]
+    fn limits_hold_for_the_whole_record() {
+        let part = |len| Mark { last: false, len };
+        let mut record = Progress::new(10, 3);
+        assert_eq!(record.begin(part(6)), Ok(()));
+        assert_eq!(record.begin(part(4)), Ok(()));
+        assert_eq!(record.begin(part(1)), Err(Malformed::TooLong { len: 11, max: 10 }));
+        let mut record = Progress::new(10, 2);
+        assert_eq!((record.begin(part(1)), record.begin(part(1))), (Ok(()), Ok(())));
+        assert!(record.begin(Mark { last: true, len: 1 }).is_err());
+        assert!(Progress::new(10, 2).begin(part(0)).is_err());
+        assert_eq!(Progress::new(10, 2).begin(Mark { last: true, len: 0 }), Ok(()));
+    }
+}
