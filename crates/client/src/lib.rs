@@ -1,1 +1,24 @@
 //! The client core: sessions, open files, layout drivers, pieces in parallel under a bounded window.
+//!
+//! A [`Mount`] is a connection to a file system, made from a [`Target`] and [`Options`]; names are walked and changed
+//! through it, and it opens a [`File`], through which bytes move. Everything is asynchronous and must run inside a tokio
+//! runtime.
+
+pub mod counters;
+pub mod error;
+pub mod file;
+pub mod mount;
+pub mod options;
+pub mod placement;
+pub mod target;
+
+pub use counters::Counters;
+pub use error::{Error, ErrorKind};
+pub use file::{File, ReadResult, Segment};
+pub use mount::{CreateOptions, Entry, Mount, Node, OpenFlags, ReadDir};
+pub use options::Options;
+pub use placement::Placement;
+pub use target::{BadTarget, Target};
+
+/// What operations of the client give back.
+pub type Result<T> = std::result::Result<T, Error>;
