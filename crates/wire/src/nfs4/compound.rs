@@ -1,1 +1,330 @@
-//! COMPOUND and CB_COMPOUND, read one operation at a time and written without knowing their number in advance.
+//! COMPOUND and CB_COMPOUND (RFC 8881 sections 16.2 and 20.2), read one operation at a time and written one after another.
+//!
+//! A server must answer the operations that come before a malformed or unknown one, so that a whole COMPOUND is never
+//! decoded at once: a header is read first, then [`Ops`] hands out operation numbers, each followed by its body.
+
+use super::{nfs_cb_opnum4, nfs_opnum4, nfsstat4, utf8str_cs};
+use types::limits;
+use xdr::{Malformed, Reader, Segments, Writer, Xdr};
+
+/// What stands before the operations of a COMPOUND call (`COMPOUND4args`).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ArgsHeader {
+    /// Returned unchanged in the reply; means nothing else.
+    pub tag: utf8str_cs,
+    /// Minor version of NFSv4 that the operations belong to.
+    pub minorversion: u32,
+    /// Number of operations, not bounded by decoding: too many is an error of NFS (NFS4ERR_TOO_MANY_OPS).
+    pub numops: u32,
+}
+
+/// What stands before the operations of a CB_COMPOUND call (`CB_COMPOUND4args`).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CbArgsHeader {
+    /// Returned unchanged in the reply; means nothing else.
+    pub tag: utf8str_cs,
+    /// Minor version of NFSv4 that the operations belong to.
+    pub minorversion: u32,
+    /// Unused since NFSv4.1, where sessions do its work.
+    pub callback_ident: u32,
+    /// Number of operations, not bounded by decoding.
+    pub numops: u32,
+}
+
+/// What stands before the results of a COMPOUND or CB_COMPOUND reply (`COMPOUND4res`).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ResHeader {
+    /// Status of the last operation that was worked on.
+    pub status: nfsstat4,
+    /// The tag of the call.
+    pub tag: utf8str_cs,
+    /// Number of results: those that succeeded and the first that did not.
+    pub numres: u32,
+}
+
+impl Xdr for ArgsHeader {
+    fn encode(&self, out: &mut Writer) {
+        out.opaque(&self.tag);
+        out.u32(self.minorversion);
+        out.u32(self.numops);
+    }
+
+    fn decode(input: &mut Reader) -> Result<Self, Malformed> {
+        Ok(ArgsHeader { tag: input.opaque(limits::OPAQUE_MAX)?, minorversion: input.u32()?, numops: input.u32()? })
+    }
+}
+
+impl Xdr for CbArgsHeader {
+    fn encode(&self, out: &mut Writer) {
+        out.opaque(&self.tag);
+        out.u32(self.minorversion);
+        out.u32(self.callback_ident);
+        out.u32(self.numops);
+    }
+
+    fn decode(input: &mut Reader) -> Result<Self, Malformed> {
+        Ok(CbArgsHeader {
+            tag: input.opaque(limits::OPAQUE_MAX)?,
+            minorversion: input.u32()?,
+            callback_ident: input.u32()?,
+            numops: input.u32()?,
+        })
+    }
+}
+
+impl Xdr for ResHeader {
+    fn encode(&self, out: &mut Writer) {
+        self.status.encode(out);
+        out.opaque(&self.tag);
+        out.u32(self.numres);
+    }
+
+    fn decode(input: &mut Reader) -> Result<Self, Malformed> {
+        let status = nfsstat4::decode(input)?;
+        Ok(ResHeader { status, tag: input.opaque(limits::OPAQUE_MAX)?, numres: input.u32()? })
+    }
+}
+
+/// The operations (or results) behind a header, one at a time.
+///
+/// Whoever takes a number must also take the body that belongs to it before taking the next number: nothing but its type
+/// tells how long a body is.
+#[derive(Clone, Debug)]
+pub struct Ops {
+    left: u32,
+    input: Reader,
+}
+
+impl Ops {
+    /// `count` operations in what is left of `input`.
+    pub fn new(count: u32, input: Reader) -> Self {
+        Ops { left: count, input }
+    }
+
+    /// Operations whose number has not been taken yet.
+    pub fn left(&self) -> u32 {
+        self.left
+    }
+
+    /// The number of the next operation, `None` behind the last one. It may be one that NFS does not have.
+    ///
+    /// # Errors
+    /// The message ends before all announced operations have come.
+    pub fn next_number(&mut self) -> Result<Option<u32>, Malformed> {
+        if self.left == 0 {
+            return Ok(None);
+        }
+        self.left -= 1;
+        self.input.u32().map(Some)
+    }
+
+    /// The body of the operation whose number was taken last.
+    ///
+    /// # Errors
+    /// It is not a `T`.
+    pub fn body<T: Xdr>(&mut self) -> Result<T, Malformed> {
+        T::decode(&mut self.input)
+    }
+
+    /// What has not been read yet, to read a body by hand.
+    pub fn input(&mut self) -> &mut Reader {
+        &mut self.input
+    }
+
+    /// Ends reading.
+    ///
+    /// # Errors
+    /// Operations or bytes are left.
+    pub fn finish(&self) -> Result<(), Malformed> {
+        if self.left > 0 { Err(Malformed::Trailing) } else { self.input.finish() }
+    }
+}
+
+/// A number that says which operation follows.
+pub trait OpNumber {
+    /// The number on the wire.
+    fn number(self) -> u32;
+}
+
+impl OpNumber for nfs_opnum4 {
+    fn number(self) -> u32 {
+        self as u32
+    }
+}
+
+impl OpNumber for nfs_cb_opnum4 {
+    fn number(self) -> u32 {
+        self as u32
+    }
+}
+
+/// The operation with this number, `None` for one that NFS does not have.
+pub fn opnum(number: u32) -> Option<nfs_opnum4> {
+    nfs_opnum4::try_from(i32::try_from(number).ok()?).ok()
+}
+
+/// The callback operation with this number, `None` for one that NFS does not have.
+pub fn cb_opnum(number: u32) -> Option<nfs_cb_opnum4> {
+    nfs_cb_opnum4::try_from(i32::try_from(number).ok()?).ok()
+}
+
+/// Gathers operations (or results) and puts the header with their count in front at the end.
+#[derive(Debug, Default)]
+pub struct OpsWriter {
+    count: u32,
+    out: Writer,
+}
+
+impl OpsWriter {
+    /// No operation yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Operations so far.
+    pub fn count(&self) -> u32 {
+        self.count
+    }
+
+    /// Bytes so far, without the header.
+    pub fn len(&self) -> usize {
+        self.out.len()
+    }
+
+    /// Whether there is no operation yet.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Appends an operation that has no body.
+    pub fn void(&mut self, number: impl OpNumber) -> &mut Self {
+        self.with(number, |_| {})
+    }
+
+    /// Appends an operation with its body.
+    pub fn op(&mut self, number: impl OpNumber, body: &impl Xdr) -> &mut Self {
+        self.with(number, |out| body.encode(out))
+    }
+
+    /// Appends an operation whose body `body` writes.
+    pub fn with(&mut self, number: impl OpNumber, body: impl FnOnce(&mut Writer)) -> &mut Self {
+        self.count += 1;
+        self.out.u32(number.number());
+        body(&mut self.out);
+        self
+    }
+
+    /// Appends an operation that is already encoded, number and body, uncopied when large.
+    pub fn encoded(&mut self, op: &Segments) -> &mut Self {
+        self.count += 1;
+        for part in op.parts() {
+            self.out.raw(part);
+        }
+        self
+    }
+
+    /// The arguments of COMPOUND.
+    pub fn into_args(self, tag: utf8str_cs, minorversion: u32) -> Segments {
+        let numops = self.count;
+        self.behind(&ArgsHeader { tag, minorversion, numops })
+    }
+
+    /// The arguments of CB_COMPOUND.
+    pub fn into_cb_args(self, tag: utf8str_cs, minorversion: u32, callback_ident: u32) -> Segments {
+        let numops = self.count;
+        self.behind(&CbArgsHeader { tag, minorversion, callback_ident, numops })
+    }
+
+    /// The results of COMPOUND or CB_COMPOUND.
+    pub fn into_res(self, status: nfsstat4, tag: utf8str_cs) -> Segments {
+        let numres = self.count;
+        self.behind(&ResHeader { status, tag, numres })
+    }
+
+    fn behind(self, header: &impl Xdr) -> Segments {
+        let mut out = Writer::new();
+        header.encode(&mut out);
+        let mut message = out.finish();
+        message.extend(self.out.finish());
+        message
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::arbitrary::{Arbitrary, Seed};
+    use super::super::*;
+    use super::*;
+    use bytes::Bytes;
+
+    #[test]
+    fn lazy_and_eager_reading_agree() {
+        for seed in 0..200 {
+            let call = COMPOUND4args::arbitrary(&mut Seed(seed));
+            let mut input = Reader::new(call.to_bytes());
+            let header = ArgsHeader::decode(&mut input).unwrap();
+            assert_eq!((&header.tag, header.minorversion), (&call.tag, call.minorversion));
+            let mut ops = Ops::new(header.numops, input);
+            let mut written = OpsWriter::new();
+            for op in &call.argarray {
+                let before = ops.input().clone();
+                assert_eq!(nfs_argop4::decode(&mut before.clone()).as_ref(), Ok(op));
+                let number = ops.next_number().unwrap().unwrap();
+                assert_eq!(opnum(number), Some(op.discriminant()));
+                // The eager type skips the body for us; what it skipped is what a writer must write.
+                let mut skipped = before.clone();
+                nfs_argop4::decode(&mut skipped).unwrap();
+                let len = before.remaining() - skipped.remaining();
+                written.encoded(&before.rest().slice(..len).into());
+                *ops.input() = skipped;
+            }
+            assert_eq!(ops.next_number(), Ok(None));
+            assert_eq!(ops.finish(), Ok(()));
+            assert_eq!(written.into_args(header.tag, header.minorversion).to_bytes(), call.to_bytes());
+        }
+    }
+
+    #[test]
+    fn results_carry_their_count() {
+        let mut out = OpsWriter::new();
+        out.op(OP_PUTFH, &PUTFH4res { status: NFS4_OK }).op(OP_LOOKUP, &LOOKUP4res { status: NFS4ERR_NOENT });
+        let reply = out.into_res(NFS4ERR_NOENT, Bytes::from_static(b"t")).to_bytes();
+        let whole = COMPOUND4res::from_bytes(&reply).unwrap();
+        assert_eq!(whole.status, NFS4ERR_NOENT);
+        assert_eq!(whole.resarray.len(), 2);
+        let mut input = Reader::new(reply);
+        assert_eq!(ResHeader::decode(&mut input).unwrap().numres, 2);
+    }
+
+    #[test]
+    fn callbacks_agree_with_the_whole() {
+        for seed in 0..50 {
+            let call = CB_COMPOUND4args::arbitrary(&mut Seed(seed));
+            let mut out = OpsWriter::new();
+            for op in &call.argarray {
+                out.encoded(&op.to_bytes().into());
+            }
+            let bytes = out.into_cb_args(call.tag.clone(), call.minorversion, call.callback_ident).to_bytes();
+            assert_eq!(bytes, call.to_bytes());
+            let header = CbArgsHeader::decode(&mut Reader::new(bytes)).unwrap();
+            assert_eq!(header.numops as usize, call.argarray.len());
+        }
+    }
+
+    #[test]
+    fn a_message_that_ends_early_is_refused_at_the_operation_that_is_missing() {
+        let mut out = OpsWriter::new();
+        out.void(OP_PUTROOTFH);
+        let mut bytes = out.into_args(Bytes::new(), 1).to_bytes().to_vec();
+        bytes[11] = 2;
+        let mut input = Reader::new(bytes.into());
+        let header = ArgsHeader::decode(&mut input).unwrap();
+        let mut ops = Ops::new(header.numops, input);
+        assert_eq!(ops.next_number(), Ok(Some(OP_PUTROOTFH as u32)));
+        assert_eq!(ops.finish(), Err(Malformed::Trailing));
+        assert_eq!(ops.next_number(), Err(Malformed::Short));
+        assert_eq!(opnum(2), None);
+        assert_eq!(opnum(u32::MAX), None);
+        assert_eq!(cb_opnum(OP_CB_SEQUENCE as u32), Some(OP_CB_SEQUENCE));
+    }
+}
