@@ -1,3 +1,6 @@
 //! NFSv4.1/4.2 state tables and operations, server half and client half.
 
+pub mod attrs;
 pub mod fs;
+pub mod status;
+pub mod values;

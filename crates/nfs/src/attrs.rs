@@ -1,0 +1,344 @@
+//! File attributes on the wire (`fattr4`): the registry, one row per attribute, and the walks over it.
+//!
+//! Values go out in strictly ascending order of their numbers, exactly those asked for and known (RFC 8881 §3.3.9,
+//! §18.7.3); a peer that met one it did not ask for could not skip it.
+
+mod fixed;
+mod object;
+mod pnfs;
+mod room;
+mod set;
+
+use crate::fs::FsInfo;
+use crate::values::Values;
+use types::SetAttrs;
+use types::limits::BITMAP_WORDS_MAX;
+use wire::nfs4::*;
+use xdr::{Malformed, Reader, Writer};
+
+/// A set of attribute numbers below 128 (`bitmap4`); none at or above is supported.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Mask(pub u128);
+
+impl Mask {
+    /// No attribute.
+    pub const NONE: Mask = Mask(0);
+
+    /// The attributes with these numbers, all below 128.
+    pub const fn of(numbers: &[u32]) -> Self {
+        let mut bits = 0;
+        let mut i = 0;
+        while i < numbers.len() {
+            bits |= 1 << numbers[i];
+            i += 1;
+        }
+        Mask(bits)
+    }
+
+    /// Whether this attribute is in it.
+    pub const fn has(self, number: u32) -> bool {
+        number < 128 && self.0 >> number & 1 == 1
+    }
+
+    /// The attributes in both.
+    pub const fn and(self, other: Mask) -> Mask {
+        Mask(self.0 & other.0)
+    }
+
+    /// The attributes in either.
+    pub const fn or(self, other: Mask) -> Mask {
+        Mask(self.0 | other.0)
+    }
+
+    /// The attributes in this but not in the other.
+    pub const fn without(self, other: Mask) -> Mask {
+        Mask(self.0 & !other.0)
+    }
+
+    /// Whether no attribute is in it.
+    pub const fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// From the wire; the second value tells whether numbers from 128 on were left out.
+    pub fn from_bitmap(words: &[u32]) -> (Self, bool) {
+        let bits = words.iter().take(4).enumerate().fold(0, |bits, (i, w)| bits | u128::from(*w) << (32 * i));
+        (Mask(bits), words.iter().skip(4).any(|w| *w != 0))
+    }
+
+    /// To the wire, without empty words at the end.
+    pub fn to_bitmap(self) -> bitmap4 {
+        let words = (128 - self.0.leading_zeros()).div_ceil(32);
+        (0..words).map(|i| (self.0 >> (32 * i)) as u32).collect()
+    }
+
+    /// The numbers, ascending.
+    pub fn numbers(self) -> impl Iterator<Item = u32> {
+        let mut bits = self.0;
+        std::iter::from_fn(move || {
+            let number = (bits != 0).then(|| bits.trailing_zeros())?;
+            bits &= bits - 1;
+            Some(number)
+        })
+    }
+}
+
+/// One readable attribute.
+struct Row {
+    number: u32,
+    #[cfg(test)]
+    name: &'static str,
+    /// The minor version that brought it.
+    minor: u32,
+    /// Appends the value; false if it is not known.
+    put: fn(&Values, &mut Writer) -> bool,
+    take: fn(&mut Reader, &mut Values) -> Result<(), Malformed>,
+}
+
+/// A row: number, RFC name, field of [`Values`], writer and reader of the value, first minor version.
+macro_rules! row {
+    ($number:ident, $name:literal, $field:ident, $put:expr, $take:expr) => {
+        crate::attrs::row!($number, $name, $field, $put, $take, 1)
+    };
+    ($number:ident, $name:literal, $field:ident, $put:expr, $take:expr, $minor:literal) => {
+        crate::attrs::Row {
+            number: wire::nfs4::$number,
+            #[cfg(test)]
+            name: $name,
+            minor: $minor,
+            put: |values, out| match &values.$field {
+                Some(value) => {
+                    $put(out, value);
+                    true
+                }
+                None => false,
+            },
+            take: |input, values| {
+                values.$field = Some($take(input)?);
+                Ok(())
+            },
+        }
+    };
+}
+use row;
+
+/// Writers and readers of single values, shared by the rows.
+mod form {
+    use super::{BITMAP_WORDS_MAX, Mask};
+    use types::Timestamp;
+    use xdr::{Malformed, Reader, Writer};
+
+    pub(super) fn put_u32(out: &mut Writer, v: &u32) {
+        out.u32(*v);
+    }
+    pub(super) fn put_u64(out: &mut Writer, v: &u64) {
+        out.u64(*v);
+    }
+    pub(super) fn put_bool(out: &mut Writer, v: &bool) {
+        out.bool(*v);
+    }
+    pub(super) fn put_mask(out: &mut Writer, v: &Mask) {
+        out.array(&v.to_bitmap(), put_u32);
+    }
+    pub(super) fn take_mask(input: &mut Reader) -> Result<Mask, Malformed> {
+        input.array(BITMAP_WORDS_MAX, Reader::u32).map(|words| Mask::from_bitmap(&words).0)
+    }
+    pub(super) fn put_time(out: &mut Writer, v: &Timestamp) {
+        out.i64(v.secs);
+        out.u32(v.nanos);
+    }
+    pub(super) fn take_time(input: &mut Reader) -> Result<Timestamp, Malformed> {
+        let (secs, nanos) = (input.i64()?, input.u32()?);
+        Timestamp::new(secs, nanos).ok_or(Malformed::Invalid("nseconds of 1,000,000,000 or more"))
+    }
+    /// A user or group as a decimal number (RFC 8881 §5.9).
+    pub(super) fn put_name(out: &mut Writer, v: &u32) {
+        out.opaque(&bytes::Bytes::from(v.to_string()));
+    }
+    /// Reads a decimal number; `None` for any other name.
+    pub(super) fn take_name(input: &mut Reader) -> Result<Option<u32>, Malformed> {
+        let text = input.opaque(types::limits::OPAQUE_MAX)?;
+        if text.is_empty() || !text.iter().all(u8::is_ascii_digit) {
+            return Ok(None);
+        }
+        Ok(std::str::from_utf8(&text).ok().and_then(|t| t.parse().ok()))
+    }
+}
+
+/// Every readable attribute, ascending.
+static ROWS: &[Row] = &[
+    fixed::SUPPORTED_ATTRS,
+    object::TYPE,
+    fixed::FH_EXPIRE_TYPE,
+    object::CHANGE,
+    object::SIZE,
+    fixed::LINK_SUPPORT,
+    fixed::SYMLINK_SUPPORT,
+    fixed::NAMED_ATTR,
+    fixed::FSID,
+    fixed::UNIQUE_HANDLES,
+    fixed::LEASE_TIME,
+    object::RDATTR_ERROR,
+    fixed::ACLSUPPORT,
+    fixed::CANSETTIME,
+    fixed::CASE_INSENSITIVE,
+    fixed::CASE_PRESERVING,
+    fixed::CHOWN_RESTRICTED,
+    object::FILEHANDLE,
+    object::FILEID,
+    room::FILES_AVAIL,
+    room::FILES_FREE,
+    room::FILES_TOTAL,
+    fixed::HOMOGENEOUS,
+    fixed::MAXFILESIZE,
+    fixed::MAXLINK,
+    fixed::MAXNAME,
+    fixed::MAXREAD,
+    fixed::MAXWRITE,
+    object::MODE,
+    fixed::NO_TRUNC,
+    object::NUMLINKS,
+    object::OWNER,
+    object::OWNER_GROUP,
+    object::RAWDEV,
+    room::SPACE_AVAIL,
+    room::SPACE_FREE,
+    room::SPACE_TOTAL,
+    object::SPACE_USED,
+    object::TIME_ACCESS,
+    object::TIME_CREATE,
+    fixed::TIME_DELTA,
+    object::TIME_METADATA,
+    object::TIME_MODIFY,
+    object::MOUNTED_ON_FILEID,
+    pnfs::FS_LAYOUT_TYPES,
+    pnfs::LAYOUT_BLKSIZE,
+    pnfs::MDSTHRESHOLD,
+    fixed::SUPPATTR_EXCLCREAT,
+    fixed::CLONE_BLKSIZE,
+    fixed::CHANGE_ATTR_TYPE,
+    fixed::XATTR_SUPPORT,
+];
+
+/// Attributes that SETATTR, CREATE and OPEN take.
+pub const SETTABLE: Mask = Mask::of(&[
+    FATTR4_SIZE,
+    FATTR4_MODE,
+    FATTR4_OWNER,
+    FATTR4_OWNER_GROUP,
+    FATTR4_TIME_ACCESS_SET,
+    FATTR4_TIME_MODIFY_SET,
+]);
+
+/// Attributes that can be set but not read: GETATTR, VERIFY and READDIR refuse them (RFC 8881 §5.5).
+pub const WRITE_ONLY: Mask = Mask::of(&[FATTR4_TIME_ACCESS_SET, FATTR4_TIME_MODIFY_SET]);
+
+/// Everything that [`types::Attrs`] holds.
+pub const OBJECT: Mask = Mask::of(&[
+    FATTR4_TYPE,
+    FATTR4_CHANGE,
+    FATTR4_SIZE,
+    FATTR4_FILEID,
+    FATTR4_MODE,
+    FATTR4_NUMLINKS,
+    FATTR4_OWNER,
+    FATTR4_OWNER_GROUP,
+    FATTR4_RAWDEV,
+    FATTR4_SPACE_USED,
+    FATTR4_TIME_ACCESS,
+    FATTR4_TIME_CREATE,
+    FATTR4_TIME_METADATA,
+    FATTR4_TIME_MODIFY,
+]);
+
+/// Everything that [`types::StatFs`] holds.
+pub const STATFS: Mask = Mask::of(&[
+    FATTR4_FILES_AVAIL,
+    FATTR4_FILES_FREE,
+    FATTR4_FILES_TOTAL,
+    FATTR4_SPACE_AVAIL,
+    FATTR4_SPACE_FREE,
+    FATTR4_SPACE_TOTAL,
+]);
+
+/// Attributes whose values come from the object itself and not from the server or file system.
+pub const NEEDS_OBJECT: Mask = OBJECT.or(Mask::of(&[FATTR4_MOUNTED_ON_FILEID]));
+
+/// What `supported_attrs` says to a client of this minor version.
+pub fn supported(info: &FsInfo, minor: u32) -> Mask {
+    let mut mask = WRITE_ONLY;
+    for row in ROWS.iter().filter(|row| row.minor <= minor) {
+        mask = mask.or(Mask::of(&[row.number]));
+    }
+    if info.thresholds { mask } else { mask.without(Mask::of(&[FATTR4_MDSTHRESHOLD])) }
+}
+
+/// Appends the attributes of `mask` that `values` knows, as a `fattr4`.
+pub fn encode_into(mask: Mask, values: &Values, out: &mut Writer) {
+    let (sent, body) = body(mask, values);
+    form::put_mask(out, &sent);
+    out.opaque_segments(&body.finish());
+}
+
+/// The attributes of `mask` that `values` knows.
+pub fn encode(mask: Mask, values: &Values) -> fattr4 {
+    let (sent, body) = body(mask, values);
+    fattr4 { attrmask: sent.to_bitmap(), attr_vals: body.finish().to_bytes() }
+}
+
+fn body(mask: Mask, values: &Values) -> (Mask, Writer) {
+    let mut body = Writer::new();
+    let mut sent = Mask::NONE;
+    for row in ROWS.iter().filter(|row| mask.has(row.number)) {
+        if (row.put)(values, &mut body) {
+            sent = sent.or(Mask::of(&[row.number]));
+        }
+    }
+    (sent, body)
+}
+
+/// Reads attributes that a server sent; one that is not in the table cannot be skipped and is an error.
+pub fn decode(attrs: &fattr4) -> Result<Values, Malformed> {
+    let (mut left, beyond) = Mask::from_bitmap(&attrs.attrmask);
+    let mut input = Reader::new(attrs.attr_vals.clone());
+    let mut values = Values::default();
+    for row in ROWS {
+        if left.has(row.number) {
+            (row.take)(&mut input, &mut values)?;
+            left = left.without(Mask::of(&[row.number]));
+        }
+    }
+    if beyond || !left.is_empty() {
+        return Err(Malformed::Invalid("attribute that was not asked for"));
+    }
+    input.finish()?;
+    Ok(values)
+}
+
+/// Reads the attributes of SETATTR, CREATE or OPEN. Errors: `ATTRNOTSUPP` for one not offered to this minor version,
+/// `INVAL` for one that only can be read or a value out of range, `BADOWNER` for a name that is no number, `BADXDR`.
+pub fn decode_set(attrs: &fattr4, info: &FsInfo, minor: u32) -> Result<SetAttrs, nfsstat4> {
+    let (mask, beyond) = Mask::from_bitmap(&attrs.attrmask);
+    if beyond || !mask.without(supported(info, minor)).is_empty() {
+        return Err(NFS4ERR_ATTRNOTSUPP);
+    }
+    if !mask.without(SETTABLE).is_empty() {
+        return Err(NFS4ERR_INVAL);
+    }
+    set::take(mask, &attrs.attr_vals)
+}
+
+/// The attributes to be changed, as SETATTR, CREATE and OPEN carry them.
+pub fn encode_set(attrs: &SetAttrs) -> fattr4 {
+    let mut body = Writer::new();
+    let mask = set::put(attrs, &mut body);
+    fattr4 { attrmask: mask.to_bitmap(), attr_vals: body.finish().to_bytes() }
+}
+
+/// Which attributes are to be changed: the `attrset` of replies once it is done.
+pub fn set_mask(attrs: &SetAttrs) -> Mask {
+    set::put(attrs, &mut Writer::new())
+}
+
+#[cfg(test)]
+mod tests;
