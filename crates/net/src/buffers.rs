@@ -1,0 +1,87 @@
+//! Receive buffers that are used again, so that a large record does not fault in fresh pages each time.
+
+use bytes::Bytes;
+use std::sync::Mutex;
+
+/// Capacity of the buffers of each class, and how many idle ones are kept.
+///
+/// The capacities are the common payload sizes (64 KiB, 256 KiB, 1 MiB) with room for headers.
+const CLASSES: [(usize, usize); 3] = [(72 << 10, 64), (264 << 10, 64), (types::limits::RECORD_MAX, 48)];
+
+static IDLE: [Mutex<Vec<Vec<u8>>>; CLASSES.len()] = [const { Mutex::new(Vec::new()) }; CLASSES.len()];
+
+/// A buffer for one record, empty, never zero-filled.
+#[derive(Debug, Default)]
+pub(crate) struct Buffer {
+    data: Vec<u8>,
+}
+
+impl Buffer {
+    /// A buffer that holds at least `len` bytes without growing.
+    pub(crate) fn with_room(len: usize) -> Self {
+        let class = CLASSES.iter().position(|(capacity, _)| len <= *capacity);
+        let idle = class.and_then(|c| IDLE[c].lock().ok()?.pop());
+        let capacity = class.map_or(len, |c| CLASSES[c].0);
+        Buffer { data: idle.unwrap_or_else(|| Vec::with_capacity(capacity)) }
+    }
+
+    /// The bytes, to be appended to.
+    pub(crate) fn data(&mut self) -> &mut Vec<u8> {
+        &mut self.data
+    }
+
+    /// The bytes, shared; the memory is used again once the last slice of it is gone.
+    pub(crate) fn freeze(self) -> Bytes {
+        Bytes::from_owner(self)
+    }
+}
+
+impl AsRef<[u8]> for Buffer {
+    fn as_ref(&self) -> &[u8] {
+        &self.data
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        let Some(class) = CLASSES.iter().position(|(capacity, _)| self.data.capacity() == *capacity) else { return };
+        let mut data = std::mem::take(&mut self.data);
+        data.clear();
+        if let Ok(mut idle) = IDLE[class].lock()
+            && idle.len() < CLASSES[class].1
+        {
+            idle.push(data);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_returns_when_the_last_slice_is_gone() {
+        // No other test of this process takes buffers of this class.
+        let (room, _) = CLASSES[1];
+        let mut buffer = Buffer::with_room(room - 1);
+        let start = buffer.data().as_ptr();
+        buffer.data().extend_from_slice(b"payload");
+        let all = buffer.freeze();
+        assert_eq!(all.as_ptr(), start, "freezing copied");
+        let slice = all.slice(3..);
+        drop(all);
+        assert_ne!(Buffer::with_room(room).data().as_ptr(), start, "memory in use was given away");
+        assert_eq!(slice, "load");
+        drop(slice);
+        let taken: Vec<_> = (0..2).map(|_| Buffer::with_room(room)).collect();
+        assert!(taken.iter().any(|b| b.as_ref().as_ptr() == start), "memory was not used again");
+        assert!(taken.iter().all(|b| b.as_ref().is_empty()));
+    }
+
+    #[test]
+    fn odd_sizes_are_not_kept() {
+        let mut huge = Buffer::with_room(types::limits::RECORD_MAX + 1);
+        assert!(huge.data().capacity() > types::limits::RECORD_MAX);
+        assert!(Buffer::with_room(0).data().capacity() >= CLASSES[0].0);
+    }
+}

@@ -1,0 +1,132 @@
+//! What went over the connections of a process, counted.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, PoisonError, RwLock};
+
+/// Counters shared by any number of connections; cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub struct Counters {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    bytes_in: AtomicU64,
+    bytes_out: AtomicU64,
+    opened: AtomicU64,
+    closed: AtomicU64,
+    refused: AtomicU64,
+    calls: RwLock<HashMap<(bool, u32, u32), AtomicU64>>,
+}
+
+/// The most (program, procedure) pairs counted apart: peers choose these numbers, so their count is bounded.
+const PAIRS_MAX: usize = 256;
+
+/// Bytes and connections so far.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Traffic {
+    /// Bytes received, record marks included.
+    pub bytes_in: u64,
+    /// Bytes sent, record marks included.
+    pub bytes_out: u64,
+    /// Connections made or accepted so far.
+    pub connections_opened: u64,
+    /// Connections open now.
+    pub connections_open: u64,
+    /// Connections turned away because there were too many.
+    pub connections_refused: u64,
+}
+
+/// How often one procedure was called.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct CallCount {
+    /// Whether the calls came in (`true`) or went out.
+    pub incoming: bool,
+    /// RPC program number.
+    pub program: u32,
+    /// RPC procedure number.
+    pub procedure: u32,
+    /// How many.
+    pub count: u64,
+}
+
+impl Counters {
+    /// Bytes and connections so far.
+    pub fn traffic(&self) -> Traffic {
+        let opened = self.inner.opened.load(Relaxed);
+        Traffic {
+            bytes_in: self.inner.bytes_in.load(Relaxed),
+            bytes_out: self.inner.bytes_out.load(Relaxed),
+            connections_opened: opened,
+            connections_open: opened.saturating_sub(self.inner.closed.load(Relaxed)),
+            connections_refused: self.inner.refused.load(Relaxed),
+        }
+    }
+
+    /// Calls so far, one row per direction, program and procedure, sorted.
+    pub fn calls(&self) -> Vec<CallCount> {
+        let calls = self.inner.calls.read().unwrap_or_else(PoisonError::into_inner);
+        let row = |(&(incoming, program, procedure), count): (&(bool, u32, u32), &AtomicU64)| CallCount {
+            incoming,
+            program,
+            procedure,
+            count: count.load(Relaxed),
+        };
+        let mut rows: Vec<_> = calls.iter().map(row).collect();
+        rows.sort_unstable();
+        rows
+    }
+
+    pub(crate) fn call(&self, incoming: bool, program: u32, procedure: u32) {
+        let key = (incoming, program, procedure);
+        {
+            let calls = self.inner.calls.read().unwrap_or_else(PoisonError::into_inner);
+            if let Some(count) = calls.get(&key) {
+                count.fetch_add(1, Relaxed);
+                return;
+            }
+        }
+        let mut calls = self.inner.calls.write().unwrap_or_else(PoisonError::into_inner);
+        if calls.len() < PAIRS_MAX || calls.contains_key(&key) {
+            calls.entry(key).or_default().fetch_add(1, Relaxed);
+        }
+    }
+
+    pub(crate) fn received(&self, bytes: usize) {
+        self.inner.bytes_in.fetch_add(bytes as u64, Relaxed);
+    }
+
+    pub(crate) fn sent(&self, bytes: usize) {
+        self.inner.bytes_out.fetch_add(bytes as u64, Relaxed);
+    }
+
+    pub(crate) fn opened(&self) {
+        self.inner.opened.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn closed(&self) {
+        self.inner.closed.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn refused(&self) {
+        self.inner.refused.fetch_add(1, Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_bounded() {
+        let counters = Counters::default();
+        for procedure in 0..2 * PAIRS_MAX as u32 {
+            counters.call(true, 7, procedure);
+            counters.call(true, 7, 0);
+        }
+        let rows = counters.calls();
+        assert_eq!(rows.len(), PAIRS_MAX);
+        assert_eq!(rows[0], CallCount { incoming: true, program: 7, procedure: 0, count: 2 * PAIRS_MAX as u64 + 1 });
+    }
+}

@@ -1,0 +1,362 @@
+//! One connection: calls in flight in both directions, matched by xid.
+
+use super::outbox::{Hold, Outbox};
+use super::receive::{ReceiveError, Receiver};
+use super::{Limits, Refusal};
+use crate::stream::Stream;
+use crate::{Address, Counters, Error};
+use bytes::Bytes;
+use std::collections::HashMap;
+use std::future::Future;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::{Notify, Semaphore, oneshot};
+use wire::rpc::{Auth, CallHeader, Message, ReplyHeader, ReplyStat, decode_message, record};
+use xdr::{Reader, Segments, Writer};
+
+/// Answers the calls that come over connections: a server's procedures, or a client's callbacks.
+pub trait Service: Send + Sync + 'static {
+    /// Executes one call. `body` holds the arguments; the results are returned encoded.
+    ///
+    /// Runs as a task of its own, so calls of one connection overlap. It runs to its end even when the connection
+    /// breaks meanwhile; the answer is dropped then.
+    fn call(&self, context: CallContext, body: Reader) -> impl Future<Output = Result<Segments, Refusal>> + Send;
+
+    /// The connection is gone: no further call comes from it, those in progress still finish.
+    fn disconnected(&self, _connection: u64) {}
+}
+
+/// A service without any program.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoService;
+
+impl Service for NoService {
+    async fn call(&self, _: CallContext, _: Reader) -> Result<Segments, Refusal> {
+        Err(Refusal::ProgUnavail)
+    }
+}
+
+/// Where a call came from and what it asks for.
+#[derive(Clone, Debug)]
+pub struct CallContext {
+    /// The connection that it came over; calls can be sent back on it.
+    pub peer: Connection,
+    /// The head of the call.
+    pub header: CallHeader,
+}
+
+/// The answer to a call.
+#[derive(Clone, Debug)]
+pub struct Reply {
+    /// The results, not yet decoded; opaque data taken from it share the receive buffer.
+    pub body: Reader,
+}
+
+/// A connection to a peer; clones share it.
+///
+/// A connection made by [`Connection::connect`] is closed when its last clone is dropped.
+#[derive(Clone, Debug)]
+pub struct Connection {
+    link: Arc<Link>,
+    _closer: Option<Arc<Closer>>,
+}
+
+#[derive(Debug)]
+struct Link {
+    id: u64,
+    peer: Address,
+    limits: Limits,
+    outbox: Outbox,
+    xid: AtomicU32,
+    pending: Mutex<HashMap<u32, oneshot::Sender<Result<Bytes, Error>>>>,
+    /// Places for calls that go out.
+    outgoing: Arc<Semaphore>,
+    /// Places for calls that came in, held until their replies have left.
+    incoming: Arc<Semaphore>,
+    closed: Notify,
+    counters: Counters,
+}
+
+/// Closes the connection when the last handle is dropped.
+#[derive(Debug)]
+struct Closer(Arc<Link>);
+
+impl Drop for Closer {
+    fn drop(&mut self) {
+        self.0.close(Error::broken("closed here"));
+    }
+}
+
+static NEXT_ID: AtomicU64 = AtomicU64::new(1);
+
+impl Connection {
+    /// Connects to `address` within `timeout`; calls that the peer sends are answered by `service`.
+    pub async fn connect<S: Service>(
+        address: &Address,
+        service: Arc<S>,
+        limits: Limits,
+        counters: Counters,
+        timeout: Duration,
+    ) -> Result<Self, Error> {
+        let stream = match tokio::time::timeout(timeout, Stream::connect(address)).await {
+            Ok(connected) => connected?,
+            Err(_) => {
+                let reason = format!("no answer within {timeout:?}").into();
+                return Err(Error::Connect { address: address.to_string().into(), reason });
+            }
+        };
+        let (mut connection, receiver) = Connection::over(stream, limits, counters);
+        connection._closer = Some(Arc::new(Closer(connection.link.clone())));
+        tokio::spawn(receive(connection.link.clone(), receiver, service));
+        Ok(connection)
+    }
+
+    fn over(stream: Stream, limits: Limits, counters: Counters) -> (Self, Receiver) {
+        let peer = stream.peer();
+        let (read, write) = stream.into_split();
+        let link = Arc::new(Link {
+            id: NEXT_ID.fetch_add(1, Relaxed),
+            peer,
+            limits,
+            outbox: Outbox::new(write, counters.clone()),
+            xid: AtomicU32::new(1),
+            pending: Mutex::default(),
+            outgoing: Arc::new(Semaphore::new(limits.in_flight)),
+            incoming: Arc::new(Semaphore::new(limits.in_flight)),
+            closed: Notify::new(),
+            counters: counters.clone(),
+        });
+        counters.opened();
+        let writer = link.clone();
+        tokio::spawn(async move { writer.outbox.run().await });
+        (Connection { link, _closer: None }, Receiver::new(read, limits.record_max, counters))
+    }
+
+    /// Serves an accepted connection until it ends.
+    pub(super) async fn serve<S: Service>(self, receiver: Receiver, service: Arc<S>) {
+        receive(self.link.clone(), receiver, service).await;
+    }
+
+    pub(super) fn accepted(stream: Stream, limits: Limits, counters: Counters) -> (Self, Receiver) {
+        Connection::over(stream, limits, counters)
+    }
+
+    /// Calls `procedure` of the peer with the encoded arguments `body` and waits at most `timeout` for the results.
+    ///
+    /// Waits, within `timeout`, while as many calls as the limits allow are in progress.
+    pub async fn call(
+        &self,
+        program: u32,
+        version: u32,
+        procedure: u32,
+        auth: &Auth,
+        body: Segments,
+        timeout: Duration,
+    ) -> Result<Reply, Error> {
+        let link = &*self.link;
+        let exchange = async {
+            let hold = match link.outgoing.clone().acquire_owned().await {
+                Ok(permit) => Arc::new(permit),
+                Err(_) => return Err(link.why_closed()),
+            };
+            let xid = link.xid.fetch_add(1, Relaxed);
+            let header = CallHeader { xid, program, version, procedure, cred: auth.clone(), verf: Auth::None };
+            let mut out = Writer::new();
+            header.encode(&mut out);
+            let mut message = out.finish();
+            message.extend(body);
+            let (len, max) = (message.len(), link.limits.record_max);
+            if len > max {
+                return Err(Error::TooBig { len, max });
+            }
+            let (waiting, answer) = Waiting::new(link, xid, hold.clone());
+            link.counters.call(false, program, procedure);
+            link.outbox.send(record::mark(message), Some(hold))?;
+            let answer = answer.await.unwrap_or_else(|_| Err(link.why_closed()));
+            drop(waiting);
+            answer
+        };
+        let record = tokio::time::timeout(timeout, exchange).await.unwrap_or(Err(Error::Timeout(timeout)))?;
+        let mut body = Reader::new(record);
+        match decode_message(&mut body)? {
+            Message::Reply(ReplyHeader { stat, .. }) => Refusal::from_stat(stat)?,
+            _ => return Err(xdr::Malformed::Invalid("a reply was expected").into()),
+        }
+        Ok(Reply { body })
+    }
+
+    /// A number that no other connection of this process ever has.
+    pub fn id(&self) -> u64 {
+        self.link.id
+    }
+
+    /// The peer's address; empty for a client that came over a Unix socket.
+    pub fn peer(&self) -> &Address {
+        &self.link.peer
+    }
+
+    /// Whether the connection has ended.
+    pub fn is_closed(&self) -> bool {
+        self.link.outbox.closed().is_some()
+    }
+
+    /// Waits until the connection has ended and tells why.
+    pub async fn closed(&self) -> Error {
+        loop {
+            let mut notified = std::pin::pin!(self.link.closed.notified());
+            notified.as_mut().enable();
+            if let Some(error) = self.link.outbox.closed() {
+                return error;
+            }
+            notified.await;
+        }
+    }
+
+    /// Ends the connection: calls in progress end with [`Error::Broken`].
+    pub fn close(&self) {
+        self.link.close(Error::broken("closed here"));
+    }
+
+    /// Takes no further calls and waits until those in progress are answered and their replies have left, or the
+    /// connection ended.
+    pub(super) async fn drained(&self) {
+        let all = u32::try_from(self.link.limits.in_flight).unwrap_or(u32::MAX);
+        // An error means that the connection was closed: drained as well.
+        if let Ok(places) = self.link.incoming.acquire_many(all).await {
+            places.forget();
+        }
+    }
+}
+
+/// A call that waits for its answer; its place in the table is freed when the caller stops waiting.
+struct Waiting<'a> {
+    link: &'a Link,
+    xid: u32,
+    _hold: Hold,
+}
+
+impl<'a> Waiting<'a> {
+    fn new(link: &'a Link, xid: u32, hold: Hold) -> (Self, oneshot::Receiver<Result<Bytes, Error>>) {
+        let (tell, answer) = oneshot::channel();
+        link.pending().insert(xid, tell);
+        (Waiting { link, xid, _hold: hold }, answer)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.link.pending().remove(&self.xid);
+    }
+}
+
+impl Link {
+    fn pending(&self) -> MutexGuard<'_, HashMap<u32, oneshot::Sender<Result<Bytes, Error>>>> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn why_closed(&self) -> Error {
+        self.outbox.closed().unwrap_or_else(|| Error::broken("closed here"))
+    }
+
+    /// Ends the connection; whoever waits for an answer gets `error`.
+    ///
+    /// The outbox is closed first: a call that enters the table afterwards fails to send and removes itself.
+    fn close(&self, error: Error) {
+        self.outbox.close(error);
+        let error = self.why_closed();
+        self.outgoing.close();
+        self.incoming.close();
+        let waiting = std::mem::take(&mut *self.pending());
+        for (_, tell) in waiting {
+            // The caller may have stopped waiting.
+            let _ = tell.send(Err(error.clone()));
+        }
+        self.closed.notify_waiters();
+    }
+
+    fn reply(&self, xid: u32, result: Result<Segments, Refusal>, hold: Hold) {
+        let encode = |stat: ReplyStat| {
+            let mut out = Writer::new();
+            ReplyHeader { xid, stat }.encode(&mut out);
+            out.finish()
+        };
+        let message = match result {
+            Ok(body) if body.len() + 24 <= self.limits.record_max => {
+                let mut message = encode(ReplyHeader::success(xid).stat);
+                message.extend(body);
+                message
+            }
+            Ok(body) => {
+                tracing::error!(peer = %self.peer, len = body.len(), "a reply is larger than a record may be");
+                encode(Refusal::SystemErr.to_stat())
+            }
+            Err(refusal) => encode(refusal.to_stat()),
+        };
+        // An error means that the connection is gone: nobody is left to be told.
+        let _ = self.outbox.send(record::mark(message), Some(hold));
+    }
+}
+
+/// Closes the link and tells the service, even when the task is dropped with its runtime.
+struct EndOfReceive<S: Service> {
+    link: Arc<Link>,
+    service: Arc<S>,
+    reason: Error,
+}
+
+impl<S: Service> Drop for EndOfReceive<S> {
+    fn drop(&mut self) {
+        self.link.close(self.reason.clone());
+        self.link.counters.closed();
+        self.service.disconnected(self.link.id);
+    }
+}
+
+/// Receives until the connection ends: replies go to those who wait, calls to the service.
+async fn receive<S: Service>(link: Arc<Link>, mut receiver: Receiver, service: Arc<S>) {
+    let mut end = EndOfReceive { link: link.clone(), service: service.clone(), reason: Error::broken("shut down") };
+    end.reason = loop {
+        let record = match receiver.record().await {
+            Ok(Some(record)) => record,
+            Ok(None) => break Error::broken("closed by the peer"),
+            Err(e) => {
+                if let ReceiveError::Malformed(_) = e {
+                    tracing::warn!(peer = %link.peer, "disconnecting: {e}");
+                }
+                break Error::broken(e);
+            }
+        };
+        let mut body = Reader::new(record.clone());
+        let (xid, call) = match decode_message(&mut body) {
+            Ok(Message::Reply(header)) => {
+                if let Some(tell) = link.pending().remove(&header.xid) {
+                    // The caller may have stopped waiting.
+                    let _ = tell.send(Ok(record));
+                }
+                continue;
+            }
+            Ok(Message::Call(header)) => (header.xid, Some(header)),
+            Ok(Message::WrongVersion { xid }) => (xid, None),
+            Err(e) => {
+                tracing::warn!(peer = %link.peer, "disconnecting: not an RPC message: {e}");
+                break Error::broken(format_args!("not an RPC message: {e}"));
+            }
+        };
+        // While all places are taken nothing is read: the peer's further calls wait in its socket.
+        let Ok(permit) = link.incoming.clone().acquire_owned().await else { break link.why_closed() };
+        let hold = Arc::new(permit);
+        let Some(header) = call else {
+            link.reply(xid, Err(Refusal::RpcMismatch { low: 2, high: 2 }), hold);
+            continue;
+        };
+        link.counters.call(true, header.program, header.procedure);
+        let (link, service) = (link.clone(), service.clone());
+        tokio::spawn(async move {
+            let peer = Connection { link: link.clone(), _closer: None };
+            let result = service.call(CallContext { peer, header }, body).await;
+            link.reply(xid, result, hold);
+        });
+    };
+    drop(end);
+}
