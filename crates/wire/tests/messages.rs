@@ -1,0 +1,8 @@
+//! Messages byte by byte: frames derived by hand from the RFCs, and what damage does to them.
+
+#[path = "messages/damage.rs"]
+mod damage;
+#[path = "messages/frames.rs"]
+mod frames;
+#[path = "messages/golden.rs"]
+mod golden;

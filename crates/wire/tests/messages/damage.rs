@@ -1,0 +1,50 @@
+//! The fuzz targets of this crate, run over damaged frames and over noise: nothing may panic.
+
+use crate::frames;
+use proptest::prelude::*;
+
+#[path = "../../../../fuzz/mutate.rs"]
+mod mutate;
+#[path = "../../../../fuzz/fuzz_targets/nfs4_compound.rs"]
+mod nfs4_compound;
+#[path = "../../../../fuzz/fuzz_targets/record.rs"]
+mod record;
+#[path = "../../../../fuzz/fuzz_targets/rpc.rs"]
+mod rpc;
+
+const TARGETS: [fn(&[u8]); 3] = [rpc::run, record::run, nfs4_compound::run];
+
+#[test]
+fn damaged_frames() {
+    for frame in frames::ALL {
+        let frame = frames::bytes(frame);
+        for seed in 0..1500 {
+            let damaged = mutate::mutate(&frame, seed);
+            TARGETS.iter().for_each(|run| run(&damaged));
+        }
+    }
+}
+
+#[test]
+fn every_truncation() {
+    for frame in frames::ALL {
+        let frame = frames::bytes(frame);
+        for end in 0..frame.len() {
+            TARGETS.iter().for_each(|run| run(&frame[..end]));
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn noise(data in prop::collection::vec(any::<u8>(), 0..600)) {
+        TARGETS.iter().for_each(|run| run(&data));
+    }
+
+    /// Words that are small numbers get further into a decoder than noise does.
+    #[test]
+    fn plausible_words(words in prop::collection::vec(prop_oneof![0u32..4, 0u32..80, any::<u32>()], 0..150)) {
+        let data: Vec<u8> = words.iter().flat_map(|word| word.to_be_bytes()).collect();
+        TARGETS.iter().for_each(|run| run(&data));
+    }
+}

@@ -1,0 +1,43 @@
+//! COMPOUND and CB_COMPOUND, calls and replies: what decodes is written and read again unchanged.
+#![cfg_attr(fuzzing, no_main)]
+
+use bytes::Bytes;
+use std::fmt::Debug;
+use wire::nfs4::compound::{ArgsHeader, CbArgsHeader, Ops, ResHeader};
+use wire::nfs4::{nfs_argop4, nfs_cb_argop4, nfs_cb_resop4, nfs_resop4};
+use xdr::{Reader, Xdr};
+
+/// Feeds `data` to the four decoders.
+pub fn run(data: &[u8]) {
+    let data = Bytes::copy_from_slice(data);
+    let mut input = Reader::new(data.clone());
+    if let Ok(header) = ArgsHeader::decode(&mut input) {
+        walk::<nfs_argop4>(header.numops, input);
+    }
+    let mut input = Reader::new(data.clone());
+    if let Ok(header) = CbArgsHeader::decode(&mut input) {
+        walk::<nfs_cb_argop4>(header.numops, input);
+    }
+    let mut input = Reader::new(data);
+    if let Ok(header) = ResHeader::decode(&mut input) {
+        walk::<nfs_resop4>(header.numres, input.clone());
+        walk::<nfs_cb_resop4>(header.numres, input);
+    }
+}
+
+/// Reads operation after operation, each number with its body.
+fn walk<T: Xdr + PartialEq + Debug>(count: u32, input: Reader) {
+    let mut ops = Ops::new(count, input);
+    loop {
+        let at_number = ops.input().clone();
+        if !matches!(ops.next_number(), Ok(Some(_))) {
+            return;
+        }
+        *ops.input() = at_number;
+        let Ok(op) = ops.body::<T>() else { return };
+        assert_eq!(T::from_bytes(&op.to_bytes()), Ok(op));
+    }
+}
+
+#[cfg(fuzzing)]
+libfuzzer_sys::fuzz_target!(|data: &[u8]| run(data));
