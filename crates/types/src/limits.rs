@@ -83,10 +83,36 @@ pub const IN_FLIGHT_PER_IOD: usize = 8;
 
 /// Most writes in one metadata batch.
 pub const BATCH_WRITES_MAX: usize = 1000;
+/// Most expectations of one metadata batch; bounds the depth to which directories may be moved.
+pub const BATCH_EXPECTS_MAX: usize = 4096;
+/// Largest metadata batch, bytes of keys and values.
+pub const BATCH_BYTES_MAX: usize = 1 << 20;
 /// Largest metadata key in bytes.
 pub const KEY_MAX: usize = 500;
 /// Largest metadata value in bytes.
 pub const VALUE_MAX: usize = 64 << 10;
+/// Most metadata batches that share one flush.
+pub const META_WINDOW_BATCHES: usize = 1000;
+/// Bytes of batches from which on no further one joins a flush.
+pub const META_WINDOW_BYTES: usize = 8 << 20;
+/// Metadata batches that wait for the writer before further ones are held back.
+pub const META_QUEUE_BATCHES: usize = 8192;
+/// Bytes of waiting metadata batches before further ones are held back.
+pub const META_QUEUE_BYTES: usize = 64 << 20;
+/// Memory that the embedded metadata store uses as its cache, in bytes.
+pub const META_CACHE_BYTES: usize = 256 << 20;
+/// Free disk space in bytes below which the metadata store takes nothing but removals.
+pub const META_RESERVE_BYTES: u64 = 64 << 20;
+/// Largest layout record kept with a file, in bytes.
+pub const LAYOUT_RECORD_MAX: usize = 4 << 10;
+/// Most extended attributes of one file.
+pub const XATTRS_MAX: usize = 256;
+/// Bytes of names and values of all extended attributes of one file.
+pub const XATTRS_BYTES_MAX: usize = 256 << 10;
+/// Most entries that one reading of a directory returns.
+pub const READDIR_MAX: usize = 4096;
+/// Longest key of a registry record in bytes.
+pub const REGISTRY_KEY_MAX: usize = 64;
 
 const _: () = {
     assert!(STRIPE_UNIT_MIN.is_multiple_of(64) && STRIPE_UNIT_MAX < 1 << 32);
@@ -98,4 +124,10 @@ const _: () = {
     assert!(NAME_MAX < NAME_DECODE_MAX && PATH_MAX < PATH_DECODE_MAX && XATTR_VALUE_MAX < XATTR_VALUE_DECODE_MAX);
     assert!(XATTR_VALUE_DECODE_MAX < RECORD_MAX && ATTR_BODY_MAX < HEADER_MAX);
     assert!(CLIENT_WINDOW_BYTES >= 16 * PAYLOAD_MAX);
+    assert!(BATCH_BYTES_MAX + VALUE_MAX < META_WINDOW_BYTES && META_WINDOW_BYTES < META_QUEUE_BYTES);
+    assert!(META_RESERVE_BYTES >= 4 * META_WINDOW_BYTES as u64);
+    assert!(LAYOUT_RECORD_MAX + PATH_MAX < VALUE_MAX && LAYOUT_RECORD_MAX <= LAYOUT_BODY_MAX);
+    // A removal deletes all extended attributes in its batch, a new directory copies those of its parent.
+    assert!(XATTRS_MAX + 16 < BATCH_WRITES_MAX && 2 * XATTRS_BYTES_MAX < BATCH_BYTES_MAX);
+    assert!(XATTR_VALUE_MAX + XATTR_NAME_MAX <= XATTRS_BYTES_MAX);
 };

@@ -1,0 +1,135 @@
+//! The bounded queue before a store's writer: takes batches until it is full, gives them out in windows.
+
+use super::{Batch, Outcome};
+use futures_channel::oneshot;
+use std::collections::VecDeque;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+use types::limits;
+
+/// A batch and whom to tell.
+#[derive(Debug)]
+pub(crate) struct Job {
+    pub(crate) batch: Batch,
+    pub(crate) answer: oneshot::Sender<Outcome>,
+}
+
+/// Batches that wait for the writer.
+#[derive(Debug, Default)]
+pub(crate) struct Queue {
+    inner: Mutex<Inner>,
+    filled: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    jobs: VecDeque<(usize, Job)>,
+    bytes: usize,
+    waiting: Vec<Waker>,
+    closed: bool,
+}
+
+impl Queue {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        // No code panics while it holds the lock, and the state is consistent between any two statements.
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds a job, or gives it back when the queue is full; `waker` is then called once there is room.
+    ///
+    /// A closed queue drops the job, by which its sender learns that nobody will answer.
+    pub(crate) fn push(&self, job: Job, waker: Option<&Waker>) -> Result<(), Box<Job>> {
+        let mut inner = self.lock();
+        if inner.closed {
+            return Ok(());
+        }
+        if inner.jobs.len() >= limits::META_QUEUE_BATCHES || inner.bytes >= limits::META_QUEUE_BYTES {
+            inner.waiting.extend(waker.cloned());
+            return Err(Box::new(job));
+        }
+        let len = job.batch.len();
+        inner.bytes += len;
+        inner.jobs.push_back((len, job));
+        drop(inner);
+        self.filled.notify_one();
+        Ok(())
+    }
+
+    /// Waits for jobs and takes as many as one window holds; `None` when the queue is closed and empty.
+    pub(crate) fn window(&self) -> Option<Vec<Job>> {
+        let mut inner = self.lock();
+        while inner.jobs.is_empty() {
+            if inner.closed {
+                return None;
+            }
+            inner = self.filled.wait(inner).unwrap_or_else(PoisonError::into_inner);
+        }
+        let mut window = Vec::new();
+        let mut bytes = 0;
+        while window.len() < limits::META_WINDOW_BATCHES && bytes < limits::META_WINDOW_BYTES {
+            let Some((len, job)) = inner.jobs.pop_front() else { break };
+            bytes += len;
+            window.push(job);
+        }
+        inner.bytes -= bytes;
+        let waiting = std::mem::take(&mut inner.waiting);
+        drop(inner);
+        waiting.into_iter().for_each(Waker::wake);
+        Some(window)
+    }
+
+    /// Takes no more jobs; those inside are still given out.
+    pub(crate) fn close(&self) {
+        let mut inner = self.lock();
+        inner.closed = true;
+        let waiting = std::mem::take(&mut inner.waiting);
+        drop(inner);
+        waiting.into_iter().for_each(Waker::wake);
+        self.filled.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::{Pending, RequestId};
+    use std::sync::Arc;
+
+    fn submit(queue: &Arc<Queue>, id: u64) -> Pending {
+        let (answer, pending) = oneshot::channel();
+        Pending::queued(Job { batch: Batch { id: RequestId(id), ..Batch::default() }, answer }, pending, queue)
+    }
+
+    #[test]
+    fn a_full_queue_answers_late_and_in_order() {
+        let queue = Arc::new(Queue::default());
+        let mut sent: Vec<Pending> = (0..limits::META_QUEUE_BATCHES as u64).map(|id| submit(&queue, id)).collect();
+        let late = submit(&queue, 1_000_000);
+        let waiter = std::thread::spawn(move || late.wait());
+        let mut next = 0;
+        let mut last = None;
+        while last != Some(1_000_000) {
+            let window = queue.window().expect("open");
+            assert!(window.len() <= limits::META_WINDOW_BATCHES);
+            for job in window {
+                last = Some(job.batch.id.0);
+                assert!(last == Some(next) || last == Some(1_000_000));
+                next += 1;
+                job.answer.send(Outcome::Conflict(0)).ok();
+            }
+        }
+        assert!(matches!(waiter.join(), Ok(Outcome::Conflict(0))));
+        assert!(sent.drain(..).all(|pending| matches!(pending.wait(), Outcome::Conflict(0))));
+    }
+
+    #[test]
+    fn a_closed_queue_answers_unknown() {
+        let queue = Arc::new(Queue::default());
+        let inside = submit(&queue, 1);
+        queue.close();
+        assert!(matches!(submit(&queue, 2).wait(), Outcome::Unknown(_)));
+        assert_eq!(queue.window().map(|jobs| jobs.len()), Some(1));
+        assert!(queue.window().is_none());
+        assert!(matches!(inside.wait(), Outcome::Unknown(_)));
+    }
+}

@@ -1,0 +1,95 @@
+//! A window of batches over a view: each sees what the ones before it wrote, and none is applied by halves.
+
+use super::{Batch, Broken, Expect, Key, MergeFn, Merged, Value, View, Walk, Write};
+use std::collections::BTreeMap;
+use std::ops::Bound;
+
+/// What the window decided about one batch.
+pub(crate) enum Verdict {
+    /// Its writes are in the window.
+    Applied(Vec<Merged>),
+    /// It left no trace.
+    Conflict(usize),
+}
+
+/// Changes gathered over a view that has none of them yet.
+pub(crate) struct Window<'a> {
+    base: &'a dyn View,
+    merge: MergeFn,
+    changes: BTreeMap<Key, Option<Value>>,
+}
+
+impl<'a> Window<'a> {
+    /// An empty window.
+    pub(crate) fn new(base: &'a dyn View, merge: MergeFn) -> Self {
+        Window { base, merge, changes: BTreeMap::new() }
+    }
+
+    /// Every changed key with its value, `None` where it goes, in key order.
+    pub(crate) fn into_changes(self) -> BTreeMap<Key, Option<Value>> {
+        self.changes
+    }
+
+    fn get(&self, key: &[u8]) -> Result<Option<Value>, Broken> {
+        match self.changes.get(key) {
+            Some(changed) => Ok(changed.clone()),
+            None => self.base.get(key),
+        }
+    }
+
+    fn is_clear(&self, from: &[u8], to: &[u8]) -> Result<bool, Broken> {
+        if from >= to {
+            return Ok(true);
+        }
+        let mut changed = self.changes.range::<[u8], _>((Bound::Included(from), Bound::Excluded(to)));
+        if changed.any(|(_, value)| value.is_some()) {
+            return Ok(false);
+        }
+        let mut clear = true;
+        self.base.scan(from..to, usize::MAX, &mut |key, _| {
+            // Whatever the window changed in this range, it deleted.
+            clear = self.changes.contains_key(key);
+            if clear { Walk::On } else { Walk::Stop }
+        })?;
+        Ok(clear)
+    }
+
+    fn holds(&self, expect: &Expect) -> Result<bool, Broken> {
+        Ok(match expect {
+            Expect::Absent(key) => self.get(key)?.is_none(),
+            Expect::Reads(key, value) => self.get(key)?.as_ref() == Some(value),
+            Expect::NoneIn(from, to) => self.is_clear(from, to)?,
+        })
+    }
+
+    /// Takes the batch in if all that it expects is so.
+    pub(crate) fn apply(&mut self, batch: &Batch) -> Result<Verdict, Broken> {
+        for (index, expect) in batch.expects.iter().enumerate() {
+            if !self.holds(expect)? {
+                return Ok(Verdict::Conflict(index));
+            }
+        }
+        let mut staged: Vec<(Key, Option<Value>)> = Vec::with_capacity(batch.writes.len());
+        let mut merged = Vec::new();
+        for (index, (key, write)) in batch.writes.iter().enumerate() {
+            let value = match write {
+                Write::Put(value) => Some(value.clone()),
+                Write::Delete => None,
+                Write::Merge(delta) => {
+                    let before = match staged.iter().rev().find(|(staged, _)| staged == key) {
+                        Some((_, value)) => value.clone(),
+                        None => self.get(key)?,
+                    };
+                    let Some(after) = (self.merge)(before.as_deref(), delta) else {
+                        return Ok(Verdict::Conflict(batch.expects.len() + index));
+                    };
+                    merged.push((before, after.clone()));
+                    Some(after)
+                }
+            };
+            staged.push((key.clone(), value));
+        }
+        self.changes.extend(staged);
+        Ok(Verdict::Applied(merged))
+    }
+}

@@ -1,0 +1,96 @@
+//! A store in memory, for tests and simulations: applies each batch at once, keeps nothing.
+
+use crate::engine::{
+    Batch, Broken, Counters, Engine, Key, MergeFn, Outcome, Pending, Point, Standing, Value, Verdict, View, Walk,
+    Window,
+};
+use std::collections::BTreeMap;
+use std::ops::{Bound, Range};
+use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard};
+
+type Map = BTreeMap<Key, Value>;
+
+/// An ordered map behind a lock.
+///
+/// A view holds the lock for reading: a thread must drop its view before it submits.
+#[derive(Debug)]
+pub struct Memory {
+    map: RwLock<Map>,
+    counters: Mutex<Counters>,
+    merge: MergeFn,
+}
+
+impl Memory {
+    /// An empty store whose merges are done by `merge`.
+    pub fn new(merge: MergeFn) -> Self {
+        Memory { map: RwLock::default(), counters: Mutex::default(), merge }
+    }
+}
+
+struct Picture<M>(M);
+
+impl<M: std::ops::Deref<Target = Map>> View for Picture<M> {
+    fn get(&self, key: &[u8]) -> Result<Option<Value>, Broken> {
+        Ok(self.0.get(key).cloned())
+    }
+
+    fn scan(
+        &self,
+        range: Range<&[u8]>,
+        limit: usize,
+        visit: &mut dyn FnMut(&[u8], &[u8]) -> Walk,
+    ) -> Result<Option<Key>, Broken> {
+        if range.start >= range.end {
+            return Ok(None);
+        }
+        let mut rest = self.0.range::<[u8], _>((Bound::Included(range.start), Bound::Excluded(range.end)));
+        for (key, value) in rest.by_ref().take(limit) {
+            if visit(key, value) == Walk::Stop {
+                break;
+            }
+        }
+        Ok(rest.next().map(|(key, _)| key.clone()))
+    }
+}
+
+impl Engine for Memory {
+    fn view(&self) -> Result<Box<dyn View + '_>, Broken> {
+        let guard: RwLockReadGuard<'_, Map> = self.map.read().unwrap_or_else(PoisonError::into_inner);
+        Ok(Box::new(Picture(guard)))
+    }
+
+    fn submit(&self, batch: Batch) -> Pending {
+        if !batch.is_within_limits() {
+            return Pending::known(Outcome::TooLarge);
+        }
+        let mut map = self.map.write().unwrap_or_else(PoisonError::into_inner);
+        let mut counters = self.counters.lock().unwrap_or_else(PoisonError::into_inner);
+        let picture = Picture(&*map);
+        let mut window = Window::new(&picture, self.merge);
+        let merged = match window.apply(&batch) {
+            Ok(Verdict::Applied(merged)) => merged,
+            Ok(Verdict::Conflict(index)) => {
+                counters.conflicts += 1;
+                return Pending::known(Outcome::Conflict(index));
+            }
+            Err(broken) => return Pending::known(Outcome::Unknown(broken)),
+        };
+        for (key, value) in window.into_changes() {
+            counters.bytes += (key.len() + value.as_ref().map_or(0, Value::len)) as u64;
+            match value {
+                Some(value) => map.insert(key, value),
+                None => map.remove(&key),
+            };
+        }
+        counters.batches += 1;
+        counters.flushes += u64::from(batch.durable);
+        Pending::known(Outcome::Committed { point: Point(counters.batches), merged })
+    }
+
+    fn standing(&self) -> Standing {
+        let map = self.map.read().unwrap_or_else(PoisonError::into_inner);
+        let bytes = map.iter().map(|(key, value)| (key.len() + value.len()) as u64).sum();
+        let counters = *self.counters.lock().unwrap_or_else(PoisonError::into_inner);
+        Standing { kind: "memory", term: 0, bytes, counters }
+    }
+}

@@ -1,0 +1,100 @@
+//! How inodes begin, and how they end when their last name goes.
+
+use crate::Replaced;
+use crate::engine::{Expect, Value, Walk};
+use crate::permission::{S_ISGID, mode_in};
+use crate::schema::{self, Body, Core, Tail, XattrTally};
+use crate::tx::Tx;
+use types::{Cred, FileId, FileKind, SetAttrs, SetTime, Status, Timestamp, limits};
+
+/// The time that a request means.
+pub(crate) fn time(set: SetTime, now: Timestamp) -> Timestamp {
+    match set {
+        SetTime::Now => now,
+        SetTime::To(time) => time,
+    }
+}
+
+/// A new inode in `dir`: owner, group and mode as Linux gives them, then as far as `set` asks and `cred` may.
+pub(crate) fn begin(
+    cred: &Cred,
+    now: Timestamp,
+    dir: &Core,
+    set: &SetAttrs,
+    body: Body,
+) -> Result<(Core, Tail), Status> {
+    let inherits = dir.mode & S_ISGID != 0;
+    let own_gid = if inherits { dir.gid } else { cred.gid };
+    let (uid, gid) = (set.uid.unwrap_or(cred.uid), set.gid.unwrap_or(own_gid));
+    if !cred.is_root() && (uid != cred.uid || (gid != own_gid && !cred.in_group(gid))) {
+        return Err(Status::Perm);
+    }
+    let mut mode = set.mode.unwrap_or(0);
+    if mode > 0o7777 {
+        return Err(Status::Inval);
+    }
+    if matches!(body, Body::Directory { .. }) {
+        if !cred.is_root() && !cred.in_group(gid) {
+            mode &= !S_ISGID;
+        }
+        mode |= if inherits { S_ISGID } else { 0 };
+    } else {
+        mode = mode_in(dir, mode, cred);
+    }
+    let size = match &body {
+        Body::Regular { .. } => set.size.unwrap_or(0),
+        Body::Symlink { target } => target.len() as u64,
+        _ => 0,
+    };
+    if size > limits::FILE_SIZE_MAX {
+        return Err(Status::FBig);
+    }
+    let mut tail = Tail::new(now, size);
+    tail.atime = set.atime.map_or(now, |set| time(set, now));
+    tail.mtime = set.mtime.map_or(now, |set| time(set, now));
+    Ok((Core { mode, uid, gid, names: 1, btime: now, xattrs: XattrTally::default(), body }, tail))
+}
+
+/// Whether a directory has no names.
+pub(crate) fn is_empty(tx: &Tx<'_>, dir: FileId) -> Result<bool, Status> {
+    let mut empty = true;
+    tx.scan(&schema::dentry_key(dir, 0), &schema::dentries_end(dir), 1, &mut |_, _| {
+        empty = false;
+        Ok(Walk::Stop)
+    })?;
+    Ok(empty)
+}
+
+/// Takes one name from a file on which the batch relies; the entry itself is the caller's to remove.
+///
+/// A directory goes with its name, and must be empty (`NotEmpty`) and stay so until the commit. A regular file that
+/// loses its last name becomes an orphan; anything else cannot be open, and goes.
+pub(crate) fn lose_name(tx: &mut Tx<'_>, id: FileId, core: &Core) -> Result<Replaced, Status> {
+    let mut tail = tx.tail(id)?;
+    let mut left = core.clone();
+    left.names = core.names.checked_sub(1).ok_or(Status::Corrupt)?;
+    let kind = core.kind();
+    if kind == FileKind::Directory {
+        if !is_empty(tx, id)? {
+            return Err(Status::NotEmpty);
+        }
+        tx.expect(Expect::NoneIn(schema::dentry_key(id, 0), schema::dentries_end(id)));
+    }
+    let orphan = left.names == 0 && kind == FileKind::Regular;
+    if left.names > 0 || orphan {
+        tx.put_core(id, &left);
+        tx.touch(id);
+        tail.ctime = tx.now;
+        tail.change += 1;
+    } else {
+        tx.delete_inode(id, core)?;
+    }
+    if orphan {
+        tx.put(schema::orphan_key(id), Value::new());
+    }
+    let mut attrs = left.attrs(id, &tail);
+    if kind == FileKind::Directory {
+        attrs.nlink = 0;
+    }
+    Ok(Replaced { attrs, orphan })
+}

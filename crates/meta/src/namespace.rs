@@ -1,0 +1,497 @@
+//! The driver: runs operations on a store, commits what they plan, and runs them again when they conflict.
+
+use crate::engine::{Batch, Broken, Engine, Outcome, RequestId, Standing, Value, Write};
+use crate::ids::{BLOCK, Ids};
+use crate::ops::rename::End;
+use crate::ops::{self, Answer, Plan};
+use crate::schema::{self, Body, CookieKey, Core, Counts, Delta, FormatRecord, NextId, Record, Tail, XattrTally};
+use crate::tx::{Settled, Tx};
+use crate::{
+    ChangeInfo, Changed, Created, Doomed, FileInfo, How, Layout, Made, ReadDir, Removed, Renamed, Rights, SetXattr,
+};
+use bytes::Bytes;
+use std::sync::atomic::{AtomicU64, Ordering};
+use types::{Attrs, Cred, FileId, FileKind, Fsid, Generation, SetAttrs, Status, Timestamp, limits};
+
+/// How often an operation is run again before its caller is told to come back later.
+///
+/// Of all that conflict in one window of the store one gets through, so this is out of reach unless a record is damaged.
+const RUNS_MAX: usize = 10_000;
+
+/// What a new file system starts with.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Format {
+    /// Its identity.
+    pub fsid: Fsid,
+    /// The time of its making.
+    pub now: Timestamp,
+    /// Random bytes: the secret key of directory cookies.
+    pub cookie_key: [u8; 16],
+    /// Permission bits of the root directory.
+    pub root_mode: u32,
+    /// Owner of the root directory.
+    pub root_uid: u32,
+    /// Group of the root directory.
+    pub root_gid: u32,
+}
+
+/// Why a store is not a namespace that can be used.
+#[derive(Clone, Debug, thiserror::Error)]
+#[allow(missing_docs)] // each variant's message says it
+pub enum OpenError {
+    #[error(
+        "the metadata store was never formatted: if `weir mkfs` was interrupted, remove the store and run it again"
+    )]
+    NotFormatted,
+    #[error("the metadata store holds a file system already")]
+    Formatted,
+    #[error(
+        "the metadata store has format version {found}, this program speaks {}: use the version of weir that made it",
+        FormatRecord::VERSION
+    )]
+    WrongVersion { found: u32 },
+    #[error("this is not a metadata store of weir")]
+    Foreign,
+    #[error("the format record of the metadata store is damaged")]
+    Damaged,
+    #[error("the metadata store has no room left")]
+    Full,
+    #[error(transparent)]
+    Broken(#[from] Broken),
+}
+
+/// A namespace on a store.
+///
+/// Reading operations answer at once from a view. Changing ones complete when their batch is on stable storage, unless
+/// they say otherwise; dropping their future leaves open whether they happen.
+#[derive(Debug)]
+pub struct Namespace<E> {
+    engine: E,
+    format: FormatRecord,
+    ids: Ids,
+    requests: AtomicU64,
+}
+
+impl<E: Engine> Namespace<E> {
+    /// Makes an empty file system on an empty store.
+    pub async fn format(engine: E, format: Format) -> Result<Self, OpenError> {
+        if engine.view()?.get(schema::FORMAT)?.is_some() {
+            return Err(OpenError::Formatted);
+        }
+        let record = FormatRecord { fsid: format.fsid, created: format.now, cookies: CookieKey(format.cookie_key) };
+        let root = Core {
+            mode: format.root_mode & 0o7777,
+            uid: format.root_uid,
+            gid: format.root_gid,
+            names: 1,
+            btime: format.now,
+            xattrs: XattrTally::default(),
+            body: Body::Directory { parent: FileId::ROOT },
+        };
+        let first = FileId::ROOT.0 + 1;
+        let writes = [
+            (schema::FORMAT.to_vec(), record.to_value()),
+            (schema::NEXT_ID.to_vec(), NextId(first).to_value()),
+            (schema::COUNTS.to_vec(), Counts { files: 1 }.to_value()),
+            (schema::core_key(FileId::ROOT), root.to_value()),
+            (schema::tail_key(FileId::ROOT), Tail::new(format.now, 0).to_value()),
+        ];
+        let batch = Batch {
+            expects: vec![crate::engine::Expect::Absent(schema::FORMAT.to_vec())],
+            writes: writes.into_iter().map(|(key, value)| (key, Write::Put(value))).collect(),
+            durable: true,
+            ..Batch::default()
+        };
+        match engine.submit(batch).await {
+            Outcome::Committed { .. } => Self::open(engine),
+            Outcome::Conflict(_) => Err(OpenError::Formatted),
+            Outcome::Full | Outcome::TooLarge => Err(OpenError::Full),
+            Outcome::Unknown(broken) => Err(broken.into()),
+        }
+    }
+
+    /// Opens the file system on a formatted store.
+    pub fn open(engine: E) -> Result<Self, OpenError> {
+        let value = engine.view()?.get(schema::FORMAT)?.ok_or(OpenError::NotFormatted)?;
+        let found = FormatRecord::version_of(&value).ok_or(OpenError::Foreign)?;
+        if found != FormatRecord::VERSION {
+            return Err(OpenError::WrongVersion { found });
+        }
+        let format = FormatRecord::from_value(value).map_err(|_| OpenError::Damaged)?;
+        Ok(Namespace { engine, format, ids: Ids::default(), requests: AtomicU64::default() })
+    }
+
+    /// Identity of the file system.
+    pub fn fsid(&self) -> Fsid {
+        self.format.fsid
+    }
+
+    /// When the file system was made.
+    pub fn created(&self) -> Timestamp {
+        self.format.created
+    }
+
+    /// How the store stands: its size and what it has done.
+    pub fn standing(&self) -> Standing {
+        self.engine.standing()
+    }
+
+    /// Completes when everything that completed before is on stable storage, [`Self::note_write`] included.
+    pub async fn settle(&self) -> Result<(), Status> {
+        self.outcome(self.engine.settle().await).map(drop)
+    }
+
+    fn outcome(&self, outcome: Outcome) -> Result<Option<Settled>, Status> {
+        match outcome {
+            Outcome::Committed { merged, .. } => Ok(Some(Settled(merged))),
+            Outcome::Conflict(_) => Ok(None),
+            Outcome::TooLarge => Err(Status::TooBig),
+            Outcome::Full => Err(Status::NoSpc),
+            Outcome::Unknown(_) => Err(Status::Io),
+        }
+    }
+
+    fn read<T>(&self, cred: &Cred, op: impl FnOnce(&Tx<'_>) -> Result<T, Status>) -> Result<T, Status> {
+        let view = self.engine.view()?;
+        // No reading operation looks at the clock.
+        op(&Tx::new(&*view, &self.format.cookies, cred, Timestamp::default()))
+    }
+
+    /// Runs the operation on a fresh view; `None` for the batch if there is nothing to change.
+    fn plan<T>(
+        &self,
+        cred: &Cred,
+        now: Timestamp,
+        op: &impl Fn(&mut Tx<'_>) -> Plan<T>,
+    ) -> Result<(Answer<T>, Option<Batch>), Status> {
+        let view = self.engine.view()?;
+        let mut tx = Tx::new(&*view, &self.format.cookies, cred, now);
+        let answer = op(&mut tx)?;
+        let mut batch = tx.into_batch();
+        batch.id = RequestId(self.requests.fetch_add(1, Ordering::Relaxed));
+        // What was only read was read from one view, which is as good as a commit.
+        Ok((answer, (!batch.writes.is_empty()).then_some(batch)))
+    }
+
+    async fn change<T>(&self, cred: &Cred, now: Timestamp, op: impl Fn(&mut Tx<'_>) -> Plan<T>) -> Result<T, Status> {
+        for _ in 0..RUNS_MAX {
+            let (answer, batch) = self.plan(cred, now, &op)?;
+            let Some(batch) = batch else { return answer(&Settled::default()) };
+            let id = batch.id;
+            if let Some(settled) = self.outcome(self.engine.submit(batch).await)? {
+                return answer(&settled);
+            }
+            tracing::debug!(request = id.0, "conflict, run again");
+        }
+        tracing::error!("an operation conflicts without end");
+        Err(Status::Delay)
+    }
+
+    /// As [`Self::change`], with an inode number; `made` says which file an answer is about.
+    async fn make<T>(
+        &self,
+        cred: &Cred,
+        now: Timestamp,
+        made: impl Fn(&T) -> FileId,
+        op: impl Fn(&mut Tx<'_>, FileId) -> Plan<T>,
+    ) -> Result<T, Status> {
+        let id = self.new_id().await?;
+        let result = self.change(cred, now, |tx| op(tx, id)).await;
+        let free = match &result {
+            // Another number is that of a file that was there.
+            Ok(answer) => made(answer) != id,
+            // The store may have made the file all the same.
+            Err(Status::Io | Status::ServerFault) => false,
+            Err(_) => true,
+        };
+        if free {
+            self.ids.add(id.0..id.0 + 1);
+        }
+        result
+    }
+
+    async fn new_id(&self) -> Result<FileId, Status> {
+        loop {
+            if let Some(id) = self.ids.take() {
+                return Ok(id);
+            }
+            let batch = Batch {
+                id: RequestId(self.requests.fetch_add(1, Ordering::Relaxed)),
+                writes: vec![(schema::NEXT_ID.to_vec(), Write::Merge(Delta::Ids(BLOCK).to_bytes()))],
+                durable: true,
+                ..Batch::default()
+            };
+            let settled = self.outcome(self.engine.submit(batch).await)?.ok_or(Status::Corrupt)?;
+            let first = settled.0.into_iter().next().and_then(|(before, _)| before).ok_or(Status::Corrupt)?;
+            let first = NextId::from_value(first)?.0;
+            self.ids.add(first..first.checked_add(BLOCK).ok_or(Status::Corrupt)?);
+        }
+    }
+
+    /// The file that `name` stands for in `dir`. Needs search permission.
+    pub fn lookup(&self, cred: &Cred, dir: FileId, name: &[u8]) -> Result<Attrs, Status> {
+        self.read(cred, |tx| ops::lookup::read(tx, dir, name))
+    }
+
+    /// The directory that `dir` is in; `NoEnt` for the root. Needs search permission.
+    pub fn lookup_parent(&self, cred: &Cred, dir: FileId) -> Result<Attrs, Status> {
+        self.read(cred, |tx| ops::lookup_parent::read(tx, dir))
+    }
+
+    /// The attributes of a file, orphans included; `Stale` if it is gone.
+    pub fn getattr(&self, id: FileId) -> Result<Attrs, Status> {
+        self.info(id).map(|info| info.attrs)
+    }
+
+    /// Attributes, layout and generation of a file, orphans included; `Stale` if it is gone.
+    pub fn info(&self, id: FileId) -> Result<FileInfo, Status> {
+        self.read(&Cred::root(), |tx| ops::info::read(tx, id))
+    }
+
+    /// What the caller may do with the file by its permission bits.
+    pub fn access(&self, cred: &Cred, id: FileId) -> Result<Rights, Status> {
+        self.read(cred, |tx| ops::access::read(tx, id))
+    }
+
+    /// Up to `max` entries (at most [`limits::READDIR_MAX`]) behind the cookie `after`, 0 for the start. Needs read
+    /// permission.
+    ///
+    /// An entry that is there throughout a walk from 0 to the end is shown exactly once, whatever comes and goes
+    /// meanwhile.
+    pub fn readdir(&self, cred: &Cred, dir: FileId, after: u64, max: usize) -> Result<ReadDir, Status> {
+        self.read(cred, |tx| ops::readdir::read(tx, dir, after, max))
+    }
+
+    /// The target of a symlink; `WrongType` for anything else.
+    pub fn readlink(&self, id: FileId) -> Result<Bytes, Status> {
+        self.read(&Cred::root(), |tx| ops::readlink::read(tx, id))
+    }
+
+    /// The value of an extended attribute, whose name comes without `user.`; `NoXattr` if there is none.
+    pub fn getxattr(&self, cred: &Cred, id: FileId, name: &[u8]) -> Result<Bytes, Status> {
+        self.read(cred, |tx| ops::getxattr::read(tx, id, name))
+    }
+
+    /// The names of all extended attributes, without `user.`, in order.
+    pub fn listxattr(&self, id: FileId) -> Result<Vec<Bytes>, Status> {
+        self.read(&Cred::root(), |tx| ops::listxattr::read(tx, id))
+    }
+
+    /// The extended attributes of `dir` whose names begin with `prefix`, unchecked: the policy that holds there.
+    ///
+    /// A new directory gets those of its parent whose names begin with `weir.`, so nothing further up counts.
+    pub fn effective_xattrs(&self, dir: FileId, prefix: &[u8]) -> Result<Vec<(Bytes, Bytes)>, Status> {
+        self.read(&Cred::root(), |tx| ops::policy::read(tx, dir, prefix))
+    }
+
+    /// The number of files, the root and orphans included.
+    pub fn files(&self) -> Result<u64, Status> {
+        self.read(&Cred::root(), ops::statfs::read)
+    }
+
+    /// Up to `max` orphans with numbers above `after`: files without a name, not yet reaped.
+    pub fn orphans(&self, after: FileId, max: usize) -> Result<Vec<FileId>, Status> {
+        self.read(&Cred::root(), |tx| ops::orphans::read(tx, after, max))
+    }
+
+    /// Up to `max` doomed files with numbers above `after`: gone, but objects may remain.
+    pub fn doomed(&self, after: FileId, max: usize) -> Result<Vec<Doomed>, Status> {
+        self.read(&Cred::root(), |tx| ops::doomed::read(tx, after, max))
+    }
+
+    /// The registry record under `key`.
+    pub fn registry(&self, key: &[u8]) -> Result<Option<Value>, Status> {
+        self.read(&Cred::root(), |tx| ops::registry::read(tx, key))
+    }
+
+    /// Up to `max` registry records whose keys begin with `prefix`, in order.
+    pub fn registry_list(&self, prefix: &[u8], max: usize) -> Result<Vec<(Bytes, Value)>, Status> {
+        self.read(&Cred::root(), |tx| ops::registry::list(tx, prefix, max))
+    }
+
+    /// Makes a regular file, or finds the one that is there as far as `how` allows.
+    ///
+    /// `layout` is where a new file's bytes are to live, `None` to decide later by [`Self::set_layout`]. An existing
+    /// file is not changed and its permission bits are not looked at: opening and truncating are the caller's.
+    pub async fn create(
+        &self,
+        cred: &Cred,
+        now: Timestamp,
+        dir: FileId,
+        name: &[u8],
+        how: &How,
+        layout: Option<&Layout>,
+    ) -> Result<Created, Status> {
+        let op = |tx: &mut Tx<'_>, id| ops::create::plan(tx, dir, name, how, layout, id);
+        self.make(cred, now, |made: &Created| made.file.attrs.id, op).await
+    }
+
+    /// Makes a directory, which inherits the extended attributes `weir.*` of its parent.
+    pub async fn mkdir(
+        &self,
+        cred: &Cred,
+        now: Timestamp,
+        dir: FileId,
+        name: &[u8],
+        set: &SetAttrs,
+    ) -> Result<Made, Status> {
+        self.make(cred, now, |made: &Made| made.attrs.id, |tx, id| ops::mkdir::plan(tx, dir, name, set, id)).await
+    }
+
+    /// Makes a symlink.
+    pub async fn symlink(
+        &self,
+        cred: &Cred,
+        now: Timestamp,
+        dir: FileId,
+        name: &[u8],
+        target: &[u8],
+        set: &SetAttrs,
+    ) -> Result<Made, Status> {
+        self.make(cred, now, |made: &Made| made.attrs.id, |tx, id| ops::symlink::plan(tx, dir, name, target, set, id))
+            .await
+    }
+
+    /// Makes a device node (superuser only), socket or pipe; `BadType` for other kinds.
+    #[allow(clippy::too_many_arguments)] // one for each thing that a request of this operation carries
+    pub async fn mknod(
+        &self,
+        cred: &Cred,
+        now: Timestamp,
+        dir: FileId,
+        name: &[u8],
+        kind: FileKind,
+        rdev: (u32, u32),
+        set: &SetAttrs,
+    ) -> Result<Made, Status> {
+        self.make(cred, now, |made: &Made| made.attrs.id, |tx, id| ops::mknod::plan(tx, dir, name, kind, rdev, set, id))
+            .await
+    }
+
+    /// Gives the file `id` one more name.
+    pub async fn link(
+        &self,
+        cred: &Cred,
+        now: Timestamp,
+        id: FileId,
+        dir: FileId,
+        name: &[u8],
+    ) -> Result<Made, Status> {
+        self.change(cred, now, |tx| ops::link::plan(tx, id, dir, name)).await
+    }
+
+    /// Removes a name: of a file, or of an empty directory.
+    ///
+    /// A regular file that loses its last name becomes an orphan, in the same batch: it can be used by number until
+    /// [`Self::reap`].
+    pub async fn remove(&self, cred: &Cred, now: Timestamp, dir: FileId, name: &[u8]) -> Result<Removed, Status> {
+        self.change(cred, now, |tx| ops::remove::plan(tx, dir, name)).await
+    }
+
+    /// Moves the name `from` (directory and name) to `to`, over an existing one if need be.
+    pub async fn rename(
+        &self,
+        cred: &Cred,
+        now: Timestamp,
+        from: (FileId, &[u8]),
+        to: (FileId, &[u8]),
+    ) -> Result<Renamed, Status> {
+        let (from, to) = (End { dir: from.0, name: from.1 }, End { dir: to.0, name: to.1 });
+        self.change(cred, now, |tx| ops::rename::plan(tx, from, to)).await
+    }
+
+    /// Changes attributes; `writable` if the caller has the file open for writing.
+    ///
+    /// A size is only recorded: cutting the objects is the caller's.
+    pub async fn setattr(
+        &self,
+        cred: &Cred,
+        now: Timestamp,
+        id: FileId,
+        set: &SetAttrs,
+        writable: bool,
+    ) -> Result<Changed, Status> {
+        self.change(cred, now, |tx| ops::setattr::plan(tx, id, set, writable)).await
+    }
+
+    /// The file was written up to `end`: its size grows to that, its times change (`mtime` if given, else `now`).
+    ///
+    /// Durable when it completes (LAYOUTCOMMIT, stable writes). Calls for one file never conflict with one another.
+    pub async fn set_size(
+        &self,
+        cred: &Cred,
+        now: Timestamp,
+        id: FileId,
+        end: u64,
+        mtime: Option<Timestamp>,
+    ) -> Result<Changed, Status> {
+        self.change(cred, now, |tx| ops::set_size::plan(tx, id, end, mtime)).await
+    }
+
+    /// As [`Self::set_size`] for an unstable write: visible when it completes, but durable only by a later
+    /// [`Self::settle`] or durable change.
+    ///
+    /// Notes that arrive together share one commit, and one that arrives with durable changes shares their flush.
+    pub async fn note_write(&self, cred: &Cred, now: Timestamp, id: FileId, end: u64) -> Result<Changed, Status> {
+        let op = |tx: &mut Tx<'_>| {
+            tx.not_durable();
+            ops::set_size::plan(tx, id, end, None)
+        };
+        self.change(cred, now, op).await
+    }
+
+    /// Gives a regular file its layout unless it has one; answers with the one it has then.
+    pub async fn set_layout(&self, now: Timestamp, id: FileId, layout: &Layout) -> Result<FileInfo, Status> {
+        self.change(&Cred::root(), now, |tx| ops::set_layout::plan(tx, id, layout)).await
+    }
+
+    /// Raises the generation of a regular file's objects, so that iods can refuse what was granted before.
+    pub async fn fence(&self, now: Timestamp, id: FileId) -> Result<Generation, Status> {
+        self.change(&Cred::root(), now, |tx| ops::fence::plan(tx, id)).await
+    }
+
+    /// Sets an extended attribute, whose name comes without `user.`.
+    pub async fn setxattr(
+        &self,
+        cred: &Cred,
+        now: Timestamp,
+        id: FileId,
+        name: &[u8],
+        value: &[u8],
+        how: SetXattr,
+    ) -> Result<ChangeInfo, Status> {
+        self.change(cred, now, |tx| ops::setxattr::plan(tx, id, name, value, how)).await
+    }
+
+    /// Removes an extended attribute.
+    pub async fn removexattr(
+        &self,
+        cred: &Cred,
+        now: Timestamp,
+        id: FileId,
+        name: &[u8],
+    ) -> Result<ChangeInfo, Status> {
+        self.change(cred, now, |tx| ops::removexattr::plan(tx, id, name)).await
+    }
+
+    /// Ends an orphan that nobody has open any more: its inode goes, its objects are doomed in the same batch.
+    ///
+    /// `None` if it is no orphan (any more) or never had a layout.
+    pub async fn reap(&self, now: Timestamp, id: FileId) -> Result<Option<Doomed>, Status> {
+        self.change(&Cred::root(), now, |tx| ops::reap::plan(tx, id)).await
+    }
+
+    /// Forgets doomed files whose objects are gone from every iod. Durable only by a later durable change: after a
+    /// crash they may be listed once more.
+    pub async fn forget_doomed(&self, now: Timestamp, ids: &[FileId]) -> Result<(), Status> {
+        for ids in ids.chunks(limits::BATCH_WRITES_MAX) {
+            self.change(&Cred::root(), now, |tx| ops::forget_doomed::plan(tx, ids)).await?;
+        }
+        Ok(())
+    }
+
+    /// Sets the registry record under `key`, or removes it.
+    pub async fn registry_put(&self, now: Timestamp, key: &[u8], value: Option<&Bytes>) -> Result<(), Status> {
+        self.change(&Cred::root(), now, |tx| ops::registry::plan(tx, key, value)).await
+    }
+}

@@ -1,0 +1,44 @@
+//! The operations on the namespace, one file each: pure over a view and the batch being built.
+
+pub(crate) mod access;
+pub(crate) mod create;
+pub(crate) mod doomed;
+pub(crate) mod fence;
+pub(crate) mod forget_doomed;
+pub(crate) mod getxattr;
+pub(crate) mod info;
+pub(crate) mod link;
+pub(crate) mod listxattr;
+pub(crate) mod lookup;
+pub(crate) mod lookup_parent;
+pub(crate) mod mkdir;
+pub(crate) mod mknod;
+pub(crate) mod orphans;
+pub(crate) mod policy;
+pub(crate) mod readdir;
+pub(crate) mod readlink;
+pub(crate) mod reap;
+pub(crate) mod registry;
+pub(crate) mod remove;
+pub(crate) mod removexattr;
+pub(crate) mod rename;
+pub(crate) mod set_layout;
+pub(crate) mod set_size;
+pub(crate) mod setattr;
+pub(crate) mod setxattr;
+pub(crate) mod statfs;
+pub(crate) mod symlink;
+
+use crate::tx::Settled;
+use types::Status;
+
+/// What an operation answers once its batch is committed.
+pub(crate) type Answer<T> = Box<dyn FnOnce(&Settled) -> Result<T, Status> + Send>;
+
+/// An operation that changes something: the batch is in the transaction, the answer waits for its outcome.
+pub(crate) type Plan<T> = Result<Answer<T>, Status>;
+
+/// An answer that is known before the commit.
+pub(crate) fn known<T: Send + 'static>(value: T) -> Plan<T> {
+    Ok(Box::new(move |_| Ok(value)))
+}

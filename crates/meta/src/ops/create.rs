@@ -1,0 +1,62 @@
+//! Making regular files: the creating half of OPEN (RFC 8881 §18.16).
+
+use super::Plan;
+use crate::life::begin;
+use crate::permission::{may_change_names, may_search};
+use crate::schema::{Body, Dentry};
+use crate::tx::{Tx, check_name};
+use crate::{ChangeInfo, Created, FileInfo, How, Layout};
+use bytes::Bytes;
+use types::{FileId, FileKind, Generation, Status, limits};
+
+/// Makes the file `id` under `name`, or finds the one that is there as far as `how` allows.
+pub(crate) fn plan(
+    tx: &mut Tx<'_>,
+    dir: FileId,
+    name: &[u8],
+    how: &How,
+    layout: Option<&Layout>,
+    id: FileId,
+) -> Plan<Created> {
+    check_name(name)?;
+    if layout.is_some_and(|layout| layout.body.len() > limits::LAYOUT_RECORD_MAX) {
+        return Err(Status::TooBig);
+    }
+    let parent = tx.rely_on_dir(dir)?;
+    may_search(tx.cred, &parent)?;
+    let place = tx.place(dir, name)?;
+    if let Some(found) = &place.found {
+        return existing(tx, dir, found.entry.child, how);
+    }
+    may_change_names(tx.cred, &parent)?;
+    let (set, verifier) = match how {
+        How::Unchecked(set) | How::Guarded(set) => (set, None),
+        How::Exclusive(verifier, set) => (set, Some(*verifier)),
+    };
+    let generation = Generation::default();
+    let body = Body::Regular { generation, layout: layout.cloned(), verifier };
+    let (core, tail) = begin(tx.cred, tx.now, &parent, set, body)?;
+    tx.put_inode(id, &core, &tail);
+    let entry = Dentry { child: id, kind: FileKind::Regular, name: Bytes::copy_from_slice(name) };
+    tx.add_name(dir, &place, &entry)?;
+    let touch = tx.change_dir(dir, 1, 0);
+    let file = FileInfo { attrs: core.attrs(id, &tail), generation, layout: layout.cloned() };
+    Ok(Box::new(move |settled| Ok(Created { file, created: true, dir: settled.change(touch)? })))
+}
+
+fn existing(tx: &Tx<'_>, dir: FileId, id: FileId, how: &How) -> Plan<Created> {
+    let core = tx.core(id)?;
+    let created = match (how, &core.body) {
+        (How::Unchecked(_), Body::Regular { .. }) => false,
+        (How::Exclusive(mine, _), Body::Regular { verifier: Some(theirs), .. }) if mine == theirs => true,
+        (How::Guarded(_) | How::Exclusive(..), _) => return Err(Status::Exist),
+        (How::Unchecked(_), Body::Directory { .. }) => return Err(Status::IsDir),
+        (How::Unchecked(_), Body::Symlink { .. }) => return Err(Status::Symlink),
+        (How::Unchecked(_), _) => return Err(Status::WrongType),
+    };
+    let attrs = core.attrs(id, &tx.tail(id)?);
+    let change = tx.tail(dir)?.change;
+    let dir = ChangeInfo { before: change, after: change, atomic: true };
+    let Body::Regular { generation, layout, .. } = core.body else { return Err(Status::WrongType) };
+    super::known(Created { file: FileInfo { attrs, generation, layout }, created, dir })
+}

@@ -1,0 +1,16 @@
+//! Fences a file: capabilities given out before are refused from now on.
+
+use super::Plan;
+use crate::schema::Body;
+use crate::tx::Tx;
+use types::{FileId, Generation, Status};
+
+/// Raises the generation of a regular file's objects; answers with the new one.
+pub(crate) fn plan(tx: &mut Tx<'_>, id: FileId) -> Plan<Generation> {
+    let mut core = tx.rely_on(id)?;
+    let Body::Regular { generation, .. } = &mut core.body else { return Err(Status::WrongType) };
+    let raised = Generation(generation.0.checked_add(1).ok_or(Status::NoSpc)?);
+    *generation = raised;
+    tx.put_core(id, &core);
+    super::known(raised)
+}

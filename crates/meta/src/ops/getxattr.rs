@@ -1,0 +1,21 @@
+//! GETXATTR: the value of an extended attribute (RFC 8276 §8.4.1).
+
+use crate::permission::may_read;
+use crate::schema;
+use crate::tx::Tx;
+use bytes::Bytes;
+use types::{FileId, FileKind, Status, limits};
+
+/// The value; the name comes without `user.`. `NoXattr` if there is none.
+pub(crate) fn read(tx: &Tx<'_>, id: FileId, name: &[u8]) -> Result<Bytes, Status> {
+    let core = tx.core(id)?;
+    if !matches!(core.kind(), FileKind::Regular | FileKind::Directory) {
+        // Other kinds cannot have any.
+        return Err(Status::NoXattr);
+    }
+    may_read(tx.cred, &core)?;
+    if name.is_empty() || name.len() > limits::XATTR_NAME_MAX {
+        return Err(Status::NoXattr);
+    }
+    tx.get(&schema::xattr_key(id, name))?.ok_or(Status::NoXattr)
+}

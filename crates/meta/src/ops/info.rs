@@ -1,0 +1,16 @@
+//! GETATTR and all else that is known of one file (RFC 8881 §18.7).
+
+use crate::FileInfo;
+use crate::schema::Body;
+use crate::tx::Tx;
+use types::{FileId, Generation, Status};
+
+/// Everything about a file but names and extended attributes; `Stale` if it is gone.
+pub(crate) fn read(tx: &Tx<'_>, id: FileId) -> Result<FileInfo, Status> {
+    let core = tx.core(id)?;
+    let attrs = core.attrs(id, &tx.tail(id)?);
+    Ok(match core.body {
+        Body::Regular { generation, layout, .. } => FileInfo { attrs, generation, layout },
+        _ => FileInfo { attrs, generation: Generation::default(), layout: None },
+    })
+}

@@ -1,0 +1,19 @@
+//! LOOKUP: from a name in a directory to the file (RFC 8881 §18.13).
+
+use crate::permission::may_search;
+use crate::tx::{Tx, check_name};
+use types::{Attrs, FileId, FileKind, Status};
+
+/// The attributes of what `name` stands for; `Symlink` if the directory is a symlink.
+pub(crate) fn read(tx: &Tx<'_>, dir: FileId, name: &[u8]) -> Result<Attrs, Status> {
+    check_name(name)?;
+    let core = tx.core(dir)?;
+    match core.kind() {
+        FileKind::Directory => may_search(tx.cred, &core)?,
+        FileKind::Symlink => return Err(Status::Symlink),
+        _ => return Err(Status::NotDir),
+    }
+    let found = tx.place(dir, name)?.found.ok_or(Status::NoEnt)?;
+    // The name and the file are of one view: a name without a file is damage.
+    tx.attrs(found.entry.child).map_err(|status| if status == Status::Stale { Status::Corrupt } else { status })
+}

@@ -1,0 +1,16 @@
+//! LOOKUPP: from a directory to the one it is in (RFC 8881 §18.14).
+
+use crate::permission::may_search;
+use crate::tx::Tx;
+use types::{Attrs, FileId, FileKind, Status};
+
+/// The attributes of the parent; `NoEnt` for the root.
+pub(crate) fn read(tx: &Tx<'_>, dir: FileId) -> Result<Attrs, Status> {
+    let core = tx.core(dir)?;
+    if core.kind() == FileKind::Symlink {
+        return Err(Status::Symlink);
+    }
+    let parent = Tx::parent_in(&core)?;
+    may_search(tx.cred, &core)?;
+    if dir == FileId::ROOT { Err(Status::NoEnt) } else { tx.attrs(parent) }
+}

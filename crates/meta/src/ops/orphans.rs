@@ -1,0 +1,18 @@
+//! Files without a name that wait for their last close.
+
+use crate::engine::Walk;
+use crate::schema;
+use crate::tx::Tx;
+use types::{FileId, Status};
+
+/// Up to `max` orphans with numbers above `after`.
+pub(crate) fn read(tx: &Tx<'_>, after: FileId, max: usize) -> Result<Vec<FileId>, Status> {
+    let mut ids = Vec::new();
+    let Some(next) = after.0.checked_add(1) else { return Ok(ids) };
+    let from = schema::orphan_key(FileId(next));
+    tx.scan(&from, &schema::past_all(&from), max, &mut |key, _| {
+        ids.push(schema::id_of(key)?);
+        Ok(Walk::On)
+    })?;
+    Ok(ids)
+}

@@ -1,0 +1,14 @@
+//! READLINK: the target of a symbolic link (RFC 8881 §18.24).
+
+use crate::schema::Body;
+use crate::tx::Tx;
+use bytes::Bytes;
+use types::{FileId, Status};
+
+/// The target; `WrongType` for anything but a symlink. Everybody may read it.
+pub(crate) fn read(tx: &Tx<'_>, id: FileId) -> Result<Bytes, Status> {
+    match tx.core(id)?.body {
+        Body::Symlink { target } => Ok(target),
+        _ => Err(Status::WrongType),
+    }
+}

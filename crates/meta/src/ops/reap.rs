@@ -1,0 +1,27 @@
+//! The end of an orphan: its inode goes, its objects are doomed.
+
+use super::Plan;
+use crate::Doomed;
+use crate::engine::{Expect, Value};
+use crate::schema::{self, Body, Record};
+use crate::tx::Tx;
+use types::{FileId, Status};
+
+/// Ends a file that has no name and that nobody has open; `None` if it is no orphan or has no objects.
+pub(crate) fn plan(tx: &mut Tx<'_>, id: FileId) -> Plan<Option<Doomed>> {
+    let orphan = schema::orphan_key(id);
+    if tx.get(&orphan)?.is_none() {
+        return super::known(None);
+    }
+    tx.frees();
+    tx.expect(Expect::Reads(orphan.clone(), Value::new()));
+    let core = tx.rely_on(id).map_err(|s| if s == Status::Stale { Status::Corrupt } else { s })?;
+    let Body::Regular { generation, layout, .. } = &core.body else { return Err(Status::Corrupt) };
+    let doomed = layout.clone().map(|layout| Doomed { id, generation: *generation, layout });
+    if let Some(doomed) = &doomed {
+        tx.put(schema::doomed_key(id), doomed.to_value());
+    }
+    tx.delete(orphan);
+    tx.delete_inode(id, &core)?;
+    super::known(doomed)
+}

@@ -1,0 +1,45 @@
+//! Small records of the daemon's own, such as the iods that registered.
+
+use super::Plan;
+use crate::engine::{Value, Walk};
+use crate::schema;
+use crate::tx::Tx;
+use bytes::Bytes;
+use types::{Status, limits};
+
+fn check(key: &[u8]) -> Result<(), Status> {
+    if key.is_empty() || key.len() > limits::REGISTRY_KEY_MAX { Err(Status::Inval) } else { Ok(()) }
+}
+
+/// The record under `key`.
+pub(crate) fn read(tx: &Tx<'_>, key: &[u8]) -> Result<Option<Value>, Status> {
+    check(key)?;
+    tx.get(&schema::registry_key(key))
+}
+
+/// Up to `max` records whose keys begin with `prefix`, in order.
+pub(crate) fn list(tx: &Tx<'_>, prefix: &[u8], max: usize) -> Result<Vec<(Bytes, Value)>, Status> {
+    let mut records = Vec::new();
+    let from = schema::registry_key(prefix);
+    tx.scan(&from, &schema::past_all(&from), max, &mut |key, value| {
+        match key.get(1..) {
+            Some(key) if key.starts_with(prefix) => {
+                records.push((Bytes::copy_from_slice(key), Bytes::copy_from_slice(value)));
+            }
+            _ => return Ok(Walk::Stop),
+        }
+        Ok(Walk::On)
+    })?;
+    Ok(records)
+}
+
+/// Sets the record under `key`, or removes it.
+pub(crate) fn plan(tx: &mut Tx<'_>, key: &[u8], value: Option<&Bytes>) -> Plan<()> {
+    check(key)?;
+    match value {
+        Some(value) if value.len() > limits::VALUE_MAX => return Err(Status::TooBig),
+        Some(value) => tx.put(schema::registry_key(key), value.clone()),
+        None => tx.delete(schema::registry_key(key)),
+    }
+    super::known(())
+}

@@ -1,0 +1,26 @@
+//! REMOVE: takes a name away, of a file or of an empty directory (RFC 8881 §18.25).
+
+use super::Plan;
+use crate::Removed;
+use crate::life::lose_name;
+use crate::permission::{may_change_names, may_search, may_take_away};
+use crate::tx::{Tx, check_name};
+use types::{FileId, FileKind, Status};
+
+/// Removes `name` from `dir`.
+pub(crate) fn plan(tx: &mut Tx<'_>, dir: FileId, name: &[u8]) -> Plan<Removed> {
+    check_name(name)?;
+    let parent = tx.rely_on_dir(dir)?;
+    may_search(tx.cred, &parent)?;
+    let found = tx.rely_on_name(dir, name)?;
+    let child = found.entry.child;
+    let core = tx.rely_on(child).map_err(|s| if s == Status::Stale { Status::Corrupt } else { s })?;
+    may_change_names(tx.cred, &parent)?;
+    may_take_away(tx.cred, &parent, &core)?;
+    tx.frees();
+    let file = lose_name(tx, child, &core)?;
+    tx.delete(found.key);
+    let subdirs = if core.kind() == FileKind::Directory { -1 } else { 0 };
+    let touch = tx.change_dir(dir, -1, subdirs);
+    Ok(Box::new(move |settled| Ok(Removed { file, dir: settled.change(touch)? })))
+}

@@ -1,0 +1,40 @@
+//! What a write does to a file's attributes: the size grows, the times change (LAYOUTCOMMIT, RFC 8881 §18.42).
+
+use super::Plan;
+use crate::Changed;
+use crate::permission::{S_ISGID, S_ISUID, without_set_ids};
+use crate::schema::{SizeDelta, TailDelta};
+use crate::tx::Tx;
+use types::{FileId, FileKind, Status, Timestamp, limits};
+
+/// The file was written up to `end`, at `mtime` if the writer says so. It never shrinks.
+///
+/// Whoever wrote had the file open or a layout of it, so nothing is checked; but like any write by somebody other than
+/// the superuser it takes the set-user-id and set-group-id bits.
+pub(crate) fn plan(tx: &mut Tx<'_>, id: FileId, end: u64, mtime: Option<Timestamp>) -> Plan<Changed> {
+    let mut before = tx.core(id)?;
+    match before.kind() {
+        FileKind::Regular => {}
+        FileKind::Directory => return Err(Status::IsDir),
+        _ => return Err(Status::Inval),
+    }
+    if end > limits::FILE_SIZE_MAX {
+        return Err(Status::FBig);
+    }
+    let mut after = before.clone();
+    if before.mode & (S_ISUID | S_ISGID) != 0 && !tx.cred.is_root() {
+        before = tx.rely_on(id)?;
+        after.mode = without_set_ids(before.mode, before.gid, tx.cred);
+        if after != before {
+            tx.put_core(id, &after);
+        }
+    }
+    let mtime = mtime.unwrap_or(tx.now);
+    let size = SizeDelta::Grow(end);
+    let delta = TailDelta { size, mtime: Some(mtime), ctime: Some(tx.now), ..TailDelta::default() };
+    let index = tx.change_tail(id, delta);
+    Ok(Box::new(move |settled| {
+        let (before, after) = settled.attrs(id, (&before, &after), index)?;
+        Ok(Changed { before, after })
+    }))
+}

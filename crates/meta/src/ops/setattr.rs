@@ -1,0 +1,96 @@
+//! SETATTR: changes attributes by the rules of chmod(2), chown(2), truncate(2) and utimensat(2) (RFC 8881 §18.30).
+
+use super::Plan;
+use crate::Changed;
+use crate::life::time;
+use crate::permission::{S_ISGID, may_write, owns, without_set_ids};
+use crate::schema::{Core, SizeDelta, TailDelta};
+use crate::tx::Tx;
+use types::{FileId, FileKind, SetAttrs, SetTime, Status, limits};
+
+/// Changes what `set` names: owner and group first, then size, then mode, then times.
+///
+/// `writable`: the caller has the file open for writing, so that a size needs no permission.
+pub(crate) fn plan(tx: &mut Tx<'_>, id: FileId, set: &SetAttrs, writable: bool) -> Plan<Changed> {
+    let before = tx.rely_on(id)?;
+    if set.is_empty() {
+        let attrs = before.attrs(id, &tx.tail(id)?);
+        return super::known(Changed { before: attrs, after: attrs });
+    }
+    let mut after = before.clone();
+    let mut delta = TailDelta { ctime: Some(tx.now), ..TailDelta::default() };
+    change_owner(tx, &mut after, set)?;
+    if let Some(size) = set.size {
+        change_size(tx, &before, &mut after, size, writable)?;
+        delta.size = SizeDelta::Set(size, tx.now);
+    }
+    if let Some(mode) = set.mode {
+        if !owns(tx.cred, &before) {
+            return Err(Status::Perm);
+        }
+        if mode > 0o7777 {
+            return Err(Status::Inval);
+        }
+        let insider = tx.cred.is_root() || tx.cred.in_group(after.gid);
+        after.mode = if insider { mode } else { mode & !S_ISGID };
+    }
+    may_set_times(tx, &before, set, writable)?;
+    delta.atime = set.atime.map(|set| time(set, tx.now));
+    delta.mtime = set.mtime.map(|set| time(set, tx.now));
+    if after != before {
+        tx.put_core(id, &after);
+    }
+    let index = tx.change_tail(id, delta);
+    Ok(Box::new(move |settled| {
+        let (before, after) = settled.attrs(id, (&before, &after), index)?;
+        Ok(Changed { before, after })
+    }))
+}
+
+fn change_owner(tx: &Tx<'_>, file: &mut Core, set: &SetAttrs) -> Result<(), Status> {
+    let cred = tx.cred;
+    let owner = cred.uid == file.uid;
+    let uid_ok = |uid| cred.is_root() || (owner && uid == file.uid);
+    let gid_ok = |gid| cred.is_root() || (owner && (gid == file.gid || cred.in_group(gid)));
+    if !set.uid.is_none_or(uid_ok) || !set.gid.is_none_or(gid_ok) {
+        return Err(Status::Perm);
+    }
+    if (set.uid.is_some() || set.gid.is_some()) && file.kind() != FileKind::Directory {
+        file.mode = without_set_ids(file.mode, file.gid, cred);
+    }
+    file.uid = set.uid.unwrap_or(file.uid);
+    file.gid = set.gid.unwrap_or(file.gid);
+    Ok(())
+}
+
+fn change_size(tx: &Tx<'_>, before: &Core, file: &mut Core, size: u64, writable: bool) -> Result<(), Status> {
+    match before.kind() {
+        FileKind::Regular => {}
+        FileKind::Directory => return Err(Status::IsDir),
+        _ => return Err(Status::Inval),
+    }
+    if !writable {
+        may_write(tx.cred, before)?;
+    }
+    if size > limits::FILE_SIZE_MAX {
+        return Err(Status::FBig);
+    }
+    if !tx.cred.is_root() {
+        file.mode = without_set_ids(file.mode, before.gid, tx.cred);
+    }
+    Ok(())
+}
+
+/// A chosen time is the owner's to set; the present one, of whoever may write.
+fn may_set_times(tx: &Tx<'_>, file: &Core, set: &SetAttrs, writable: bool) -> Result<(), Status> {
+    let times = [set.atime, set.mtime];
+    if times == [None; 2] || owns(tx.cred, file) {
+        Ok(())
+    } else if times.iter().any(|time| matches!(time, Some(SetTime::To(_)))) {
+        Err(Status::Perm)
+    } else if writable && set.size.is_some() {
+        Ok(())
+    } else {
+        may_write(tx.cred, file)
+    }
+}

@@ -1,0 +1,135 @@
+//! What the namespace takes and gives besides the shared words: results of its operations, ways to create, layouts.
+
+use bytes::Bytes;
+use types::{Attrs, DirEntry, FileId, Generation, SetAttrs};
+
+/// The change attribute of a directory or file around an operation (`change_info4`, RFC 8881 §3.3.11).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ChangeInfo {
+    /// Before the operation.
+    pub before: u64,
+    /// After it; equal to `before` when nothing changed.
+    pub after: u64,
+    /// Whether nothing else happened between the two.
+    pub atomic: bool,
+}
+
+/// Where the bytes of a file live, as the namespace keeps it: it never looks inside.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Layout {
+    /// Number of the layout kind.
+    pub kind: u32,
+    /// Its record, at most [`types::limits::LAYOUT_RECORD_MAX`] bytes.
+    pub body: Bytes,
+}
+
+/// What to do when the name is there, and what a new file starts with (`createhow4`, RFC 8881 §18.16).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum How {
+    /// An existing regular file will do; it is left as it is, a size of zero is the caller's to set.
+    Unchecked(SetAttrs),
+    /// The name must be absent.
+    Guarded(SetAttrs),
+    /// The name must be absent, or name a file made with this verifier.
+    Exclusive([u8; 8], SetAttrs),
+}
+
+/// Everything known about a file but its names and extended attributes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct FileInfo {
+    /// Attributes. `used` is an estimate from the size: only the iods know.
+    pub attrs: Attrs,
+    /// Fencing epoch of its objects.
+    pub generation: Generation,
+    /// Where its bytes live, `None` before the first layout.
+    pub layout: Option<Layout>,
+}
+
+/// A file that was made: directory, symlink or special file.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Made {
+    /// Its attributes, or those of the file that got another name.
+    pub attrs: Attrs,
+    /// The directory that took the name.
+    pub dir: ChangeInfo,
+}
+
+/// A regular file that was made or found.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Created {
+    /// The file.
+    pub file: FileInfo,
+    /// Whether this call made it (or an earlier one with the same verifier did).
+    pub created: bool,
+    /// The directory.
+    pub dir: ChangeInfo,
+}
+
+/// A file that lost a name to a removal or a rename.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Replaced {
+    /// Its attributes, the lost name already gone from `nlink`.
+    pub attrs: Attrs,
+    /// Whether it is now an orphan: a regular file without a name, kept until it is reaped.
+    pub orphan: bool,
+}
+
+/// A name that was removed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Removed {
+    /// What it named.
+    pub file: Replaced,
+    /// The directory that lost it.
+    pub dir: ChangeInfo,
+}
+
+/// A file that was renamed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Renamed {
+    /// The directory that lost the old name.
+    pub from: ChangeInfo,
+    /// The directory that has the new name.
+    pub to: ChangeInfo,
+    /// What the new name named before.
+    pub replaced: Option<Replaced>,
+}
+
+/// A file whose attributes were changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Changed {
+    /// Before.
+    pub before: Attrs,
+    /// After; nothing else happened between the two.
+    pub after: Attrs,
+}
+
+/// Part of a directory.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ReadDir {
+    /// Entries in the order of their cookies.
+    pub entries: Vec<DirEntry>,
+    /// Whether nothing follows.
+    pub eof: bool,
+}
+
+/// Whether an extended attribute must or must not be there to be set (`setxattr_option4`, RFC 8276 §8.4.2).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SetXattr {
+    /// Either way.
+    Either,
+    /// It must be absent.
+    Create,
+    /// It must be there.
+    Replace,
+}
+
+/// A file that is gone but whose objects may still lie on the iods.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Doomed {
+    /// Its inode number, which is its object number.
+    pub id: FileId,
+    /// Fencing epoch of its objects.
+    pub generation: Generation,
+    /// Where its bytes live.
+    pub layout: Layout,
+}

@@ -1,0 +1,43 @@
+//! The format record: what this store is, who made it, and the secret of its directory cookies.
+
+use super::{CookieKey, Record, get_time, put_time};
+use types::{Fsid, Timestamp};
+use xdr::{Malformed, Reader, Writer};
+
+const MAGIC: [u8; 8] = *b"weirmeta";
+
+/// Written once, when the store is formatted.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct FormatRecord {
+    /// The file system.
+    pub fsid: Fsid,
+    /// When it was made.
+    pub created: Timestamp,
+    /// Hashes names to cookies.
+    pub cookies: CookieKey,
+}
+
+impl FormatRecord {
+    /// The version in a format record, of whatever version it is; `None` if this is no format record.
+    pub fn version_of(value: &[u8]) -> Option<u32> {
+        let (version, rest) = value.split_first_chunk::<4>()?;
+        rest.starts_with(&MAGIC).then_some(u32::from_be_bytes(*version))
+    }
+}
+
+impl Record for FormatRecord {
+    fn encode(&self, out: &mut Writer) {
+        out.fixed(&MAGIC);
+        out.fixed(&self.fsid.0);
+        put_time(out, self.created);
+        out.fixed(&self.cookies.0);
+    }
+
+    fn decode(input: &mut Reader) -> Result<Self, Malformed> {
+        if input.fixed()? != MAGIC {
+            return Err(Malformed::Invalid("not a metadata store"));
+        }
+        let fsid = Fsid(input.fixed()?);
+        Ok(FormatRecord { fsid, created: get_time(input)?, cookies: CookieKey(input.fixed()?) })
+    }
+}

@@ -1,0 +1,208 @@
+//! The two halves of an inode: what seldom changes and is expected by value, and what changes all the time and merges.
+
+use super::{Record, get_option, get_time, put_option, put_time};
+use crate::Layout;
+use bytes::Bytes;
+use types::{Attrs, FileId, FileKind, Generation, Timestamp, limits};
+use xdr::{Malformed, Reader, Writer, Xdr};
+
+/// The half of an inode that seldom changes.
+///
+/// Whoever relies on it expects it to read as it did; so it must differ after every change somebody may rely on.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Core {
+    /// Permission bits with setuid, setgid and sticky.
+    pub mode: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Number of names; of a directory 1, its other links are in the [`Tail`].
+    pub names: u32,
+    /// Creation.
+    pub btime: Timestamp,
+    /// Its extended attributes, in sum.
+    pub xattrs: XattrTally,
+    /// What it is, with what only that kind has.
+    pub body: Body,
+}
+
+/// How many extended attributes a file has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct XattrTally {
+    /// Their number.
+    pub count: u32,
+    /// Bytes of names and values.
+    pub bytes: u32,
+    /// How often they were changed.
+    pub changes: u64,
+}
+
+/// What belongs to one kind of file.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Body {
+    /// Regular file.
+    Regular {
+        /// Fencing epoch of its objects.
+        generation: Generation,
+        /// Where its bytes live.
+        layout: Option<Layout>,
+        /// Verifier of the exclusive create that made it.
+        verifier: Option<[u8; 8]>,
+    },
+    /// Directory.
+    Directory {
+        /// The directory that it is in; the root's is the root.
+        parent: FileId,
+    },
+    /// Symbolic link.
+    Symlink {
+        /// Its target, never interpreted.
+        target: Bytes,
+    },
+    /// Block device node.
+    Block(u32, u32),
+    /// Character device node.
+    Char(u32, u32),
+    /// Socket node.
+    Socket,
+    /// Named pipe.
+    Fifo,
+}
+
+/// The half of an inode that changes with every write or name, by merging.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Tail {
+    /// Change attribute.
+    pub change: u64,
+    /// Length in bytes; of a directory, its number of entries.
+    pub size: u64,
+    /// Subdirectories.
+    pub subdirs: u32,
+    /// Last access.
+    pub atime: Timestamp,
+    /// Last change of content.
+    pub mtime: Timestamp,
+    /// Last change of content or attributes.
+    pub ctime: Timestamp,
+}
+
+impl Core {
+    /// What it is.
+    pub fn kind(&self) -> FileKind {
+        match self.body {
+            Body::Regular { .. } => FileKind::Regular,
+            Body::Directory { .. } => FileKind::Directory,
+            Body::Block(..) => FileKind::Block,
+            Body::Char(..) => FileKind::Char,
+            Body::Symlink { .. } => FileKind::Symlink,
+            Body::Socket => FileKind::Socket,
+            Body::Fifo => FileKind::Fifo,
+        }
+    }
+
+    /// The attributes of the file whose other half is `tail`.
+    pub fn attrs(&self, id: FileId, tail: &Tail) -> Attrs {
+        let kind = self.kind();
+        Attrs {
+            id,
+            kind,
+            mode: self.mode,
+            nlink: if kind == FileKind::Directory { tail.subdirs.saturating_add(2) } else { self.names },
+            uid: self.uid,
+            gid: self.gid,
+            size: tail.size,
+            used: if kind == FileKind::Regular { tail.size.next_multiple_of(512) } else { 0 },
+            atime: tail.atime,
+            mtime: tail.mtime,
+            ctime: tail.ctime,
+            btime: self.btime,
+            change: tail.change,
+            rdev: match self.body {
+                Body::Block(major, minor) | Body::Char(major, minor) => (major, minor),
+                _ => (0, 0),
+            },
+        }
+    }
+}
+
+impl Tail {
+    /// The half of a file made at `now` with this length.
+    pub fn new(now: Timestamp, size: u64) -> Self {
+        Tail { change: 1, size, subdirs: 0, atime: now, mtime: now, ctime: now }
+    }
+}
+
+impl Record for Core {
+    fn encode(&self, out: &mut Writer) {
+        out.u32(self.mode);
+        out.u32(self.uid);
+        out.u32(self.gid);
+        out.u32(self.names);
+        put_time(out, self.btime);
+        out.u32(self.xattrs.count);
+        out.u32(self.xattrs.bytes);
+        out.u64(self.xattrs.changes);
+        out.u32(self.kind() as u32);
+        match &self.body {
+            Body::Regular { generation, layout, verifier } => {
+                out.u32(generation.0);
+                put_option(out, layout.as_ref(), |out, layout| layout.encode(out));
+                put_option(out, verifier.as_ref(), |out, verifier| out.fixed(verifier));
+            }
+            Body::Directory { parent } => out.u64(parent.0),
+            Body::Symlink { target } => out.opaque(target),
+            Body::Block(major, minor) | Body::Char(major, minor) => {
+                out.u32(*major);
+                out.u32(*minor);
+            }
+            Body::Socket | Body::Fifo => {}
+        }
+    }
+
+    fn decode(input: &mut Reader) -> Result<Self, Malformed> {
+        let mode = input.u32()?;
+        if mode > 0o7777 {
+            return Err(Malformed::BadValue { what: "mode", value: mode });
+        }
+        let (uid, gid, names) = (input.u32()?, input.u32()?, input.u32()?);
+        let btime = get_time(input)?;
+        let xattrs = XattrTally { count: input.u32()?, bytes: input.u32()?, changes: input.u64()? };
+        let value = input.u32()?;
+        let body = match FileKind::from_number(value) {
+            Some(FileKind::Regular) => Body::Regular {
+                generation: Generation(input.u32()?),
+                layout: get_option(input, Xdr::decode)?,
+                verifier: get_option(input, Reader::fixed)?,
+            },
+            Some(FileKind::Directory) => Body::Directory { parent: FileId(input.u64()?) },
+            Some(FileKind::Symlink) => Body::Symlink { target: input.opaque(limits::PATH_MAX)? },
+            Some(FileKind::Block) => Body::Block(input.u32()?, input.u32()?),
+            Some(FileKind::Char) => Body::Char(input.u32()?, input.u32()?),
+            Some(FileKind::Socket) => Body::Socket,
+            Some(FileKind::Fifo) => Body::Fifo,
+            None => return Err(Malformed::BadValue { what: "file kind", value }),
+        };
+        Ok(Core { mode, uid, gid, names, btime, xattrs, body })
+    }
+}
+
+impl Record for Tail {
+    fn encode(&self, out: &mut Writer) {
+        out.u64(self.change);
+        out.u64(self.size);
+        out.u32(self.subdirs);
+        put_time(out, self.atime);
+        put_time(out, self.mtime);
+        put_time(out, self.ctime);
+    }
+
+    fn decode(input: &mut Reader) -> Result<Self, Malformed> {
+        let (change, size, subdirs) = (input.u64()?, input.u64()?, input.u32()?);
+        if size > limits::FILE_SIZE_MAX {
+            return Err(Malformed::Invalid("size beyond the largest file"));
+        }
+        let (atime, mtime, ctime) = (get_time(input)?, get_time(input)?, get_time(input)?);
+        Ok(Tail { change, size, subdirs, atime, mtime, ctime })
+    }
+}

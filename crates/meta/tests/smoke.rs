@@ -1,0 +1,46 @@
+//! A namespace made, filled, closed and opened again.
+
+use meta::schema::merge;
+use meta::{Embedded, Format, How, Namespace, StoreError};
+use types::{Cred, FileId, Fsid, SetAttrs, Status, Timestamp};
+
+fn block<T>(future: impl Future<Output = T>) -> T {
+    let mut future = std::pin::pin!(future);
+    struct Unpark(std::thread::Thread);
+    impl std::task::Wake for Unpark {
+        fn wake(self: std::sync::Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = std::sync::Arc::new(Unpark(std::thread::current())).into();
+    loop {
+        match future.as_mut().poll(&mut std::task::Context::from_waker(&waker)) {
+            std::task::Poll::Ready(value) => return value,
+            std::task::Poll::Pending => std::thread::park(),
+        }
+    }
+}
+
+#[test]
+fn what_was_made_is_there_after_opening_again() {
+    let dir = tempfile::tempdir().expect("directory");
+    let path = dir.path().join("meta.redb");
+    let now = Timestamp { secs: 5, nanos: 0 };
+    let root = Cred::root();
+    let format = Format { fsid: Fsid([1; 16]), now, cookie_key: [2; 16], root_mode: 0o755, root_uid: 0, root_gid: 0 };
+    let fs = block(Namespace::format(Embedded::create(&path, merge).expect("store"), format)).expect("format");
+    let how = How::Guarded(SetAttrs { mode: Some(0o640), ..SetAttrs::default() });
+    let made = block(fs.create(&root, now, FileId::ROOT, b"a", &how, None)).expect("create");
+    assert!(made.created && made.dir.before < made.dir.after && made.dir.atomic);
+    assert!(matches!(Embedded::open(&path, merge), Err(StoreError::InUse(_))));
+    drop(fs);
+    let fs = Namespace::open(Embedded::open(&path, merge).expect("store")).expect("open");
+    assert_eq!(fs.lookup(&root, FileId::ROOT, b"a"), Ok(made.file.attrs));
+    assert_eq!(fs.lookup(&root, FileId::ROOT, b"b"), Err(Status::NoEnt));
+    fn sendable<T: Send>(future: T) -> T {
+        future
+    }
+    let to = (FileId::ROOT, &b"b"[..]);
+    let renamed = block(sendable(fs.rename(&root, now, (FileId::ROOT, b"a"), to)));
+    assert_eq!(renamed.map(|renamed| renamed.from.before), Ok(made.dir.after));
+}
