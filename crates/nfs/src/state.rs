@@ -1,0 +1,176 @@
+//! NFSv4.1 state tables: clients, sessions, opens and layouts as plain data; time and randomness are arguments.
+//!
+//! [`State`] is one value behind one lock of the server that owns it. Its methods never wait and never perform I/O:
+//! what has to happen outside (a record to store, an object to reap, a client to fence) is collected as [`Effect`]s,
+//! which the caller takes with [`State::take_effects`] after every call and carries out in order.
+
+pub mod clients;
+pub mod layouts;
+pub mod leases;
+pub mod opens;
+pub mod recovery;
+pub mod sessions;
+pub mod slots;
+pub mod stateids;
+
+use crate::fs::{ClientRecord, Iomode};
+use crate::state::clients::Clients;
+use crate::state::layouts::Layouts;
+use crate::state::opens::Opens;
+use crate::state::recovery::Recovery;
+use crate::state::sessions::Sessions;
+use bytes::Bytes;
+use std::time::Duration;
+use types::{ByteRange, FileId, Timestamp};
+use wire::nfs4::{clientid4, nfsstat4, sessionid4};
+
+/// The result of a state operation; the error goes on the wire as it is.
+pub type Result<T> = std::result::Result<T, nfsstat4>;
+
+/// A client id (`clientid4`): the boot epoch in the high half, a counter in the low half.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct ClientId(pub clientid4);
+
+/// A transport connection, numbered by whoever accepts them; a number is never used twice.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct ConnectionId(pub u64);
+
+/// Who sent a request, as far as ownership of client records and false retries go (RFC 8881 §18.35.4).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Principal {
+    /// AUTH_NONE.
+    None,
+    /// AUTH_SYS with this user id.
+    Sys(u32),
+}
+
+/// What a server fixes once, before the first request.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// A number larger than at any earlier start: it makes ids of earlier starts recognisable. Never 0.
+    pub boot_epoch: u32,
+    /// The `EXCHGID4_FLAG_USE_*` bits of this server (RFC 8881 §13.1).
+    pub roles: u32,
+    /// How long state outlives the last SEQUENCE of its client.
+    pub lease: Duration,
+    /// Largest request and reply accepted in a session, in bytes, RPC headers included.
+    pub max_message: u32,
+    /// Bytes that the reply caches of all sessions together may hold.
+    pub reply_cache_bytes: u64,
+}
+
+impl Config {
+    /// The usual limits, for a server with these roles.
+    pub fn new(boot_epoch: u32, roles: u32, lease: Duration) -> Self {
+        Config { boot_epoch, roles, lease, max_message: types::limits::RECORD_MAX as u32, reply_cache_bytes: 512 << 20 }
+    }
+}
+
+/// How a layout went without LAYOUTRETURN.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Gone {
+    /// The client does not use it any more: it said so in a callback, closed the file, or restarted.
+    Forgotten,
+    /// It was taken away: the client may still use it and must be fenced from the data servers.
+    Revoked,
+}
+
+/// What the owner of a [`State`] has to do about a change of state.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Effect {
+    /// Store this record durably before the reply of the current request leaves (RFC 8881 §8.4.2.1).
+    Persist(ClientRecord),
+    /// The record of this client owner may be deleted.
+    Forget(Bytes),
+    /// The last open of the file is gone: a file without names may be reaped now.
+    LastClose(FileId),
+    /// A client holds no layout of these bytes for this use any more, without having sent LAYOUTRETURN.
+    LayoutGone {
+        /// Whose layout it was.
+        client: ClientId,
+        /// Of which file.
+        file: FileId,
+        /// For which use.
+        iomode: Iomode,
+        /// Which bytes.
+        range: ByteRange,
+        /// How it went.
+        why: Gone,
+    },
+    /// The session is gone: calls waiting on its backchannel are lost.
+    SessionGone(sessionid4),
+}
+
+/// Numbers of things held now.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Counts {
+    /// Client records, unconfirmed ones included.
+    pub clients: usize,
+    /// Sessions.
+    pub sessions: usize,
+    /// Open states.
+    pub opens: usize,
+    /// Layout states.
+    pub layouts: usize,
+    /// Recalls not yet answered by a return.
+    pub recalls: usize,
+}
+
+/// All state of one NFSv4.1 server.
+#[derive(Debug)]
+pub struct State {
+    pub(crate) config: Config,
+    pub(crate) clients: Clients,
+    pub(crate) sessions: Sessions,
+    pub(crate) opens: Opens,
+    pub(crate) layouts: Layouts,
+    pub(crate) recovery: Recovery,
+    pub(crate) effects: Vec<Effect>,
+    /// The number in the next stateid; never reused, so that an old stateid is never taken for a new one.
+    pub(crate) next_stateid: u64,
+}
+
+impl State {
+    /// Empty state. `records` are those persisted by earlier starts; without any there is no grace period.
+    pub fn new(config: Config, records: Vec<ClientRecord>, now: Timestamp) -> Self {
+        let recovery = Recovery::new(records, now, config.lease);
+        State {
+            clients: Clients::new(config.boot_epoch),
+            sessions: Sessions::new(config.boot_epoch),
+            opens: Opens::default(),
+            layouts: Layouts::default(),
+            recovery,
+            effects: Vec::new(),
+            next_stateid: 1,
+            config,
+        }
+    }
+
+    /// What the server was configured with.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// The effects of all calls since the last take, in order.
+    pub fn take_effects(&mut self) -> Vec<Effect> {
+        std::mem::take(&mut self.effects)
+    }
+
+    /// How much is held now.
+    pub fn counts(&self) -> Counts {
+        Counts {
+            clients: self.clients.len(),
+            sessions: self.sessions.len(),
+            opens: self.opens.len(),
+            layouts: self.layouts.len(),
+            recalls: self.layouts.recalls(),
+        }
+    }
+
+    /// A fresh `other` field of the given kind.
+    pub(crate) fn new_other(&mut self, kind: stateids::Kind) -> [u8; 12] {
+        let index = self.next_stateid;
+        self.next_stateid += 1;
+        stateids::other(self.config.boot_epoch, kind, index)
+    }
+}

@@ -1,0 +1,294 @@
+//! Client records: EXCHANGE_ID, the confirmation of CREATE_SESSION, DESTROY_CLIENTID, RECLAIM_COMPLETE.
+
+use crate::fs::ClientRecord;
+use crate::state::{ClientId, Effect, Gone, Principal, Result, State};
+use bytes::Bytes;
+use std::collections::HashMap;
+use types::{Timestamp, limits};
+use wire::nfs4::nfsstat4::*;
+use wire::nfs4::{
+    CREATE_SESSION4resok, EXCHANGE_ID4args, EXCHGID4_FLAG_BIND_PRINC_STATEID, EXCHGID4_FLAG_CONFIRMED_R,
+    EXCHGID4_FLAG_MASK_PNFS, EXCHGID4_FLAG_SUPP_MOVED_MIGR, EXCHGID4_FLAG_SUPP_MOVED_REFER,
+    EXCHGID4_FLAG_UPD_CONFIRMED_REC_A, nfs_impl_id4, sessionid4, state_protect4_a, verifier4,
+};
+
+/// Flags that a client may set (§18.35.3); the third bit is `EXCHGID4_FLAG_SUPP_FENCE_OPS` of RFC 7862 §14.1.
+const LEGAL_FLAGS: u32 = EXCHGID4_FLAG_SUPP_MOVED_REFER
+    | EXCHGID4_FLAG_SUPP_MOVED_MIGR
+    | 0x4
+    | EXCHGID4_FLAG_BIND_PRINC_STATEID
+    | EXCHGID4_FLAG_MASK_PNFS
+    | EXCHGID4_FLAG_UPD_CONFIRMED_REC_A;
+
+/// The outcome of EXCHANGE_ID; the server adds its owner, scope and implementation id.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ExchangedId {
+    /// `eir_clientid`.
+    pub client: ClientId,
+    /// `eir_sequenceid`: what the next CREATE_SESSION has to carry.
+    pub sequence: u32,
+    /// `eir_flags`: the roles, and CONFIRMED_R for a confirmed record.
+    pub flags: u32,
+}
+
+/// One client record (§18.35.4), with what hangs on it.
+#[derive(Clone, Debug)]
+pub struct Client {
+    /// The client id.
+    pub id: ClientId,
+    /// `co_ownerid`.
+    pub owner: Bytes,
+    /// `co_verifier`: changes when the client restarts.
+    pub verifier: verifier4,
+    /// Who established the record.
+    pub principal: Principal,
+    /// Whether a CREATE_SESSION has confirmed it.
+    pub confirmed: bool,
+    /// The implementation that the client says it is; for people only (§18.35.3).
+    pub implementation: Option<nfs_impl_id4>,
+    /// Last renewal of the lease.
+    pub renewed: Timestamp,
+    /// Its sessions, oldest first.
+    pub sessions: Vec<sessionid4>,
+    /// Whether it has sent a global RECLAIM_COMPLETE.
+    pub reclaim_complete: bool,
+    /// The CREATE_SESSION slot: the last sequence number and its outcome (§18.36.4).
+    pub(crate) sequence: u32,
+    pub(crate) cached: Result<CREATE_SESSION4resok>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Owner {
+    confirmed: Option<ClientId>,
+    unconfirmed: Option<ClientId>,
+}
+
+/// All client records.
+#[derive(Debug)]
+pub struct Clients {
+    boot_epoch: u32,
+    next: u32,
+    by_id: HashMap<ClientId, Client>,
+    by_owner: HashMap<Bytes, Owner>,
+}
+
+impl Clients {
+    pub(crate) fn new(boot_epoch: u32) -> Self {
+        Clients { boot_epoch, next: 1, by_id: HashMap::new(), by_owner: HashMap::new() }
+    }
+
+    /// Number of records.
+    pub fn len(&self) -> usize {
+        self.by_id.len()
+    }
+
+    /// Whether there is no record.
+    pub fn is_empty(&self) -> bool {
+        self.by_id.is_empty()
+    }
+
+    /// The record with this id.
+    pub fn get(&self, id: ClientId) -> Option<&Client> {
+        self.by_id.get(&id)
+    }
+
+    pub(crate) fn get_mut(&mut self, id: ClientId) -> Option<&mut Client> {
+        self.by_id.get_mut(&id)
+    }
+
+    /// All records, in no order.
+    pub fn iter(&self) -> impl Iterator<Item = &Client> {
+        self.by_id.values()
+    }
+
+    fn owner(&self, owner: &Bytes) -> Owner {
+        self.by_owner.get(owner).copied().unwrap_or_default()
+    }
+
+    /// The confirmed client of an owner.
+    pub fn confirmed(&self, owner: &Bytes) -> Option<ClientId> {
+        self.owner(owner).confirmed
+    }
+
+    /// Adds an unconfirmed record; its owner must not have one.
+    fn add(&mut self, args: &EXCHANGE_ID4args, principal: Principal, now: Timestamp) -> ClientId {
+        let id = ClientId(u64::from(self.boot_epoch) << 32 | u64::from(self.next));
+        self.next = self.next.wrapping_add(1);
+        let owner = Bytes::copy_from_slice(&args.eia_clientowner.co_ownerid);
+        self.by_owner.entry(owner.clone()).or_default().unconfirmed = Some(id);
+        let client = Client {
+            id,
+            owner,
+            verifier: args.eia_clientowner.co_verifier,
+            principal,
+            confirmed: false,
+            implementation: args.eia_client_impl_id.first().cloned(),
+            renewed: now,
+            sessions: Vec::new(),
+            reclaim_complete: false,
+            sequence: 0,
+            cached: Err(NFS4ERR_SEQ_MISORDERED),
+        };
+        self.by_id.insert(id, client);
+        id
+    }
+
+    /// Moves the record of `id` from unconfirmed to confirmed; there must be no other confirmed one.
+    fn confirm(&mut self, id: ClientId) {
+        let Some(client) = self.by_id.get_mut(&id) else { return };
+        client.confirmed = true;
+        let owner = self.by_owner.entry(client.owner.clone()).or_default();
+        *owner = Owner { confirmed: Some(id), unconfirmed: None };
+    }
+
+    pub(crate) fn remove(&mut self, id: ClientId) -> Option<Client> {
+        let client = self.by_id.remove(&id)?;
+        if let Some(owner) = self.by_owner.get_mut(&client.owner) {
+            owner.confirmed = owner.confirmed.filter(|c| *c != id);
+            owner.unconfirmed = owner.unconfirmed.filter(|c| *c != id);
+            if owner.confirmed.is_none() && owner.unconfirmed.is_none() {
+                self.by_owner.remove(&client.owner);
+            }
+        }
+        Some(client)
+    }
+}
+
+impl State {
+    /// EXCHANGE_ID (§18.35): the nine cases of §18.35.4.
+    ///
+    /// # Errors
+    /// INVAL (unknown flags, or state protection, which needs RPCSEC_GSS), CLID_INUSE, NOENT, NOT_SAME, PERM,
+    /// DELAY (too many client records).
+    pub fn exchange_id(
+        &mut self,
+        args: &EXCHANGE_ID4args,
+        principal: Principal,
+        now: Timestamp,
+    ) -> Result<ExchangedId> {
+        if args.eia_flags & !LEGAL_FLAGS != 0 || args.eia_state_protect != state_protect4_a::SP4_NONE {
+            return Err(NFS4ERR_INVAL);
+        }
+        let records = self.clients.owner(&args.eia_clientowner.co_ownerid);
+        let confirmed = records.confirmed.and_then(|id| self.clients.get(id)).map(|c| (c.id, c.verifier, c.principal));
+        let verifier = args.eia_clientowner.co_verifier;
+        if args.eia_flags & EXCHGID4_FLAG_UPD_CONFIRMED_REC_A != 0 {
+            return match confirmed {
+                None => Err(NFS4ERR_NOENT),
+                Some((_, v, _)) if v != verifier => Err(NFS4ERR_NOT_SAME),
+                Some((_, _, p)) if p != principal => Err(NFS4ERR_PERM),
+                Some((id, ..)) => {
+                    if let Some(client) = self.clients.get_mut(id) {
+                        client.implementation = args.eia_client_impl_id.first().cloned();
+                    }
+                    Ok(self.exchanged(id))
+                }
+            };
+        }
+        if let Some((id, _, p)) = confirmed
+            && p != principal
+        {
+            if self.has_state(id) && !self.lease_expired(id, now) {
+                return Err(NFS4ERR_CLID_INUSE);
+            }
+            self.drop_client(id, Gone::Forgotten);
+        } else if let Some((id, v, _)) = confirmed
+            && v == verifier
+        {
+            self.drop_unconfirmed(records.unconfirmed);
+            return Ok(self.exchanged(id));
+        }
+        self.drop_unconfirmed(records.unconfirmed);
+        if self.clients.len() >= limits::CLIENTS_MAX {
+            return Err(NFS4ERR_DELAY);
+        }
+        let id = self.clients.add(args, principal, now);
+        Ok(self.exchanged(id))
+    }
+
+    fn drop_unconfirmed(&mut self, id: Option<ClientId>) {
+        if let Some(id) = id {
+            self.clients.remove(id);
+        }
+    }
+
+    fn exchanged(&self, id: ClientId) -> ExchangedId {
+        let client = self.clients.get(id);
+        let confirmed = if client.is_some_and(|c| c.confirmed) { EXCHGID4_FLAG_CONFIRMED_R } else { 0 };
+        let sequence = client.map_or(1, |c| c.sequence.wrapping_add(1));
+        ExchangedId { client: id, sequence, flags: self.config.roles | confirmed }
+    }
+
+    /// Whether anything hangs on the client id: sessions, opens or layouts.
+    pub fn has_state(&self, id: ClientId) -> bool {
+        self.clients.get(id).is_some_and(|c| !c.sessions.is_empty())
+            || self.opens.of_client(id) > 0
+            || self.layouts.of_client(id) > 0
+    }
+
+    /// Confirms the record of `id` at its first session and drops what the previous incarnation of its owner held.
+    pub(crate) fn confirm_client(&mut self, id: ClientId) {
+        let Some(client) = self.clients.get(id) else { return };
+        if client.confirmed {
+            return;
+        }
+        let record = ClientRecord { owner: client.owner.clone(), clientid: id.0 };
+        if let Some(old) = self.clients.confirmed(&record.owner) {
+            self.drop_client(old, Gone::Forgotten);
+        }
+        self.clients.confirm(id);
+        self.effects.push(Effect::Persist(record));
+    }
+
+    /// Removes a client with all its state; `why` is what becomes of its layouts.
+    pub(crate) fn drop_client(&mut self, id: ClientId, why: Gone) {
+        let Some(client) = self.clients.remove(id) else { return };
+        for session in client.sessions {
+            self.remove_session(session);
+        }
+        self.drop_opens(id);
+        self.drop_layouts(id, why);
+        if client.confirmed {
+            self.effects.push(Effect::Forget(client.owner));
+        }
+    }
+
+    /// DESTROY_CLIENTID (§18.50).
+    ///
+    /// # Errors
+    /// STALE_CLIENTID, CLIENTID_BUSY.
+    pub fn destroy_clientid(&mut self, id: ClientId) -> Result<()> {
+        self.clients.get(id).ok_or(NFS4ERR_STALE_CLIENTID)?;
+        if self.has_state(id) {
+            return Err(NFS4ERR_CLIENTID_BUSY);
+        }
+        self.drop_client(id, Gone::Forgotten);
+        Ok(())
+    }
+
+    /// RECLAIM_COMPLETE (§18.51); with `one_fs` it ends the reclaim of a moved file system, of which there is none.
+    ///
+    /// # Errors
+    /// COMPLETE_ALREADY, STALE_CLIENTID.
+    pub fn reclaim_complete(&mut self, id: ClientId, one_fs: bool) -> Result<()> {
+        let client = self.clients.get_mut(id).ok_or(NFS4ERR_STALE_CLIENTID)?;
+        if one_fs {
+            return Ok(());
+        }
+        if std::mem::replace(&mut client.reclaim_complete, true) {
+            return Err(NFS4ERR_COMPLETE_ALREADY);
+        }
+        self.recovery.complete(&client.owner);
+        Ok(())
+    }
+
+    /// The record of a client.
+    pub fn client(&self, id: ClientId) -> Option<&Client> {
+        self.clients.get(id)
+    }
+
+    /// All client records, in no order.
+    pub fn clients(&self) -> impl Iterator<Item = &Client> {
+        self.clients.iter()
+    }
+}

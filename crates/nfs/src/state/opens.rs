@@ -1,0 +1,351 @@
+//! Opens: share reservations, upgrade, downgrade and close (RFC 8881 §9.7 to §9.9, §18.2, §18.16, §18.18).
+
+use crate::state::stateids::{self, Form, Kind};
+use crate::state::{ClientId, Effect, Result, State};
+use bytes::Bytes;
+use std::collections::{BTreeSet, HashMap};
+use types::{FileId, limits};
+use wire::nfs4::nfsstat4::*;
+use wire::nfs4::{
+    OPEN4_SHARE_ACCESS_BOTH, OPEN4_SHARE_ACCESS_READ, OPEN4_SHARE_ACCESS_WRITE, OPEN4_SHARE_DENY_BOTH, stateid4,
+};
+
+/// Reading or writing, as far as opens are concerned.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Access {
+    /// READ.
+    Read,
+    /// WRITE, and SETATTR of the size.
+    Write,
+}
+
+/// What OPEN gave.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OpenedState {
+    /// The stateid of the open.
+    pub stateid: stateid4,
+    /// Whether the owner had the file open already and this open was added to it (§9.9).
+    pub upgraded: bool,
+}
+
+/// What CLOSE did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ClosedState {
+    /// Whether the open allowed writing.
+    pub wrote: bool,
+    /// Whether the client has no other open of the file.
+    pub last_of_client: bool,
+    /// Whether nobody has the file open any more; an [`Effect::LastClose`] tells it too.
+    pub last: bool,
+}
+
+/// By what right a READ or WRITE may go ahead.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Permit {
+    /// An open of this file for this use: no permission check is needed.
+    Open,
+    /// No open: the caller's permissions have to be checked.
+    Special,
+}
+
+/// One open: an owner and a file (§9.1.1).
+#[derive(Clone, Debug)]
+pub struct Open {
+    /// The client.
+    pub client: ClientId,
+    /// The open owner, an opaque string of the client.
+    pub owner: Bytes,
+    /// The file.
+    pub file: FileId,
+    /// `OPEN4_SHARE_ACCESS_*` bits in effect.
+    pub access: u32,
+    /// `OPEN4_SHARE_DENY_*` bits in effect.
+    pub deny: u32,
+    /// Which combinations of access and deny the OPENs behind it asked: bit `access * 4 + deny`.
+    modes: u16,
+    other: [u8; 12],
+    seqid: u32,
+}
+
+impl Open {
+    fn stateid(&self) -> stateid4 {
+        stateid4 { seqid: self.seqid, other: self.other }
+    }
+}
+
+/// How many opens of one file have each access and deny bit.
+#[derive(Clone, Debug, Default)]
+struct FileOpens {
+    opens: BTreeSet<[u8; 12]>,
+    access: [u32; 2],
+    deny: [u32; 2],
+}
+
+fn bits(counts: [u32; 2]) -> u32 {
+    u32::from(counts[0] > 0) | u32::from(counts[1] > 0) << 1
+}
+
+impl FileOpens {
+    fn count(&mut self, access: u32, deny: u32, up: bool) {
+        let step = |n: &mut u32| *n = if up { *n + 1 } else { *n - 1 };
+        for bit in 0..2 {
+            if access & 1 << bit != 0 {
+                step(&mut self.access[bit]);
+            }
+            if deny & 1 << bit != 0 {
+                step(&mut self.deny[bit]);
+            }
+        }
+    }
+}
+
+type Key = (ClientId, Bytes, FileId);
+
+/// All opens.
+#[derive(Debug, Default)]
+pub struct Opens {
+    by_other: HashMap<[u8; 12], Open>,
+    by_key: HashMap<Key, [u8; 12]>,
+    by_file: HashMap<FileId, FileOpens>,
+    by_client: HashMap<ClientId, BTreeSet<[u8; 12]>>,
+}
+
+impl Opens {
+    pub(crate) fn len(&self) -> usize {
+        self.by_other.len()
+    }
+
+    pub(crate) fn of_client(&self, client: ClientId) -> usize {
+        self.by_client.get(&client).map_or(0, BTreeSet::len)
+    }
+
+    /// Whether share bits may be added to a file (§9.7): the new access is denied by nobody, the new deny hits nobody.
+    fn check_share(&self, file: FileId, access: u32, deny: u32) -> Result<()> {
+        let Some(held) = self.by_file.get(&file) else { return Ok(()) };
+        if access & bits(held.deny) != 0 || deny & bits(held.access) != 0 {
+            return Err(NFS4ERR_SHARE_DENIED);
+        }
+        Ok(())
+    }
+
+    /// The open of a stateid, its sequence number checked.
+    fn find(&self, client: ClientId, stateid: &stateid4) -> Result<&Open> {
+        let open = self.by_other.get(&stateid.other).filter(|o| o.client == client).ok_or(NFS4ERR_BAD_STATEID)?;
+        stateids::check_seqid(stateid.seqid, open.seqid)?;
+        Ok(open)
+    }
+
+    pub(crate) fn test(&self, client: ClientId, stateid: &stateid4) -> Result<()> {
+        self.find(client, stateid).map(|_| ())
+    }
+
+    /// Sets the share bits of an open, keeping the counts of its file.
+    fn set_share(&mut self, other: [u8; 12], access: u32, deny: u32, modes: u16) -> Option<stateid4> {
+        let open = self.by_other.get_mut(&other)?;
+        let file = self.by_file.get_mut(&open.file)?;
+        file.count(open.access, open.deny, false);
+        file.count(access, deny, true);
+        (open.access, open.deny, open.modes) = (access, deny, modes);
+        open.seqid = stateids::next_seqid(open.seqid);
+        Some(open.stateid())
+    }
+
+    fn add(&mut self, open: Open) {
+        let (client, file, other) = (open.client, open.file, open.other);
+        self.by_key.insert((client, open.owner.clone(), file), other);
+        let opens = self.by_file.entry(file).or_default();
+        opens.count(open.access, open.deny, true);
+        opens.opens.insert(other);
+        self.by_client.entry(client).or_default().insert(other);
+        self.by_other.insert(other, open);
+    }
+
+    /// Removes an open; the flag tells whether it was the last of its file.
+    fn remove(&mut self, other: &[u8; 12]) -> Option<(Open, bool)> {
+        let open = self.by_other.remove(other)?;
+        self.by_key.remove(&(open.client, open.owner.clone(), open.file));
+        if let Some(ids) = self.by_client.get_mut(&open.client) {
+            ids.remove(other);
+            if ids.is_empty() {
+                self.by_client.remove(&open.client);
+            }
+        }
+        let file = self.by_file.get_mut(&open.file)?;
+        file.count(open.access, open.deny, false);
+        file.opens.remove(other);
+        let last = file.opens.is_empty();
+        if last {
+            self.by_file.remove(&open.file);
+        }
+        Some((open, last))
+    }
+
+    fn client_has(&self, client: ClientId, file: FileId) -> bool {
+        self.by_file
+            .get(&file)
+            .is_some_and(|f| f.opens.iter().any(|o| self.by_other.get(o).is_some_and(|o| o.client == client)))
+    }
+}
+
+fn mode_bit(access: u32, deny: u32) -> u16 {
+    1 << (access * 4 + deny)
+}
+
+impl State {
+    /// Whether `owner` could open `file` so, without opening it.
+    ///
+    /// # Errors
+    /// INVAL (no access, or unknown bits), SHARE_DENIED.
+    pub fn check_open(&self, file: FileId, access: u32, deny: u32) -> Result<()> {
+        if access == 0 || access > OPEN4_SHARE_ACCESS_BOTH || deny > OPEN4_SHARE_DENY_BOTH {
+            return Err(NFS4ERR_INVAL);
+        }
+        self.opens.check_share(file, access, deny)
+    }
+
+    /// OPEN of a file that exists: a new open, or an upgrade of the one that the owner has (§9.9).
+    ///
+    /// `access` and `deny` are the share bits alone, without the `WANT` bits.
+    ///
+    /// # Errors
+    /// INVAL, SHARE_DENIED, RESOURCE (too many opens of this client).
+    pub fn open(
+        &mut self,
+        client: ClientId,
+        owner: &Bytes,
+        file: FileId,
+        access: u32,
+        deny: u32,
+    ) -> Result<OpenedState> {
+        self.check_open(file, access, deny)?;
+        if let Some(other) = self.opens.by_key.get(&(client, owner.clone(), file)).copied()
+            && let Some(held) = self.opens.by_other.get(&other)
+        {
+            let modes = held.modes | mode_bit(access, deny);
+            let (access, deny) = (held.access | access, held.deny | deny);
+            let stateid = self.opens.set_share(other, access, deny, modes).ok_or(NFS4ERR_SERVERFAULT)?;
+            return Ok(OpenedState { stateid, upgraded: true });
+        }
+        if self.opens.of_client(client) >= limits::OPENS_PER_CLIENT_MAX {
+            return Err(NFS4ERR_RESOURCE);
+        }
+        let other = self.new_other(Kind::Open);
+        let owner = Bytes::copy_from_slice(owner);
+        let modes = mode_bit(access, deny);
+        let open = Open { client, owner, file, access, deny, modes, other, seqid: 1 };
+        let stateid = open.stateid();
+        self.opens.add(open);
+        Ok(OpenedState { stateid, upgraded: false })
+    }
+
+    /// The open that a stateid stands for.
+    ///
+    /// # Errors
+    /// BAD_STATEID (special, unknown, of another client or another file, or not of an open), OLD_STATEID.
+    pub fn find_open(&self, client: ClientId, file: FileId, stateid: &stateid4) -> Result<&Open> {
+        match stateids::form(stateid, self.config.boot_epoch)? {
+            Form::Ordinary(Kind::Open) => {}
+            _ => return Err(NFS4ERR_BAD_STATEID),
+        }
+        let open = self.opens.find(client, stateid)?;
+        if open.file == file { Ok(open) } else { Err(NFS4ERR_BAD_STATEID) }
+    }
+
+    /// OPEN_DOWNGRADE (§18.18): `access` and `deny` must be the union of what some of the OPENs asked.
+    ///
+    /// # Errors
+    /// Those of [`State::find_open`], INVAL.
+    pub fn open_downgrade(
+        &mut self,
+        client: ClientId,
+        file: FileId,
+        stateid: &stateid4,
+        access: u32,
+        deny: u32,
+    ) -> Result<stateid4> {
+        let open = self.find_open(client, file, stateid)?;
+        if access == 0 || access & !open.access != 0 || deny & !open.deny != 0 {
+            return Err(NFS4ERR_INVAL);
+        }
+        let mut kept = 0;
+        let mut union = (0, 0);
+        for a in 1..=OPEN4_SHARE_ACCESS_BOTH {
+            for d in 0..=OPEN4_SHARE_DENY_BOTH {
+                if open.modes & mode_bit(a, d) != 0 && a & !access == 0 && d & !deny == 0 {
+                    kept |= mode_bit(a, d);
+                    union = (union.0 | a, union.1 | d);
+                }
+            }
+        }
+        if union != (access, deny) {
+            return Err(NFS4ERR_INVAL);
+        }
+        let other = open.other;
+        self.opens.set_share(other, access, deny, kept).ok_or(NFS4ERR_SERVERFAULT)
+    }
+
+    /// CLOSE (§18.2). With the client's last open of the file go the layouts that were to be returned on close.
+    ///
+    /// # Errors
+    /// Those of [`State::find_open`].
+    pub fn close(&mut self, client: ClientId, file: FileId, stateid: &stateid4) -> Result<ClosedState> {
+        let other = self.find_open(client, file, stateid)?.other;
+        let (open, last) = self.opens.remove(&other).ok_or(NFS4ERR_SERVERFAULT)?;
+        let last_of_client = last || !self.opens.client_has(client, file);
+        if last_of_client {
+            self.drop_return_on_close(client, file);
+        }
+        if last {
+            self.effects.push(Effect::LastClose(file));
+        }
+        Ok(ClosedState { wrote: open.access & OPEN4_SHARE_ACCESS_WRITE != 0, last_of_client, last })
+    }
+
+    /// Whether READ or WRITE with this stateid may touch the file (§8.2.3, §9.1.2).
+    ///
+    /// # Errors
+    /// BAD_STATEID, OLD_STATEID, OPENMODE (the open is for the other use), LOCKED (a special stateid, and somebody
+    /// denies this use).
+    pub fn check_io(&self, client: ClientId, file: FileId, stateid: &stateid4, access: Access) -> Result<Permit> {
+        let bit = match access {
+            Access::Read => OPEN4_SHARE_ACCESS_READ,
+            Access::Write => OPEN4_SHARE_ACCESS_WRITE,
+        };
+        match stateids::form(stateid, self.config.boot_epoch)? {
+            Form::Bypass if access == Access::Read => Ok(Permit::Special),
+            Form::Anonymous | Form::Bypass => match self.opens.by_file.get(&file) {
+                Some(held) if bits(held.deny) & bit != 0 => Err(NFS4ERR_LOCKED),
+                _ => Ok(Permit::Special),
+            },
+            Form::Ordinary(Kind::Open) => {
+                let open = self.find_open(client, file, stateid)?;
+                if open.access & bit != 0 { Ok(Permit::Open) } else { Err(NFS4ERR_OPENMODE) }
+            }
+            _ => Err(NFS4ERR_BAD_STATEID),
+        }
+    }
+
+    /// Whether anybody has the file open.
+    pub fn is_open(&self, file: FileId) -> bool {
+        self.opens.by_file.contains_key(&file)
+    }
+
+    /// How many opens a file has.
+    pub fn open_count(&self, file: FileId) -> usize {
+        self.opens.by_file.get(&file).map_or(0, |f| f.opens.len())
+    }
+
+    /// The opens of a client, oldest first.
+    pub fn opens_of(&self, client: ClientId) -> impl Iterator<Item = &Open> {
+        self.opens.by_client.get(&client).into_iter().flatten().filter_map(|o| self.opens.by_other.get(o))
+    }
+
+    /// Drops all opens of a client.
+    pub(crate) fn drop_opens(&mut self, client: ClientId) {
+        for other in self.opens.by_client.get(&client).cloned().unwrap_or_default() {
+            if let Some((open, true)) = self.opens.remove(&other) {
+                self.effects.push(Effect::LastClose(open.file));
+            }
+        }
+    }
+}

@@ -1,0 +1,476 @@
+//! Sessions: their making and end, SEQUENCE, connections and the backchannel (RFC 8881 §2.10, §18.34 to §18.37, §18.46).
+
+use crate::client::slots::{Slots, Ticket};
+use crate::state::slots::{Fingerprint, SlotTable, Verdict};
+use crate::state::{ClientId, ConnectionId, Effect, Principal, Result, State};
+use bytes::Bytes;
+use std::collections::{BTreeSet, HashMap};
+use types::{Timestamp, limits};
+use wire::nfs4::nfsstat4::*;
+use wire::nfs4::{
+    BIND_CONN_TO_SESSION4args, BIND_CONN_TO_SESSION4resok, CB_SEQUENCE4args, CREATE_SESSION4_FLAG_CONN_BACK_CHAN,
+    CREATE_SESSION4args, CREATE_SESSION4resok, SEQ4_STATUS_CB_PATH_DOWN, SEQ4_STATUS_CB_PATH_DOWN_SESSION,
+    SEQ4_STATUS_RECALLABLE_STATE_REVOKED, SEQUENCE4args, SEQUENCE4resok, callback_sec_parms4, channel_attrs4,
+    channel_dir_from_client4, channel_dir_from_server4, sessionid4,
+};
+
+/// The least request and reply size that a channel can work with, in bytes: SEQUENCE with headers and one small
+/// operation.
+const MESSAGE_MIN: u32 = 512;
+/// The least operations per request that a client may ask: SEQUENCE and one more.
+const OPERATIONS_MIN: u32 = 2;
+/// Most slots used on a backchannel.
+const BACK_SLOTS_MAX: u32 = 16;
+
+/// One session.
+#[derive(Clone, Debug)]
+pub struct Session {
+    /// Its id: boot epoch, a counter and random bytes.
+    pub id: sessionid4,
+    /// Its client.
+    pub client: ClientId,
+    /// What was agreed for the fore channel.
+    pub fore: channel_attrs4,
+    /// What was agreed for the backchannel.
+    pub back: channel_attrs4,
+    /// RPC program of callbacks (`csa_cb_program`).
+    pub cb_program: u32,
+    /// How callbacks may be authenticated (`csa_sec_parms`).
+    pub cb_security: Vec<callback_sec_parms4>,
+    slots: SlotTable,
+    /// Bytes of the reply cache budget set aside for this session.
+    reserved: u64,
+    /// Connections that carried its requests and are alive.
+    fore_connections: BTreeSet<ConnectionId>,
+    /// Connections that callbacks may use.
+    back_connections: BTreeSet<ConnectionId>,
+    /// Whether the client ever asked for a backchannel.
+    wants_back: bool,
+    /// A callback was sent and its connection lost: the client has to bind another (§18.46.3).
+    back_broken: bool,
+    callbacks: Slots,
+}
+
+/// All sessions.
+#[derive(Debug)]
+pub struct Sessions {
+    boot_epoch: u32,
+    next: u32,
+    reserved: u64,
+    by_id: HashMap<sessionid4, Session>,
+    by_connection: HashMap<ConnectionId, BTreeSet<sessionid4>>,
+}
+
+impl Sessions {
+    pub(crate) fn new(boot_epoch: u32) -> Self {
+        Sessions { boot_epoch, next: 1, reserved: 0, by_id: HashMap::new(), by_connection: HashMap::new() }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.by_id.len()
+    }
+
+    /// Whether a request of one of these sessions is being executed.
+    pub(crate) fn busy(&self, ids: &[sessionid4]) -> bool {
+        ids.iter().filter_map(|id| self.by_id.get(id)).any(|s| s.slots.in_progress() > 0)
+    }
+
+    fn bind(&mut self, id: sessionid4, connection: ConnectionId, back: bool) {
+        let Some(session) = self.by_id.get_mut(&id) else { return };
+        session.fore_connections.insert(connection);
+        if back {
+            session.back_connections.insert(connection);
+            session.back_broken = false;
+        }
+        self.by_connection.entry(connection).or_default().insert(id);
+    }
+}
+
+/// A request as SEQUENCE sees it.
+#[derive(Clone, Copy, Debug)]
+pub struct Request {
+    /// The connection that it came on.
+    pub connection: ConnectionId,
+    /// Who sent it, and a digest of what follows SEQUENCE.
+    pub fingerprint: Fingerprint,
+    /// Length of the RPC message in bytes.
+    pub size: usize,
+    /// Number of operations, SEQUENCE included.
+    pub operations: u32,
+}
+
+/// The slot that a request holds until [`State::finish`].
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct SlotToken {
+    /// The session.
+    pub session: sessionid4,
+    /// The slot.
+    pub slot: u32,
+    /// The sequence number.
+    pub sequence: u32,
+}
+
+/// A request that SEQUENCE accepted as new.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Sequenced {
+    /// The client of the session.
+    pub client: ClientId,
+    /// Give it to [`State::finish`] with the reply, whatever happened to the connection meanwhile.
+    pub token: SlotToken,
+    /// The result of SEQUENCE.
+    pub result: SEQUENCE4resok,
+    /// Largest RPC reply the client takes, in bytes (REP_TOO_BIG beyond).
+    pub max_response: u32,
+    /// When the client asked to cache the reply: largest RPC reply that is cached (REP_TOO_BIG_TO_CACHE beyond).
+    pub max_cached: Option<u32>,
+}
+
+/// What a COMPOUND that begins with SEQUENCE turned out to be.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Sequence {
+    /// A new request: execute it, then call [`State::finish`].
+    New(Sequenced),
+    /// A retry: answer with these bytes, as [`State::finish`] was given them.
+    Replay(Bytes),
+    /// A retry whose reply was not kept: answer SEQUENCE so, then RETRY_UNCACHED_REP on the next operation.
+    Uncached(SEQUENCE4resok),
+}
+
+/// Where and how to call back a client.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Backchannel {
+    /// The session whose backchannel it is.
+    pub session: sessionid4,
+    /// A live connection bound to it.
+    pub connection: ConnectionId,
+    /// RPC program to call, version 1, procedure `CB_COMPOUND`.
+    pub program: u32,
+    /// Acceptable authentication, in the client's order.
+    pub security: Vec<callback_sec_parms4>,
+    /// First operation of the CB_COMPOUND.
+    pub sequence: CB_SEQUENCE4args,
+    /// The callback slot held until [`State::callback_done`].
+    pub slot: Ticket,
+}
+
+/// How a callback ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CallbackEnd {
+    /// CB_SEQUENCE succeeded, whatever the operation behind it said.
+    Answered,
+    /// CB_SEQUENCE failed: the slot is as before.
+    Refused,
+    /// No reply: the connection is gone, and whether the client has seen the callback is unknown.
+    Lost,
+}
+
+/// Agrees on a channel: never more than asked or than we can do (§18.36.3).
+fn negotiate(asked: &channel_attrs4, max_message: u32, max_cached: u32, max_requests: u32) -> Result<channel_attrs4> {
+    if asked.ca_maxrequestsize < MESSAGE_MIN || asked.ca_maxresponsesize < MESSAGE_MIN {
+        return Err(NFS4ERR_TOOSMALL);
+    }
+    if asked.ca_maxoperations < OPERATIONS_MIN || asked.ca_maxrequests == 0 {
+        return Err(NFS4ERR_INVAL);
+    }
+    Ok(channel_attrs4 {
+        ca_headerpadsize: 0,
+        ca_maxrequestsize: asked.ca_maxrequestsize.min(max_message),
+        ca_maxresponsesize: asked.ca_maxresponsesize.min(max_message),
+        ca_maxresponsesize_cached: asked.ca_maxresponsesize_cached.min(max_cached),
+        ca_maxoperations: asked.ca_maxoperations.min(limits::COMPOUND_OPS_MAX),
+        ca_maxrequests: asked.ca_maxrequests.min(max_requests),
+        ca_rdma_ird: Vec::new(),
+    })
+}
+
+impl State {
+    /// CREATE_SESSION (§18.36). `random` makes session ids hard to guess.
+    ///
+    /// # Errors
+    /// STALE_CLIENTID, CLID_INUSE, SEQ_MISORDERED, TOOSMALL, INVAL, NOSPC (too many sessions, or no room for another
+    /// reply cache), and whatever the request that this one repeats got.
+    pub fn create_session(
+        &mut self,
+        args: &CREATE_SESSION4args,
+        principal: Principal,
+        connection: ConnectionId,
+        random: u64,
+        now: Timestamp,
+    ) -> Result<CREATE_SESSION4resok> {
+        let id = ClientId(args.csa_clientid);
+        let client = self.clients.get(id).ok_or(NFS4ERR_STALE_CLIENTID)?;
+        if client.principal != principal {
+            return Err(NFS4ERR_CLID_INUSE);
+        }
+        if args.csa_sequence == client.sequence {
+            return client.cached.clone();
+        }
+        if args.csa_sequence != client.sequence.wrapping_add(1) {
+            return Err(NFS4ERR_SEQ_MISORDERED);
+        }
+        let result = self.new_session(id, args, connection, random);
+        if result.is_ok() {
+            self.confirm_client(id);
+            self.renew(id, now);
+        }
+        if let Some(client) = self.clients.get_mut(id) {
+            client.sequence = args.csa_sequence;
+            client.cached = result.clone();
+        }
+        result
+    }
+
+    fn new_session(
+        &mut self,
+        client: ClientId,
+        args: &CREATE_SESSION4args,
+        connection: ConnectionId,
+        random: u64,
+    ) -> Result<CREATE_SESSION4resok> {
+        let held = self.clients.get(client).map_or(0, |c| c.sessions.len());
+        if held >= limits::SESSIONS_PER_CLIENT_MAX {
+            return Err(NFS4ERR_NOSPC);
+        }
+        let max_message = self.config.max_message;
+        let mut fore = negotiate(&args.csa_fore_chan_attrs, max_message, limits::REPLY_CACHED_MAX, limits::SLOTS_MAX)?;
+        let back = negotiate(&args.csa_back_chan_attrs, max_message, limits::REPLY_CACHED_MAX, BACK_SLOTS_MAX)?;
+        let reserved = self.reserve(&mut fore)?;
+        let back_channel = args.csa_flags & CREATE_SESSION4_FLAG_CONN_BACK_CHAN;
+        let session = Session {
+            id: self.sessions.new_id(random),
+            client,
+            slots: SlotTable::new(fore.ca_maxrequests, fore.ca_maxresponsesize_cached),
+            callbacks: Slots::new(back.ca_maxrequests),
+            fore,
+            back,
+            cb_program: args.csa_cb_program,
+            cb_security: args.csa_sec_parms.clone(),
+            reserved,
+            fore_connections: BTreeSet::new(),
+            back_connections: BTreeSet::new(),
+            wants_back: back_channel != 0,
+            back_broken: false,
+        };
+        let result = CREATE_SESSION4resok {
+            csr_sessionid: session.id,
+            csr_sequence: args.csa_sequence,
+            csr_flags: back_channel,
+            csr_fore_chan_attrs: session.fore.clone(),
+            csr_back_chan_attrs: session.back.clone(),
+        };
+        let id = session.id;
+        self.sessions.by_id.insert(id, session);
+        self.sessions.bind(id, connection, back_channel != 0);
+        if let Some(client) = self.clients.get_mut(client) {
+            client.sessions.push(id);
+        }
+        Ok(result)
+    }
+
+    /// Sets memory aside for the reply cache of a session, granting fewer slots as the budget runs low.
+    fn reserve(&mut self, fore: &mut channel_attrs4) -> Result<u64> {
+        let per_slot = u64::from(fore.ca_maxresponsesize_cached.max(MESSAGE_MIN));
+        let left = self.config.reply_cache_bytes.saturating_sub(self.sessions.reserved);
+        let slots = (left / 4 / per_slot).max(1).min(u64::from(fore.ca_maxrequests));
+        if slots * per_slot > left {
+            return Err(NFS4ERR_NOSPC);
+        }
+        fore.ca_maxrequests = slots as u32;
+        self.sessions.reserved += slots * per_slot;
+        Ok(slots * per_slot)
+    }
+
+    /// SEQUENCE (§18.46): judges the request, renews the lease, takes the slot.
+    ///
+    /// # Errors
+    /// BADSESSION, BADSLOT, BAD_HIGH_SLOT, SEQ_MISORDERED, SEQ_FALSE_RETRY, DELAY (this request is being executed),
+    /// REQ_TOO_BIG, TOO_MANY_OPS. After an error nothing has changed.
+    pub fn sequence(&mut self, args: &SEQUENCE4args, request: Request, now: Timestamp) -> Result<Sequence> {
+        let (slot, number, highest) = (args.sa_slotid, args.sa_sequenceid, args.sa_highest_slotid);
+        let session = self.sessions.by_id.get_mut(&args.sa_sessionid).ok_or(NFS4ERR_BADSESSION)?;
+        if session.slots.judge(slot, number, highest, request.fingerprint)? == Verdict::New {
+            if request.size > session.fore.ca_maxrequestsize as usize {
+                return Err(NFS4ERR_REQ_TOO_BIG);
+            }
+            if request.operations > session.fore.ca_maxoperations {
+                return Err(NFS4ERR_TOO_MANY_OPS);
+            }
+        }
+        let verdict = session.slots.begin(slot, number, highest, args.sa_cachethis, request.fingerprint)?;
+        let client = session.client;
+        let max_response = session.fore.ca_maxresponsesize;
+        let max_cached = args.sa_cachethis.then_some(session.fore.ca_maxresponsesize_cached.min(max_response));
+        let (highest, target) = (session.slots.highest(), session.slots.target());
+        self.sessions.bind(args.sa_sessionid, request.connection, false);
+        self.renew(client, now);
+        let result = SEQUENCE4resok {
+            sr_sessionid: args.sa_sessionid,
+            sr_sequenceid: number,
+            sr_slotid: slot,
+            sr_highest_slotid: highest,
+            sr_target_highest_slotid: target,
+            sr_status_flags: self.status_flags(args.sa_sessionid),
+        };
+        let token = SlotToken { session: args.sa_sessionid, slot, sequence: number };
+        Ok(match verdict {
+            Verdict::New => Sequence::New(Sequenced { client, token, result, max_response, max_cached }),
+            Verdict::Replay(bytes) => Sequence::Replay(bytes),
+            Verdict::Uncached => Sequence::Uncached(result),
+        })
+    }
+
+    /// Ends a request: keeps `reply` (COMPOUND4res without RPC header) for replay if it was to be cached or is small.
+    ///
+    /// To be called for every [`Sequence::New`], also when the connection is gone; without a reply, `None`. Returns
+    /// whether the reply is kept. If the session is gone nothing happens.
+    pub fn finish(&mut self, token: SlotToken, reply: Option<&[u8]>) -> bool {
+        let session = self.sessions.by_id.get_mut(&token.session);
+        session.is_some_and(|s| s.slots.finish(token.slot, token.sequence, reply))
+    }
+
+    /// `sr_status_flags` of a session (§18.46.3).
+    fn status_flags(&self, id: sessionid4) -> u32 {
+        let Some(session) = self.sessions.by_id.get(&id) else { return 0 };
+        let sessions = self.clients.get(session.client).map_or(&[][..], |c| &c.sessions);
+        let with_back = || sessions.iter().filter_map(|s| self.sessions.by_id.get(s)).filter(|s| s.wants_back);
+        let mut flags = 0;
+        if with_back().next().is_some() && with_back().all(|s| s.back_connections.is_empty()) {
+            flags |= SEQ4_STATUS_CB_PATH_DOWN;
+        }
+        if session.wants_back && (session.back_connections.is_empty() || session.back_broken) {
+            flags |= SEQ4_STATUS_CB_PATH_DOWN_SESSION;
+        }
+        if self.layouts.any_revoked(session.client) {
+            flags |= SEQ4_STATUS_RECALLABLE_STATE_REVOKED;
+        }
+        flags
+    }
+
+    /// BIND_CONN_TO_SESSION (§18.34): a connection for the fore channel, the backchannel or both.
+    ///
+    /// # Errors
+    /// BADSESSION.
+    pub fn bind_conn_to_session(
+        &mut self,
+        args: &BIND_CONN_TO_SESSION4args,
+        connection: ConnectionId,
+    ) -> Result<BIND_CONN_TO_SESSION4resok> {
+        let session = self.sessions.by_id.get_mut(&args.bctsa_sessid).ok_or(NFS4ERR_BADSESSION)?;
+        let (back, direction) = match args.bctsa_dir {
+            channel_dir_from_client4::CDFC4_FORE => (false, channel_dir_from_server4::CDFS4_FORE),
+            channel_dir_from_client4::CDFC4_BACK => (true, channel_dir_from_server4::CDFS4_BACK),
+            channel_dir_from_client4::CDFC4_FORE_OR_BOTH | channel_dir_from_client4::CDFC4_BACK_OR_BOTH => {
+                (true, channel_dir_from_server4::CDFS4_BOTH)
+            }
+        };
+        session.wants_back |= back;
+        self.sessions.bind(args.bctsa_sessid, connection, back);
+        Ok(BIND_CONN_TO_SESSION4resok {
+            bctsr_sessid: args.bctsa_sessid,
+            bctsr_dir: direction,
+            bctsr_use_conn_in_rdma_mode: args.bctsa_use_conn_in_rdma_mode,
+        })
+    }
+
+    /// DESTROY_SESSION (§18.37). A session none of whose connections is left may be destroyed from any.
+    ///
+    /// # Errors
+    /// BADSESSION, CONN_NOT_BOUND_TO_SESSION.
+    pub fn destroy_session(&mut self, id: sessionid4, connection: ConnectionId) -> Result<()> {
+        let session = self.sessions.by_id.get(&id).ok_or(NFS4ERR_BADSESSION)?;
+        let bound = &session.fore_connections;
+        if !bound.is_empty() && !bound.contains(&connection) {
+            return Err(NFS4ERR_CONN_NOT_BOUND_TO_SESSION);
+        }
+        let client = session.client;
+        self.remove_session(id);
+        if let Some(client) = self.clients.get_mut(client) {
+            client.sessions.retain(|s| *s != id);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn remove_session(&mut self, id: sessionid4) {
+        let Some(session) = self.sessions.by_id.remove(&id) else { return };
+        self.sessions.reserved -= session.reserved;
+        for connection in session.fore_connections.union(&session.back_connections) {
+            self.sessions.unbind(*connection, id);
+        }
+        self.effects.push(Effect::SessionGone(id));
+    }
+
+    /// A connection is closed: it leaves all its sessions. Requests that came on it go on and their replies are kept.
+    pub fn connection_lost(&mut self, connection: ConnectionId) {
+        for id in self.sessions.by_connection.remove(&connection).unwrap_or_default() {
+            if let Some(session) = self.sessions.by_id.get_mut(&id) {
+                session.fore_connections.remove(&connection);
+                session.back_connections.remove(&connection);
+            }
+        }
+    }
+
+    /// The session with this id.
+    pub fn session(&self, id: sessionid4) -> Option<&Session> {
+        self.sessions.by_id.get(&id)
+    }
+
+    /// A way to call back a client, with a callback slot of its own; `None` if there is no live connection or every
+    /// slot is taken.
+    pub fn backchannel(&mut self, client: ClientId) -> Option<Backchannel> {
+        let ids = self.clients.get(client)?.sessions.clone();
+        ids.into_iter().find_map(|id| {
+            let session = self.sessions.by_id.get_mut(&id)?;
+            let connection = *session.back_connections.first()?;
+            let slot = session.callbacks.acquire()?;
+            let sequence = CB_SEQUENCE4args {
+                csa_sessionid: id,
+                csa_sequenceid: slot.sequence,
+                csa_slotid: slot.slot,
+                csa_highest_slotid: session.callbacks.highest_used().unwrap_or(slot.slot),
+                csa_cachethis: false,
+                csa_referring_call_lists: Vec::new(),
+            };
+            let (program, security) = (session.cb_program, session.cb_security.clone());
+            Some(Backchannel { session: id, connection, program, security, sequence, slot })
+        })
+    }
+
+    /// Whether some connection for callbacks to this client is alive.
+    pub fn has_backchannel(&self, client: ClientId) -> bool {
+        let sessions = self.clients.get(client).map_or(&[][..], |c| &c.sessions);
+        sessions.iter().filter_map(|id| self.sessions.by_id.get(id)).any(|s| !s.back_connections.is_empty())
+    }
+
+    /// Ends a callback and frees its slot; after [`CallbackEnd::Lost`] the client is asked to bind another connection.
+    pub fn callback_done(&mut self, session: sessionid4, slot: Ticket, end: CallbackEnd) {
+        let Some(session) = self.sessions.by_id.get_mut(&session) else { return };
+        match end {
+            CallbackEnd::Answered => session.callbacks.done(slot),
+            CallbackEnd::Refused => session.callbacks.refused(slot),
+            CallbackEnd::Lost => {
+                session.callbacks.lost(slot);
+                session.back_broken = true;
+            }
+        }
+    }
+}
+
+impl Sessions {
+    fn new_id(&mut self, random: u64) -> sessionid4 {
+        let mut id = [0; 16];
+        id[..4].copy_from_slice(&self.boot_epoch.to_be_bytes());
+        id[4..8].copy_from_slice(&self.next.to_be_bytes());
+        id[8..].copy_from_slice(&random.to_be_bytes());
+        self.next = self.next.wrapping_add(1);
+        id
+    }
+
+    fn unbind(&mut self, connection: ConnectionId, id: sessionid4) {
+        if let Some(sessions) = self.by_connection.get_mut(&connection) {
+            sessions.remove(&id);
+            if sessions.is_empty() {
+                self.by_connection.remove(&connection);
+            }
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! The reply cache of one session: what makes every request happen exactly once (RFC 8881 §2.10.6.1).
+
+use crate::state::{Principal, Result};
+use bytes::Bytes;
+use wire::nfs4::nfsstat4::*;
+
+/// Replies up to this size are kept even when the client did not ask for it: that costs little and spares it
+/// RETRY_UNCACHED_REP; a lone SEQUENCE is among them.
+const SMALL_REPLY: usize = 512;
+
+/// Bytes of a request that enter its fingerprint.
+const FINGERPRINT_BYTES: usize = 256;
+
+/// Tells a retry from another request on the same slot with the same sequence number (§2.10.6.1.3.1).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Fingerprint {
+    principal: Principal,
+    digest: u64,
+}
+
+impl Fingerprint {
+    /// The fingerprint of a request: who sent it, and the length and first bytes of the operations after SEQUENCE.
+    ///
+    /// SEQUENCE itself is left out, for clients encode a retry anew and `sa_highest_slotid` may have moved. Only a
+    /// bounded prefix is looked at, for payloads are long.
+    pub fn new(principal: Principal, operations: &[u8]) -> Self {
+        let mut digest = 0xcbf2_9ce4_8422_2325_u64 ^ operations.len() as u64;
+        for byte in operations.iter().take(FINGERPRINT_BYTES) {
+            digest = (digest ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+        Fingerprint { principal, digest }
+    }
+}
+
+/// What to do with a request that SEQUENCE (or CB_SEQUENCE) accepted.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Verdict {
+    /// Execute it, then call [`SlotTable::finish`].
+    New,
+    /// Answer with these bytes.
+    Replay(Bytes),
+    /// Executed before, but its reply was not kept: answer SEQUENCE, then RETRY_UNCACHED_REP on the next operation.
+    Uncached,
+}
+
+#[derive(Clone, Debug)]
+enum Reply {
+    /// Nothing has been executed yet.
+    None,
+    /// Being executed.
+    InProgress { cache: bool },
+    /// Executed, reply kept.
+    Kept(Bytes),
+    /// Executed, reply not kept.
+    Dropped,
+}
+
+#[derive(Clone, Debug)]
+struct Slot {
+    sequence: u32,
+    request: Option<Fingerprint>,
+    reply: Reply,
+}
+
+impl Slot {
+    const FRESH: Slot = Slot { sequence: 0, request: None, reply: Reply::None };
+}
+
+/// The replier's slots of one channel.
+#[derive(Clone, Debug)]
+pub struct SlotTable {
+    slots: Vec<Slot>,
+    target: u32,
+    max_cached: u32,
+}
+
+impl SlotTable {
+    /// `count` slots (at least one), each keeping a reply of at most `max_cached` bytes.
+    pub fn new(count: u32, max_cached: u32) -> Self {
+        let count = count.max(1);
+        SlotTable { slots: vec![Slot::FRESH; count as usize], target: count - 1, max_cached }
+    }
+
+    /// The highest slot that is accepted (`sr_highest_slotid`).
+    pub fn highest(&self) -> u32 {
+        self.slots.len() as u32 - 1
+    }
+
+    /// The highest slot that the requester should use (`sr_target_highest_slotid`).
+    pub fn target(&self) -> u32 {
+        self.target
+    }
+
+    /// Asks the requester to use slots up to `target` only; slots above are retired once it says that it obeys.
+    pub fn set_target(&mut self, target: u32) {
+        self.target = target;
+        if target > self.highest() {
+            self.slots.resize(target as usize + 1, Slot::FRESH);
+        }
+    }
+
+    /// Bytes of replies held.
+    pub fn cached_bytes(&self) -> usize {
+        self.slots.iter().map(|s| if let Reply::Kept(bytes) = &s.reply { bytes.len() } else { 0 }).sum()
+    }
+
+    /// Requests being executed.
+    pub fn in_progress(&self) -> usize {
+        self.slots.iter().filter(|s| matches!(s.reply, Reply::InProgress { .. })).count()
+    }
+
+    /// Whether this request was executed or is being executed (`referring_call4`, §2.10.6.3).
+    pub fn seen(&self, slot: u32, sequence: u32) -> bool {
+        self.slots.get(slot as usize).is_some_and(|s| s.sequence == sequence)
+    }
+
+    /// Judges a request without changing anything.
+    ///
+    /// # Errors
+    /// BADSLOT, BAD_HIGH_SLOT, SEQ_MISORDERED, DELAY (the same request is being executed), SEQ_FALSE_RETRY.
+    pub fn judge(&self, slot: u32, sequence: u32, highest: u32, request: Fingerprint) -> Result<Verdict> {
+        let entry = self.slots.get(slot as usize).ok_or(NFS4ERR_BADSLOT)?;
+        if highest > self.highest() {
+            return Err(NFS4ERR_BAD_HIGH_SLOT);
+        }
+        if sequence == entry.sequence.wrapping_add(1) {
+            return match entry.reply {
+                Reply::InProgress { .. } => Err(NFS4ERR_SEQ_MISORDERED),
+                _ => Ok(Verdict::New),
+            };
+        }
+        if sequence != entry.sequence {
+            return Err(NFS4ERR_SEQ_MISORDERED);
+        }
+        if entry.request.is_some_and(|r| r != request) {
+            return Err(NFS4ERR_SEQ_FALSE_RETRY);
+        }
+        match &entry.reply {
+            Reply::None => Err(NFS4ERR_SEQ_MISORDERED),
+            Reply::InProgress { .. } => Err(NFS4ERR_DELAY),
+            Reply::Kept(bytes) => Ok(Verdict::Replay(bytes.clone())),
+            Reply::Dropped => Ok(Verdict::Uncached),
+        }
+    }
+
+    /// Judges a request and, if it is new, takes the slot for it.
+    ///
+    /// # Errors
+    /// Those of [`SlotTable::judge`]; after an error the slot is as before (§2.10.6.1.2).
+    pub fn begin(
+        &mut self,
+        slot: u32,
+        sequence: u32,
+        highest: u32,
+        cache: bool,
+        request: Fingerprint,
+    ) -> Result<Verdict> {
+        let verdict = self.judge(slot, sequence, highest, request)?;
+        if verdict == Verdict::New {
+            self.slots[slot as usize] = Slot { sequence, request: Some(request), reply: Reply::InProgress { cache } };
+            self.retire(highest);
+        }
+        Ok(verdict)
+    }
+
+    /// Stores the outcome of a request taken by [`SlotTable::begin`]; `None` when there is no reply to keep.
+    ///
+    /// Returns whether the reply is kept. A slot that has moved on meanwhile is left alone.
+    pub fn finish(&mut self, slot: u32, sequence: u32, reply: Option<&[u8]>) -> bool {
+        let Some(entry) = self.slots.get_mut(slot as usize) else { return false };
+        let Reply::InProgress { cache } = entry.reply else { return false };
+        if entry.sequence != sequence {
+            return false;
+        }
+        let limit = if cache { SMALL_REPLY.max(self.max_cached as usize) } else { SMALL_REPLY };
+        entry.reply = match reply {
+            Some(bytes) if bytes.len() <= limit => Reply::Kept(Bytes::copy_from_slice(bytes)),
+            _ => Reply::Dropped,
+        };
+        matches!(entry.reply, Reply::Kept(_))
+    }
+
+    /// Drops slots above the target when the requester no longer has requests there (§2.10.6.1).
+    fn retire(&mut self, highest: u32) {
+        if highest > self.target {
+            return;
+        }
+        let busy = self.slots.iter().rposition(|s| matches!(s.reply, Reply::InProgress { .. }));
+        let keep = (self.target as usize).max(busy.unwrap_or(0));
+        self.slots.truncate(keep + 1);
+    }
+}

@@ -1,0 +1,110 @@
+//! Stateids: how they are built, the special ones, the rules of their sequence numbers (RFC 8881 §8.2).
+
+use crate::state::{ClientId, Result, State};
+use wire::nfs4::nfsstat4::{self, *};
+use wire::nfs4::stateid4;
+
+/// The anonymous stateid: I/O without an open (§8.2.3).
+pub const ANONYMOUS: stateid4 = stateid4 { seqid: 0, other: [0; 12] };
+/// The READ bypass stateid: reads that ignore share reservations (§8.2.3).
+pub const BYPASS: stateid4 = stateid4 { seqid: u32::MAX, other: [0xff; 12] };
+/// Stands for the stateid that the last operation of the COMPOUND returned (§8.2.3, §16.2.3.1.2).
+pub const CURRENT: stateid4 = stateid4 { seqid: 1, other: [0; 12] };
+/// Never valid; what CLOSE returns (§8.2.3, §18.2.4).
+pub const INVALID: stateid4 = stateid4 { seqid: u32::MAX, other: [0; 12] };
+
+/// What a stateid stands for.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(u8)]
+pub enum Kind {
+    /// An open.
+    Open = 1,
+    /// The layouts of one client and file.
+    Layout = 2,
+}
+
+/// The class of a stateid by its form alone.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Form {
+    /// [`ANONYMOUS`].
+    Anonymous,
+    /// [`BYPASS`].
+    Bypass,
+    /// [`CURRENT`].
+    Current,
+    /// One that this server could have handed out since its start.
+    Ordinary(Kind),
+}
+
+/// `other`: boot epoch (4 bytes), kind (1), index (7), so that one from before a restart is told from a forged one.
+pub(crate) fn other(boot_epoch: u32, kind: Kind, index: u64) -> [u8; 12] {
+    let mut out = [0; 12];
+    out[..4].copy_from_slice(&boot_epoch.to_be_bytes());
+    out[4..].copy_from_slice(&index.to_be_bytes());
+    out[4] = kind as u8;
+    out
+}
+
+/// The class of `stateid`; BAD_STATEID for reserved combinations and for what an earlier or another server made.
+///
+/// Stateids of an earlier start are BAD_STATEID and not STALE_STATEID, which NFSv4.1 no longer uses (§15.1.16.5).
+pub fn form(stateid: &stateid4, boot_epoch: u32) -> Result<Form> {
+    if *stateid == ANONYMOUS {
+        return Ok(Form::Anonymous);
+    }
+    if *stateid == BYPASS {
+        return Ok(Form::Bypass);
+    }
+    if *stateid == CURRENT {
+        return Ok(Form::Current);
+    }
+    if stateid.other[..4] != boot_epoch.to_be_bytes() {
+        return Err(NFS4ERR_BAD_STATEID);
+    }
+    match stateid.other[4] {
+        1 => Ok(Form::Ordinary(Kind::Open)),
+        2 => Ok(Form::Ordinary(Kind::Layout)),
+        _ => Err(NFS4ERR_BAD_STATEID),
+    }
+}
+
+/// The sequence number after `seqid`: 0 is skipped, for it means "current" in requests (§8.2.2).
+pub fn next_seqid(seqid: u32) -> u32 {
+    if seqid == u32::MAX { 1 } else { seqid + 1 }
+}
+
+/// Compares the sequence number of a request with the current one: 0 matches, older is OLD_STATEID, newer BAD_STATEID.
+///
+/// Distances are taken modulo 2^32, which agrees with §8.2.2 for every client with fewer than 2^31 slots.
+pub fn check_seqid(asked: u32, current: u32) -> Result<()> {
+    match asked.wrapping_sub(current) as i32 {
+        _ if asked == 0 => Ok(()),
+        0 => Ok(()),
+        d if d < 0 => Err(NFS4ERR_OLD_STATEID),
+        _ => Err(NFS4ERR_BAD_STATEID),
+    }
+}
+
+impl State {
+    /// TEST_STATEID of one stateid: its status if it were used (§18.48). Special stateids are BAD_STATEID.
+    pub fn test_stateid(&self, client: ClientId, stateid: &stateid4) -> nfsstat4 {
+        let result = match form(stateid, self.config.boot_epoch) {
+            Ok(Form::Ordinary(Kind::Open)) => self.opens.test(client, stateid),
+            Ok(Form::Ordinary(Kind::Layout)) => self.layouts.test(client, stateid),
+            _ => Err(NFS4ERR_BAD_STATEID),
+        };
+        result.err().unwrap_or(NFS4_OK)
+    }
+
+    /// FREE_STATEID (§18.38): drops revoked state, LOCKS_HELD for state in use.
+    ///
+    /// # Errors
+    /// BAD_STATEID, OLD_STATEID, LOCKS_HELD.
+    pub fn free_stateid(&mut self, client: ClientId, stateid: &stateid4) -> Result<()> {
+        match form(stateid, self.config.boot_epoch)? {
+            Form::Ordinary(Kind::Open) => self.opens.test(client, stateid).and(Err(NFS4ERR_LOCKS_HELD)),
+            Form::Ordinary(Kind::Layout) => self.layouts.free(client, stateid),
+            _ => Err(NFS4ERR_BAD_STATEID),
+        }
+    }
+}
