@@ -4,6 +4,8 @@ use crate::{Address, Error};
 use bytes::BufMut;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
 use tokio::io::AsyncReadExt;
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream, tcp, unix};
 
@@ -159,7 +161,7 @@ impl Listener {
             }
             Address::Unix(path) => {
                 let listener = match UnixListener::bind(path) {
-                    Err(e) if e.kind() == io::ErrorKind::AddrInUse && UnixStream::connect(path).await.is_err() => {
+                    Err(e) if e.kind() == io::ErrorKind::AddrInUse && is_stale_socket(path).await => {
                         std::fs::remove_file(path).map_err(failed)?;
                         UnixListener::bind(path)
                     }
@@ -181,6 +183,13 @@ impl Listener {
             Socket::Unix(listener) => Ok(Stream::Unix(listener.accept().await?.0)),
         }
     }
+}
+
+/// Whether `path` is a socket on which nobody listens.
+async fn is_stale_socket(path: &Path) -> bool {
+    let is_socket = std::fs::symlink_metadata(path).is_ok_and(|meta| meta.file_type().is_socket());
+    let refused = |e: io::Error| e.kind() == io::ErrorKind::ConnectionRefused;
+    is_socket && UnixStream::connect(path).await.is_err_and(refused)
 }
 
 impl Drop for Listener {
