@@ -1,2 +1,48 @@
-//! The `weir` binary.
-fn main() {}
+//! The `weir` binary: daemons, a local cluster, and the commands that move and look at files.
+
+mod commands;
+mod copy;
+mod failure;
+mod locator;
+mod logging;
+mod session;
+mod show;
+mod stop;
+
+use clap::Parser;
+use std::process::ExitCode;
+
+/// A striped parallel file system in user space.
+#[derive(Parser)]
+#[command(name = "weir", version, about, propagate_version = true, max_term_width = 100, after_help = EXAMPLES)]
+struct Cli {
+    /// Say more on standard error: -v for what happens, -vv for every request. RUST_LOG overrides it.
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    verbose: u8,
+    #[command(subcommand)]
+    command: commands::Command,
+}
+
+const EXAMPLES: &str = "\
+Names: weir://host[:port]/path; with WEIR_URL set, weir:/path (cp, put, get) or /path (other commands).
+Exit codes: 0 done, 1 something failed, 2 wrong usage or configuration, 3 cluster not reached, 130 interrupted.
+
+Examples:
+  weir up                                  start a cluster of one mgr and four iods here
+  export WEIR_URL=weir://127.0.0.1:2049    name it once
+  weir cp -r ~/project weir:/              copy a tree into it
+  weir ls -l /project                      look at it
+  weir cp -r weir:/project /tmp/back       copy it out again";
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    logging::start(cli.verbose);
+    let code = match cli.command.run() {
+        Ok(code) => code,
+        Err(failure) => {
+            eprintln!("{failure}");
+            failure.code
+        }
+    };
+    ExitCode::from(code as u8)
+}

@@ -1,0 +1,24 @@
+//! `weir completions`: completion scripts for the usual shells.
+
+use crate::failure::{Exit, Outcome};
+use crate::show;
+use clap::CommandFactory;
+
+/// Print shell completions
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  weir completions bash > ~/.local/share/bash-completion/completions/weir
+  weir completions zsh > ~/.zfunc/_weir
+  weir completions fish > ~/.config/fish/completions/weir.fish")]
+pub struct Args {
+    /// For which shell
+    shell: clap_complete::Shell,
+}
+
+/// Writes the script to standard output.
+pub fn run(args: Args) -> Outcome {
+    let mut script = Vec::new();
+    clap_complete::generate(args.shell, &mut crate::Cli::command(), "weir", &mut script);
+    show::raw(&script)?;
+    Ok(Exit::Done)
+}

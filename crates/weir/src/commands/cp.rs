@@ -1,0 +1,227 @@
+//! `weir cp`: copy files and trees into, out of and within Weir.
+
+use crate::copy::end::{End, Meta, Spot};
+use crate::copy::job::{DirJob, FileJob, Folder, Into};
+use crate::copy::remote::Weir;
+use crate::copy::report::{Report, Talk};
+use crate::copy::{Copy, Plan, stat};
+use crate::failure::{Failure, Outcome};
+use crate::locator::{Bare, Locator, parse};
+use crate::session::{Connect, Mounts, runtime};
+use crate::stop::Stop;
+use client::Target;
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::Path;
+use std::sync::Arc;
+use types::FileKind;
+
+/// Copy files and trees into, out of and within Weir
+///
+/// Keeps modes, times, symlinks, hard links, user xattrs and holes; the owner when run as root. Each file is written
+/// under a temporary name (.weir-cp-*) and renamed when it is complete, so no half file ever stands under its final name.
+#[derive(clap::Args)]
+#[command(after_help = "Names: weir://host[:port]/path, weir:/path inside WEIR_URL, anything else is local.
+
+Examples:
+  weir cp notes.txt weir:/                    a file in
+  weir cp -r ~/project weir:/                 a tree in: becomes weir:/project
+  weir cp -r ~/project/. weir:/work           its entries into an existing directory
+  weir cp -r weir:/project /tmp/back          a tree out
+  weir cp weir:/a weir:/b                     within
+  weir cp -r --jobs 32 --json src weir:/      32 at a time, summary as JSON")]
+pub struct Args {
+    /// What to copy; several need a directory as destination
+    #[arg(required = true, value_name = "SOURCE")]
+    sources: Vec<OsString>,
+    /// Where to: an existing directory, or the new name
+    #[arg(value_name = "DESTINATION")]
+    destination: OsString,
+    /// Copy directories with everything in them; symlinks are copied, not followed
+    #[arg(short, long, visible_short_alias = 'a', visible_alias = "archive")]
+    recursive: bool,
+    /// Take the destination as the new name even if it is a directory
+    #[arg(short = 'T', long)]
+    no_target_directory: bool,
+    /// How many files and pieces to copy at the same time
+    #[arg(short, long, default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=512))]
+    jobs: u16,
+    /// Say nothing but errors
+    #[arg(short, long, conflicts_with = "json")]
+    quiet: bool,
+    /// Print a summary as one JSON object
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    connect: Connect,
+}
+
+/// Copies.
+pub fn run(args: Args) -> Outcome {
+    let base = args.connect.base()?;
+    let read = |name: &OsString| parse(name, Bare::Local, base.as_ref());
+    let sources = args.sources.iter().map(read).collect::<Result<Vec<_>, _>>()?;
+    let destination = read(&args.destination)?;
+    let runtime = runtime()?;
+    let (stop, mut mounts) = (runtime.block_on(async { Stop::listen() })?, Mounts::new(&args.connect));
+    let mut side = |locator: &Locator| -> Result<End, Failure> {
+        Ok(match locator {
+            Locator::Local(_) => End::Local,
+            Locator::Remote(target) => {
+                let mount = runtime.block_on(mounts.get(target))?;
+                End::Weir(Weir::new(mount, runtime.handle().clone(), stop.clone()))
+            }
+        })
+    };
+    let same_system = one_side(&sources, &destination)?;
+    let (from, to) = (side(&sources[0])?, side(&destination)?);
+    let talk = match (args.quiet, args.json) {
+        (true, _) => Talk::Quiet,
+        (_, true) => Talk::Json,
+        _ => Talk::Normal,
+    };
+    let report = Report::new("cp", talk);
+    let (mut dirs, mut files) = (Vec::new(), Vec::new());
+    let place = Destination::find(&to, &destination, args.no_target_directory)?;
+    if args.sources.len() > 1 && !matches!(place, Destination::Inside(_)) {
+        return Err(Failure::usage(format!("{}: not a directory", crate::show::path(args.destination.as_bytes())))
+            .next("several sources need an existing directory as destination; make it with \"weir mkdir -p\""));
+    }
+    for (name, source) in args.sources.iter().zip(&sources) {
+        let outcome = add(&args, &from, name, source, &place, &mut dirs, &mut files);
+        match outcome {
+            Ok(()) => {}
+            Err(failure) if args.sources.len() == 1 || failure.code != crate::failure::Exit::Failed => {
+                return Err(failure.about(crate::show::path(name.as_bytes())));
+            }
+            Err(failure) => report.fail(name.as_bytes(), &failure),
+        }
+    }
+    let plan = Plan { from, to, same_system, jobs: args.jobs.into(), stop, report };
+    let outcome = Copy::run(plan, dirs, files);
+    runtime.block_on(mounts.disconnect());
+    runtime.shutdown_background();
+    outcome
+}
+
+/// Checks that all sources are on one side, and one of the two sides in Weir; whether both are the same file system.
+fn one_side(sources: &[Locator], destination: &Locator) -> Result<bool, Failure> {
+    let same = |a: &Locator, b: &Locator| match (a, b) {
+        (Locator::Local(_), Locator::Local(_)) => true,
+        (Locator::Remote(a), Locator::Remote(b)) => a.same_server(b),
+        _ => false,
+    };
+    if !sources.iter().all(|source| same(source, &sources[0])) {
+        return Err(Failure::usage("the sources are on different file systems").next("copy from one at a time"));
+    }
+    match (&sources[0], destination) {
+        (Locator::Local(_), Locator::Local(_)) => Err(Failure::usage("both names are local")
+            .next("write weir:/path (with WEIR_URL set) or weir://host/path for the one in Weir")),
+        (a, b) => Ok(same(a, b)),
+    }
+}
+
+/// Where copies go.
+enum Destination {
+    /// Into this directory, which exists, under the names of the sources.
+    Inside(Arc<Folder>),
+    /// Into this directory under this name.
+    As(Arc<Folder>, Vec<u8>),
+    /// The top directory itself, which has no name.
+    Root(Arc<Folder>),
+}
+
+impl Destination {
+    fn find(to: &End, destination: &Locator, as_name: bool) -> Result<Self, Failure> {
+        let folder = |spot| Arc::new(Folder { spot, attrs: None, parent: None });
+        let (found, parent, name) = match (to, destination) {
+            (End::Weir(weir), Locator::Remote(target)) => {
+                let named = target.parent().zip(target.name());
+                let Some((parent, name)) = named else {
+                    let top = folder(weir.resolve(&[], true)?.0);
+                    return Ok(if as_name { Destination::Root(top) } else { Destination::Inside(top) });
+                };
+                (weir.resolve(target.path(), true), weir.resolve(parent.path(), true), name.to_vec())
+            }
+            (_, Locator::Local(path)) => {
+                let spot = |path: &Path| stat_spot(path.as_os_str().as_bytes().to_vec(), true);
+                let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+                let Some(name) = path.file_name() else {
+                    let (top, _) = spot(path).map_err(|e| e.about(path.display()))?;
+                    return Ok(if as_name { Destination::Root(folder(top)) } else { Destination::Inside(folder(top)) });
+                };
+                (spot(path), spot(parent), name.as_bytes().to_vec())
+            }
+            (End::Local, Locator::Remote(_)) => return Err(Failure::new("not a file of this side")),
+        };
+        if let Err(failure) = &found {
+            if failure.code != crate::failure::Exit::Failed {
+                return Err(failure.clone());
+            }
+        }
+        match found {
+            Ok((spot, meta)) if meta.attrs.kind == FileKind::Directory && !as_name => {
+                Ok(Destination::Inside(folder(spot)))
+            }
+            _ => match parent {
+                Ok((spot, meta)) if meta.attrs.kind == FileKind::Directory => Ok(Destination::As(folder(spot), name)),
+                Ok((spot, _)) => Err(Failure::new(format!("{}: not a directory", crate::show::path(&spot.path)))),
+                Err(failure) => Err(failure
+                    .about("the directory to copy into")
+                    .next("make it with \"weir mkdir -p\" (or mkdir -p)")),
+            },
+        }
+    }
+}
+
+fn stat_spot(path: Vec<u8>, follow: bool) -> Result<(Spot, Meta), Failure> {
+    let meta = stat(&path, follow)?;
+    Ok((Spot::local(path), meta))
+}
+
+fn add(
+    args: &Args,
+    from: &End,
+    name: &OsString,
+    source: &Locator,
+    place: &Destination,
+    dirs: &mut Vec<DirJob>,
+    files: &mut Vec<FileJob>,
+) -> Result<(), Failure> {
+    let (spot, meta) = match (from, source) {
+        (End::Weir(weir), Locator::Remote(target)) => weir.resolve(target.path(), !args.recursive)?,
+        (_, Locator::Local(path)) => stat_spot(path.clone().into_os_string().into_vec(), !args.recursive)?,
+        (End::Local, Locator::Remote(_)) => return Err(Failure::new("not a file of this side")),
+    };
+    let directory = meta.attrs.kind == FileKind::Directory;
+    if directory && !args.recursive {
+        return Err(Failure::usage("is a directory").next("add -r to copy it with everything in it"));
+    }
+    let own_name = own_name(name, source);
+    let (folder, name) = match (place, own_name) {
+        (Destination::As(folder, name), _) => (folder.clone(), name.clone()),
+        (Destination::Inside(folder), Some(name)) => (folder.clone(), name),
+        (Destination::Inside(folder), None) | (Destination::Root(folder), _) if directory => {
+            dirs.push(DirJob { spot, meta, into: Into::Existing(folder.clone()) });
+            return Ok(());
+        }
+        _ => return Err(Failure::usage("the top directory cannot be replaced by a file")),
+    };
+    match directory {
+        true => dirs.push(DirJob { spot, meta, into: Into::Name(folder, name) }),
+        false => files.push(FileJob { spot, meta, folder, name }),
+    }
+    Ok(())
+}
+
+/// The name that a source has of its own; none for a top directory and for `dir/.`, which means the entries of `dir`.
+fn own_name(typed: &OsString, source: &Locator) -> Option<Vec<u8>> {
+    let typed = typed.as_bytes();
+    if typed == b"." || typed.ends_with(b"/.") {
+        return None;
+    }
+    match source {
+        Locator::Remote(target) => Target::name(target).map(<[u8]>::to_vec),
+        Locator::Local(path) => path.file_name().map(|name| name.as_bytes().to_vec()),
+    }
+}

@@ -1,0 +1,351 @@
+//! Copying trees in parallel: a queue of work, plain threads that work it off, one report.
+//!
+//! Every file is written under a temporary name of its directory and renamed when it is complete and durable, so a name
+//! at the destination is always a whole file. See [`TEMPORARY`].
+
+mod body;
+mod buffers;
+pub mod end;
+pub mod job;
+mod links;
+mod local;
+mod queue;
+pub mod remote;
+pub mod report;
+
+pub use buffers::{PIECE, Pool};
+pub use local::{os, stat};
+
+use crate::failure::{Exit, Failure};
+use crate::stop::Stop;
+use body::{Body, CHUNK, Means};
+use end::{End, Spot};
+use job::{DirJob, FileJob, Folder, Into};
+use links::{Links, Turn};
+use queue::{Queue, Task};
+use report::Report;
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use types::{FileId, FileKind};
+
+/// What temporary names begin with; random hexadecimal digits follow. A copy that is killed leaves such names behind; they
+/// can be removed whenever no copy into that directory is running.
+pub const TEMPORARY: &str = ".weir-cp-";
+
+/// A new temporary name.
+pub fn temporary_name() -> Result<Vec<u8>, Failure> {
+    let mut random = [0; 8];
+    getrandom::fill(&mut random).map_err(|e| Failure::new(format!("no random number: {e}")))?;
+    Ok(format!("{TEMPORARY}{}", crate::show::hex(&random)).into_bytes())
+}
+
+/// A copy under way.
+pub struct Copy {
+    from: End,
+    to: End,
+    same_system: bool,
+    stop: Stop,
+    pool: Pool,
+    report: Report,
+    links: Links<FileJob, Spot>,
+    queue: Queue<DirJob, FileJob, Arc<Body>>,
+    jobs: usize,
+    /// Directories made at the top of the destination: met again as a source, the copy would go into itself.
+    tops: Mutex<HashSet<FileId>>,
+    /// The failure after which going on makes no sense.
+    fatal: Mutex<Option<Failure>>,
+    aborted: AtomicBool,
+}
+
+/// Where and how to copy.
+pub struct Plan {
+    /// The side to copy from.
+    pub from: End,
+    /// The side to copy to.
+    pub to: End,
+    /// Whether both sides are one file system.
+    pub same_system: bool,
+    /// Number of threads, at least 1.
+    pub jobs: usize,
+    /// Whether the user wants to stop.
+    pub stop: Stop,
+    /// Where to tell what happens.
+    pub report: Report,
+}
+
+impl Copy {
+    /// Copies directories and files; returns the exit code after everything is done, failed or stopped.
+    pub fn run(plan: Plan, dirs: Vec<DirJob>, files: Vec<FileJob>) -> Result<Exit, Failure> {
+        let copy = Copy {
+            from: plan.from,
+            to: plan.to,
+            same_system: plan.same_system,
+            stop: plan.stop,
+            pool: Pool::default(),
+            report: plan.report,
+            links: Links::default(),
+            queue: Queue::default(),
+            jobs: plan.jobs.max(1),
+            tops: Mutex::default(),
+            fatal: Mutex::default(),
+            aborted: AtomicBool::new(false),
+        };
+        copy.report.found(files.iter().map(|f| f.meta.attrs.size).sum());
+        copy.queue.push(dirs.into_iter().map(Task::Dir).chain(files.into_iter().map(Task::File)));
+        std::thread::scope(|scope| {
+            for _ in 0..copy.jobs {
+                scope.spawn(|| copy.thread());
+            }
+        });
+        let outcome = copy.report.end(copy.stop.is_set());
+        match copy.fatal.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            Some(fatal) if !copy.stop.is_set() => Err(fatal),
+            _ => outcome,
+        }
+    }
+
+    fn thread(&self) {
+        while let Some(task) = self.queue.pop() {
+            match task {
+                // A file that was begun is always brought to an end, be it by removing it.
+                Task::Help(body) => self.help(body),
+                _ if self.stopped() => {}
+                Task::Dir(job) => self.directory(job),
+                Task::File(job) => self.file(job),
+            }
+            self.queue.done();
+        }
+    }
+
+    fn stopped(&self) -> bool {
+        self.stop.is_set() || self.aborted.load(Ordering::Relaxed)
+    }
+
+    fn means(&self) -> Means<'_> {
+        Means { from: &self.from, to: &self.to, pool: &self.pool, report: &self.report, stop: &self.stop }
+    }
+
+    fn fail(&self, path: &[u8], failure: &Failure) {
+        match failure.code {
+            // The summary says so once.
+            Exit::Interrupted => {}
+            Exit::Unreachable => {
+                let mut fatal = self.fatal.lock().unwrap_or_else(PoisonError::into_inner);
+                fatal.get_or_insert_with(|| failure.clone());
+                self.aborted.store(true, Ordering::Relaxed);
+            }
+            _ => self.report.fail(path, failure),
+        }
+    }
+
+    fn directory(&self, job: DirJob) {
+        let path = job.spot.path.clone();
+        let (Into::Name(above, _) | Into::Existing(above)) = &job.into;
+        let above = above.clone();
+        match self.try_directory(job) {
+            Ok(()) => self.report.finished(&self.report.counts().directories),
+            Err(failure) => self.fail(&path, &failure),
+        }
+        self.release(above);
+    }
+
+    fn try_directory(&self, job: DirJob) -> Result<(), Failure> {
+        if self.same_system && job.spot.node.as_ref().is_some_and(|node| self.is_top(node.id)) {
+            return Err(Failure::new("a directory cannot be copied into itself"));
+        }
+        let entries = self.from.list(&job.spot)?;
+        let folder = match job.into {
+            Into::Existing(folder) => folder,
+            Into::Name(parent, name) => {
+                // Until its times are set the directory must be open to us, and to nobody who may not see it later.
+                let mode = job.meta.attrs.mode & 0o777 | 0o700;
+                let (spot, _) = self.to.mkdir(&parent.spot, &name, mode)?;
+                if let (None, Some(node)) = (&parent.parent, &spot.node) {
+                    self.tops.lock().unwrap_or_else(PoisonError::into_inner).insert(node.id);
+                }
+                // Before the files: a policy among them decides how they are laid out.
+                self.copy_xattrs(&job.spot, &spot);
+                Arc::new(Folder { spot, attrs: Some(job.meta.attrs), parent: Some(parent) })
+            }
+        };
+        let mut bytes = 0;
+        let tasks = entries.into_iter().map(|entry| match entry.meta.attrs.kind {
+            FileKind::Directory => {
+                Task::Dir(DirJob { spot: entry.spot, meta: entry.meta, into: Into::Name(folder.clone(), entry.name) })
+            }
+            kind => {
+                if kind == FileKind::Regular {
+                    bytes += entry.meta.attrs.size;
+                }
+                Task::File(FileJob { spot: entry.spot, meta: entry.meta, folder: folder.clone(), name: entry.name })
+            }
+        });
+        let tasks: Vec<_> = tasks.collect();
+        self.report.found(bytes);
+        self.queue.push(tasks);
+        self.release(folder);
+        Ok(())
+    }
+
+    fn is_top(&self, id: FileId) -> bool {
+        self.tops.lock().unwrap_or_else(PoisonError::into_inner).contains(&id)
+    }
+
+    /// Gives a reference to a directory back; the last one to do so completes it, and then its parent.
+    fn release(&self, folder: Arc<Folder>) {
+        let mut next = Some(folder);
+        while let Some(folder) = next.and_then(Arc::into_inner) {
+            if let Some(attrs) = folder.attrs.filter(|_| !self.stopped()) {
+                if let Err(failure) = self.to.apply(&folder.spot, &attrs) {
+                    self.fail(&folder.spot.path, &failure);
+                }
+            }
+            next = folder.parent;
+        }
+    }
+
+    /// Copies the xattrs; one that the destination refuses is reported, and the rest of the file still copied.
+    fn copy_xattrs(&self, from: &Spot, to: &Spot) {
+        let copied = self.from.xattrs(from).and_then(|xattrs| {
+            xattrs.iter().try_for_each(|xattr| {
+                let name = crate::show::path(&xattr.name);
+                self.to.set_xattr(to, xattr).map_err(|e| e.about(format!("xattr {name}")))
+            })
+        });
+        if let Err(failure) = copied {
+            self.fail(&from.path, &failure);
+        }
+    }
+
+    fn file(&self, job: FileJob) {
+        let (attrs, dev) = (job.meta.attrs, job.meta.dev);
+        let outcome = match attrs.kind {
+            FileKind::Symlink => self.symlink(&job).map(|()| &self.report.counts().symlinks),
+            FileKind::Regular if attrs.nlink > 1 => match self.links.turn((dev, attrs.id.0), job) {
+                Turn::Wait => return,
+                Turn::Copy(job) => return self.regular(job),
+                Turn::Link(job, to) => return self.hard_link(job, to),
+            },
+            FileKind::Regular => return self.regular(job),
+            _ => self.special(&job).map(|()| &self.report.counts().special),
+        };
+        match outcome {
+            Ok(counter) => self.report.finished(counter),
+            Err(failure) => self.fail(&job.spot.path, &failure),
+        }
+        self.release(job.folder);
+    }
+
+    /// Makes something that is complete at once: directly, or when the name is taken under a temporary name that then
+    /// replaces what was there.
+    fn make(&self, job: &FileJob, make: impl Fn(&Spot, &[u8]) -> Result<Option<Spot>, Failure>) -> Result<(), Failure> {
+        let dir = &job.folder.spot;
+        if make(dir, &job.name)?.is_some() {
+            return Ok(());
+        }
+        let temporary = temporary_name()?;
+        if make(dir, &temporary)?.is_none() {
+            return Err(Failure::new("a temporary name is taken").next("run the same command again"));
+        }
+        let renamed = self.to.rename(dir, &temporary, &job.name);
+        // Renaming one name of a file over another of the same file does nothing, as POSIX has it.
+        let removed = self.to.unlink(dir, &temporary);
+        renamed.and(removed)
+    }
+
+    fn symlink(&self, job: &FileJob) -> Result<(), Failure> {
+        let target = self.from.readlink(&job.spot)?;
+        self.make(job, |dir, name| {
+            let made = self.to.symlink(dir, name, &target)?;
+            made.map(|spot| self.to.apply(&spot, &job.meta.attrs).map(|()| spot)).transpose()
+        })
+    }
+
+    fn special(&self, job: &FileJob) -> Result<(), Failure> {
+        self.make(job, |dir, name| {
+            let made = self.to.mknod(dir, name, &job.meta.attrs)?;
+            made.map(|spot| self.to.apply(&spot, &job.meta.attrs).map(|()| spot)).transpose()
+        })
+    }
+
+    fn hard_link(&self, job: FileJob, to: Spot) {
+        self.report.moved(0, job.meta.attrs.size);
+        match self.make(&job, |dir, name| self.to.link(&to, dir, name)) {
+            Ok(()) => self.report.finished(&self.report.counts().hard_links),
+            Err(failure) => self.fail(&job.spot.path, &failure),
+        }
+        self.release(job.folder);
+    }
+
+    fn regular(&self, job: FileJob) {
+        let hands = usize::try_from(job.meta.attrs.size.div_ceil(CHUNK)).unwrap_or(self.jobs).clamp(1, self.jobs);
+        match self.begin(&job) {
+            Err(failure) => self.settle(job, Err(failure)),
+            Ok((source, sink, spot, temporary)) => {
+                let body = Arc::new(Body::new(job, source, sink, spot, temporary));
+                self.queue.push((1..hands).map(|_| Task::Help(body.clone())));
+                self.help(body);
+            }
+        }
+    }
+
+    fn begin(&self, job: &FileJob) -> Result<(end::Open, end::Open, Spot, Vec<u8>), Failure> {
+        let source = self.from.open(&job.spot)?;
+        let temporary = temporary_name()?;
+        let (sink, spot) = self.to.create(&job.folder.spot, &temporary)?;
+        Ok((source, sink, spot, temporary))
+    }
+
+    fn help(&self, body: Arc<Body>) {
+        body.work(&self.means());
+        // The last thread to let go of it owns it, and finishes it.
+        if let Some(body) = Arc::into_inner(body) {
+            self.complete(body);
+        }
+    }
+
+    fn complete(&self, body: Body) {
+        let failure = body.failure();
+        let Body { job, source, sink, spot, temporary, .. } = body;
+        drop(source);
+        let dir = &job.folder.spot;
+        let outcome = match failure {
+            Some(failure) => Err(failure),
+            None => self.stop.check().and_then(|()| {
+                self.copy_xattrs(&job.spot, &spot);
+                self.to.finish(sink, &job.meta.attrs, dir, &temporary, &job.name)
+            }),
+        };
+        if outcome.is_err() {
+            if let Err(left) = self.to.unlink(dir, &temporary) {
+                tracing::warn!(
+                    "{} is left in {}: {}",
+                    crate::show::path(&temporary),
+                    crate::show::path(&dir.path),
+                    left.what
+                );
+            }
+        }
+        self.settle(job, outcome.map(|()| spot));
+    }
+
+    /// A file is there or has failed: says so, and lets the other names of it go on.
+    fn settle(&self, job: FileJob, outcome: Result<Spot, Failure>) {
+        let id = (job.meta.dev, job.meta.attrs.id.0);
+        let linked = job.meta.attrs.nlink > 1;
+        let waiting = match outcome {
+            Ok(spot) => {
+                self.report.finished(&self.report.counts().files);
+                let path = crate::locator::join(&job.folder.spot.path, &job.name);
+                if linked { self.links.done(id, Spot { path, ..spot }) } else { Vec::new() }
+            }
+            Err(failure) => {
+                self.fail(&job.spot.path, &failure);
+                if linked { self.links.failed(id) } else { Vec::new() }
+            }
+        };
+        self.queue.push(waiting.into_iter().map(Task::File));
+        self.release(job.folder);
+    }
+}

@@ -1,0 +1,174 @@
+//! The bytes of one file on their way, shared by as many threads as help with it.
+
+use super::buffers::{PIECE, Pool};
+use super::end::{End, Open, Spot};
+use super::job::FileJob;
+use super::local;
+use super::remote::Weir;
+use super::report::Report;
+use crate::failure::Failure;
+use crate::stop::Stop;
+use client::Segment;
+use std::os::unix::fs::FileExt;
+use std::sync::{Mutex, PoisonError};
+use types::ByteRange;
+
+/// Bytes that one thread takes at a time; a multiple of every usual stripe unit.
+pub const CHUNK: u64 = 16 << 20;
+/// Bytes asked of Weir in one call: enough pieces to keep several iods busy.
+const READ: usize = 4 * PIECE;
+/// Files of a Weir file system below this size are read without asking where their holes are: each read tells.
+const PROBE_HOLES_FROM: u64 = 64 << 20;
+
+/// A file being copied into its temporary name.
+pub struct Body {
+    /// What is copied where.
+    pub job: FileJob,
+    /// Where the bytes come from.
+    pub source: Open,
+    /// The new file.
+    pub sink: Open,
+    /// The new file's spot.
+    pub spot: Spot,
+    /// Its temporary name.
+    pub temporary: Vec<u8>,
+    cursor: Mutex<u64>,
+    failure: Mutex<Option<Failure>>,
+}
+
+/// What moving bytes needs besides the two files.
+pub struct Means<'a> {
+    /// The side the bytes come from.
+    pub from: &'a End,
+    /// The side they go to.
+    pub to: &'a End,
+    /// Buffers for local reads.
+    pub pool: &'a Pool,
+    /// Where progress is told.
+    pub report: &'a Report,
+    /// Whether to stop.
+    pub stop: &'a Stop,
+}
+
+impl Body {
+    /// A file of which nothing is copied yet.
+    pub fn new(job: FileJob, source: Open, sink: Open, spot: Spot, temporary: Vec<u8>) -> Self {
+        let (cursor, failure) = (Mutex::new(0), Mutex::new(None));
+        Body { job, source, sink, spot, temporary, cursor, failure }
+    }
+
+    /// Moves chunks until none is left or something failed.
+    pub fn work(&self, means: &Means) {
+        if let Err(failure) = self.move_chunks(means) {
+            let mut first = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
+            first.get_or_insert(failure);
+            // The others find nothing left to do.
+            *self.cursor.lock().unwrap_or_else(PoisonError::into_inner) = self.size();
+        }
+    }
+
+    /// What went wrong, if anything.
+    pub fn failure(&self) -> Option<Failure> {
+        self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn size(&self) -> u64 {
+        self.job.meta.attrs.size
+    }
+
+    fn move_chunks(&self, means: &Means) -> Result<(), Failure> {
+        while let Some(chunk) = self.next_chunk(means)? {
+            match (&self.source, &self.sink, means.from, means.to) {
+                (Open::Local(source), Open::Weir(sink), _, End::Weir(weir)) => {
+                    self.local_to_weir(means, source, sink, weir, chunk)?;
+                }
+                (Open::Weir(source), sink, End::Weir(weir), to) => {
+                    self.from_weir(means, source, weir, sink, to, chunk)?
+                }
+                _ => return Err(Failure::new("both sides are local")),
+            }
+        }
+        Ok(())
+    }
+
+    fn next_chunk(&self, means: &Means) -> Result<Option<ByteRange>, Failure> {
+        let mut cursor = self.cursor.lock().unwrap_or_else(PoisonError::into_inner);
+        let probe = matches!(self.source, Open::Local(_)) || self.size() >= PROBE_HOLES_FROM;
+        let data = match probe {
+            true => means.from.next_data(&self.source, *cursor, self.size())?,
+            false => ByteRange::new(*cursor, self.size() - *cursor).filter(|rest| !rest.is_empty()),
+        };
+        let start = data.map_or(self.size(), |data| data.offset);
+        means.report.moved(0, start - *cursor);
+        *cursor = start;
+        let Some(data) = data else { return Ok(None) };
+        // Chunks end at multiples of their size, so that threads do not share stripe units.
+        let end = data.end().min((start / CHUNK + 1) * CHUNK);
+        *cursor = end;
+        Ok(ByteRange::new(start, end - start))
+    }
+
+    fn local_to_weir(
+        &self,
+        means: &Means,
+        source: &std::fs::File,
+        sink: &client::File,
+        weir: &Weir,
+        chunk: ByteRange,
+    ) -> Result<(), Failure> {
+        let piece = PIECE as u64;
+        let mut at = chunk.offset;
+        while at < chunk.end() {
+            means.stop.check()?;
+            let len = chunk.end().min((at / piece + 1) * piece) - at;
+            let mut buffer = means.pool.take();
+            let got = local::read(source, at, len as usize, &mut buffer)?;
+            if (got as u64) < len {
+                return Err(shrank());
+            }
+            weir.wait(sink.write_at(at, buffer.filled(got)))?;
+            means.report.moved(len, 0);
+            at += len;
+        }
+        Ok(())
+    }
+
+    fn from_weir(
+        &self,
+        means: &Means,
+        source: &client::File,
+        weir: &Weir,
+        sink: &Open,
+        to: &End,
+        chunk: ByteRange,
+    ) -> Result<(), Failure> {
+        let mut at = chunk.offset;
+        while at < chunk.end() {
+            means.stop.check()?;
+            let len = (chunk.end() - at).min(READ as u64) as usize;
+            let found = weir.wait(source.read_at(at, len))?;
+            if found.len() < len as u64 {
+                return Err(shrank());
+            }
+            for segment in found.segments {
+                let here = at;
+                at += segment.len();
+                let Segment::Data(data) = segment else {
+                    means.report.moved(0, at - here);
+                    continue;
+                };
+                match (sink, to) {
+                    (Open::Local(file), _) => file.write_all_at(&data, here)?,
+                    (Open::Weir(file), End::Weir(weir)) => weir.wait(file.write_at(here, data))?,
+                    (Open::Weir(_), End::Local) => return Err(Failure::new("not a file of this side")),
+                }
+                means.report.moved(at - here, 0);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn shrank() -> Failure {
+    Failure::new("the file became shorter while it was copied").next("copy it again when nobody writes it")
+}

@@ -1,0 +1,79 @@
+//! Page-aligned buffers of one piece each, used again and again instead of allocated per read.
+
+use bytes::Bytes;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Bytes of one buffer, and the most that one read or write of a local file moves.
+pub const PIECE: usize = types::limits::PAYLOAD_MAX;
+const PAGE: usize = 4096;
+
+/// Where free buffers wait.
+#[derive(Clone, Default)]
+pub struct Pool(Arc<Mutex<Vec<Box<[u8]>>>>);
+
+/// One buffer, owned; goes back to its pool when the last [`Bytes`] made of it is gone.
+pub struct Buffer {
+    /// A page longer than a piece, so that an aligned piece lies in it wherever it was allocated.
+    memory: Box<[u8]>,
+    start: usize,
+    len: usize,
+    pool: Pool,
+}
+
+impl Pool {
+    /// A buffer of [`PIECE`] bytes with whatever it held before.
+    pub fn take(&self) -> Buffer {
+        let free = self.0.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let memory = free.unwrap_or_else(|| vec![0; PIECE + PAGE].into_boxed_slice());
+        let start = memory.as_ptr().align_offset(PAGE).min(PAGE);
+        Buffer { memory, start, len: PIECE, pool: self.clone() }
+    }
+}
+
+impl Buffer {
+    /// The whole piece, to be filled.
+    pub fn space(&mut self) -> &mut [u8] {
+        &mut self.memory[self.start..self.start + PIECE]
+    }
+
+    /// The first `len` bytes as shared bytes, without a copy; `len` is at most [`PIECE`].
+    pub fn filled(mut self, len: usize) -> Bytes {
+        self.len = len.min(PIECE);
+        Bytes::from_owner(self)
+    }
+}
+
+impl AsRef<[u8]> for Buffer {
+    fn as_ref(&self) -> &[u8] {
+        &self.memory[self.start..self.start + self.len]
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        let memory = std::mem::take(&mut self.memory);
+        self.pool.0.lock().unwrap_or_else(PoisonError::into_inner).push(memory);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_are_aligned_and_come_back() {
+        let pool = Pool::default();
+        let mut buffer = pool.take();
+        buffer.space()[..3].copy_from_slice(b"abc");
+        assert_eq!(buffer.space().as_ptr().align_offset(PAGE), 0);
+        let address = buffer.space().as_ptr();
+        let bytes = buffer.filled(3);
+        let clone = bytes.clone();
+        drop(bytes);
+        assert_eq!(&clone[..], b"abc");
+        assert!(pool.0.lock().unwrap().is_empty());
+        drop(clone);
+        assert_eq!(pool.0.lock().unwrap().len(), 1);
+        assert_eq!(pool.take().space().as_ptr(), address);
+    }
+}

@@ -1,0 +1,206 @@
+//! One side of a copy: a directory tree of this machine or of a Weir file system, with the same operations.
+
+use super::local;
+use super::remote::Weir;
+use crate::failure::Failure;
+use crate::locator::join;
+use client::Node;
+use types::{Attrs, ByteRange};
+
+/// A side.
+pub enum End {
+    /// This machine.
+    Local,
+    /// A Weir file system.
+    Weir(Weir),
+}
+
+/// A file or directory of a side.
+#[derive(Clone)]
+pub struct Spot {
+    /// Its path, for people and for local calls.
+    pub path: Vec<u8>,
+    /// What it is, in a Weir file system.
+    pub node: Option<Node>,
+}
+
+/// What is known of a file.
+#[derive(Clone, Copy, Debug)]
+pub struct Meta {
+    /// Tells file systems of one machine apart; 0 in Weir.
+    pub dev: u64,
+    /// Its attributes.
+    pub attrs: Attrs,
+}
+
+/// A name in a directory.
+pub struct Entry {
+    /// The name.
+    pub name: Vec<u8>,
+    /// What it names.
+    pub spot: Spot,
+    /// Its attributes.
+    pub meta: Meta,
+}
+
+/// An extended attribute; the name includes `user.`.
+pub struct Xattr {
+    /// Its name.
+    pub name: Vec<u8>,
+    /// Its value.
+    pub value: Vec<u8>,
+}
+
+/// An open file of a side.
+pub enum Open {
+    /// Of this machine.
+    Local(std::fs::File),
+    /// Of a Weir file system.
+    Weir(client::File),
+}
+
+impl Spot {
+    /// A file of this machine.
+    pub fn local(path: Vec<u8>) -> Self {
+        Spot { path, node: None }
+    }
+
+    /// The node of a file that lies in Weir.
+    pub fn node(&self) -> Result<&Node, Failure> {
+        self.node.as_ref().ok_or_else(|| Failure::new("not a file of this file system"))
+    }
+}
+
+impl End {
+    /// The names of a directory.
+    pub fn list(&self, dir: &Spot) -> Result<Vec<Entry>, Failure> {
+        match self {
+            End::Local => local::list(&dir.path),
+            End::Weir(weir) => weir.list(dir),
+        }
+    }
+
+    /// Makes the directory `name` in `dir`; the flag is `false` when it was there already.
+    pub fn mkdir(&self, dir: &Spot, name: &[u8], mode: u32) -> Result<(Spot, bool), Failure> {
+        match self {
+            End::Local => {
+                let path = join(&dir.path, name);
+                let made = local::mkdir(&path, mode)?;
+                Ok((Spot::local(path), made))
+            }
+            End::Weir(weir) => weir.mkdir(dir, name, mode),
+        }
+    }
+
+    /// The target of a symlink.
+    pub fn readlink(&self, link: &Spot) -> Result<Vec<u8>, Failure> {
+        match self {
+            End::Local => local::readlink(&link.path),
+            End::Weir(weir) => weir.readlink(link),
+        }
+    }
+
+    /// Makes a symlink; `None` when the name is taken.
+    pub fn symlink(&self, dir: &Spot, name: &[u8], target: &[u8]) -> Result<Option<Spot>, Failure> {
+        match self {
+            End::Local => local::unless_taken(join(&dir.path, name), |path| local::symlink(target, path)),
+            End::Weir(weir) => weir.symlink(dir, name, target),
+        }
+    }
+
+    /// Makes a fifo, socket or device node; `None` when the name is taken.
+    pub fn mknod(&self, dir: &Spot, name: &[u8], attrs: &Attrs) -> Result<Option<Spot>, Failure> {
+        match self {
+            End::Local => local::unless_taken(join(&dir.path, name), |path| local::mknod(path, attrs)),
+            End::Weir(weir) => weir.mknod(dir, name, attrs),
+        }
+    }
+
+    /// Makes a hard link; `None` when the name is taken.
+    pub fn link(&self, file: &Spot, dir: &Spot, name: &[u8]) -> Result<Option<Spot>, Failure> {
+        match self {
+            End::Local => local::unless_taken(join(&dir.path, name), |path| local::link(&file.path, path)),
+            End::Weir(weir) => weir.link(file, dir, name),
+        }
+    }
+
+    /// Renames inside one directory, replacing what was there.
+    pub fn rename(&self, dir: &Spot, from: &[u8], to: &[u8]) -> Result<(), Failure> {
+        match self {
+            End::Local => local::rename(&join(&dir.path, from), &join(&dir.path, to)),
+            End::Weir(weir) => weir.rename(dir, from, to),
+        }
+    }
+
+    /// Removes a name; one that is not there is no failure.
+    pub fn unlink(&self, dir: &Spot, name: &[u8]) -> Result<(), Failure> {
+        match self {
+            End::Local => local::unlink(&join(&dir.path, name)),
+            End::Weir(weir) => weir.unlink(dir, name),
+        }
+    }
+
+    /// Gives a directory, symlink or node its mode, times and, for root, its owner.
+    pub fn apply(&self, spot: &Spot, attrs: &Attrs) -> Result<(), Failure> {
+        match self {
+            End::Local => local::apply(&spot.path, attrs),
+            End::Weir(weir) => weir.apply(spot, attrs),
+        }
+    }
+
+    /// All `user.` xattrs of a file or directory.
+    pub fn xattrs(&self, spot: &Spot) -> Result<Vec<Xattr>, Failure> {
+        match self {
+            End::Local => local::xattrs(&spot.path),
+            End::Weir(weir) => weir.xattrs(spot),
+        }
+    }
+
+    /// Sets one xattr.
+    pub fn set_xattr(&self, spot: &Spot, xattr: &Xattr) -> Result<(), Failure> {
+        match self {
+            End::Local => local::set_xattr(&spot.path, xattr),
+            End::Weir(weir) => weir.set_xattr(spot, xattr),
+        }
+    }
+
+    /// Opens a file for reading.
+    pub fn open(&self, spot: &Spot) -> Result<Open, Failure> {
+        match self {
+            End::Local => local::open(&spot.path).map(Open::Local),
+            End::Weir(weir) => weir.open(spot).map(Open::Weir),
+        }
+    }
+
+    /// Makes the new file `name` in `dir`, for now accessible to its owner only.
+    pub fn create(&self, dir: &Spot, name: &[u8]) -> Result<(Open, Spot), Failure> {
+        match self {
+            End::Local => {
+                let path = join(&dir.path, name);
+                Ok((Open::Local(local::create(&path)?), Spot::local(path)))
+            }
+            End::Weir(weir) => weir.create(dir, name).map(|(file, spot)| (Open::Weir(file), spot)),
+        }
+    }
+
+    /// The next range of data in an open file at or after `from` and below `size`.
+    pub fn next_data(&self, file: &Open, from: u64, size: u64) -> Result<Option<ByteRange>, Failure> {
+        match (self, file) {
+            (_, Open::Local(file)) => local::next_data(file, from, size),
+            (End::Weir(weir), Open::Weir(file)) => weir.next_data(file, from, size),
+            (End::Local, Open::Weir(_)) => Err(Failure::new("not a file of this side")),
+        }
+    }
+
+    /// Gives a complete file its length, attributes and, atomically, its final name instead of `temporary`.
+    pub fn finish(&self, file: Open, attrs: &Attrs, dir: &Spot, temporary: &[u8], name: &[u8]) -> Result<(), Failure> {
+        match (self, file) {
+            (_, Open::Local(file)) => {
+                local::finish(&file, attrs)?;
+                local::rename(&join(&dir.path, temporary), &join(&dir.path, name))
+            }
+            (End::Weir(weir), Open::Weir(file)) => weir.finish(file, attrs, dir, name),
+            (End::Local, Open::Weir(_)) => Err(Failure::new("not a file of this side")),
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! Which source file already has a name at the destination, so that further names become hard links.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
+/// Device and inode number of a source file with more than one name.
+pub type Identity = (u64, u64);
+
+/// The table of one copy; `W` is a name that waits for the file's bytes to arrive, `T` a file at the destination.
+pub struct Links<W, T>(Mutex<HashMap<Identity, State<W, T>>>);
+
+enum State<W, T> {
+    /// Somebody copies the bytes; these names wait.
+    Copying(Vec<W>),
+    /// The bytes are here.
+    Done(T),
+}
+
+/// What to do with a name of a file that has several.
+#[derive(PartialEq, Eq, Debug)]
+pub enum Turn<W, T> {
+    /// The first to come: copy the bytes, then say [`Links::done`] or [`Links::failed`].
+    Copy(W),
+    /// Make a hard link to this file of the destination.
+    Link(W, T),
+    /// Nothing now: the name is handed back when the bytes are there.
+    Wait,
+}
+
+impl<W, T> Default for Links<W, T> {
+    fn default() -> Self {
+        Links(Mutex::default())
+    }
+}
+
+impl<W, T: Clone> Links<W, T> {
+    /// Decides over the name `who` of the file `id`.
+    pub fn turn(&self, id: Identity, who: W) -> Turn<W, T> {
+        let mut table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match table.get_mut(&id) {
+            None => {
+                table.insert(id, State::Copying(Vec::new()));
+                Turn::Copy(who)
+            }
+            Some(State::Copying(waiting)) => {
+                waiting.push(who);
+                Turn::Wait
+            }
+            Some(State::Done(path)) => Turn::Link(who, path.clone()),
+        }
+    }
+
+    /// The bytes stand at `path`; returns the names that waited, each now a link to make.
+    pub fn done(&self, id: Identity, path: T) -> Vec<W> {
+        match self.put(id, Some(State::Done(path))) {
+            Some(State::Copying(waiting)) => waiting,
+            _ => Vec::new(),
+        }
+    }
+
+    /// The bytes did not arrive; returns the names that waited: the first of them tries again.
+    pub fn failed(&self, id: Identity) -> Vec<W> {
+        match self.put(id, None) {
+            Some(State::Copying(waiting)) => waiting,
+            _ => Vec::new(),
+        }
+    }
+
+    fn put(&self, id: Identity, state: Option<State<W, T>>) -> Option<State<W, T>> {
+        let mut table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match state {
+            Some(state) => table.insert(id, state),
+            None => table.remove(&id),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_copies_others_wait_then_link() {
+        let links = Links::default();
+        assert_eq!(links.turn((1, 2), "a"), Turn::Copy("a"));
+        assert_eq!(links.turn((1, 2), "b"), Turn::Wait);
+        assert_eq!(links.turn((1, 3), "c"), Turn::Copy("c"));
+        assert_eq!(links.done((1, 2), "/a"), vec!["b"]);
+        assert_eq!(links.turn((1, 2), "b"), Turn::Link("b", "/a"));
+    }
+
+    #[test]
+    fn a_waiter_takes_over_after_a_failure() {
+        let links: Links<&str, &str> = Links::default();
+        assert_eq!(links.turn((1, 2), "a"), Turn::Copy("a"));
+        assert_eq!(links.turn((1, 2), "b"), Turn::Wait);
+        assert_eq!(links.failed((1, 2)), vec!["b"]);
+        assert_eq!(links.turn((1, 2), "b"), Turn::Copy("b"));
+    }
+}

@@ -1,0 +1,138 @@
+//! The work still to be done, shared by the threads of one copy.
+
+use std::collections::VecDeque;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+/// Files waiting above which no further directory is read: bounds memory on any tree.
+const FILES_WAITING_MAX: usize = 1 << 16;
+
+/// A queue that knows when everything ever put in it has been worked off.
+///
+/// Helpers come first (a started file ends soon), then directories (totals are known early), then files.
+pub struct Queue<D, F, H> {
+    inner: Mutex<Inner<D, F, H>>,
+    change: Condvar,
+}
+
+struct Inner<D, F, H> {
+    dirs: Vec<D>,
+    files: VecDeque<F>,
+    helpers: VecDeque<H>,
+    /// Tasks put in and not yet done, those being worked on included.
+    open: usize,
+}
+
+/// One task.
+#[derive(PartialEq, Eq, Debug)]
+pub enum Task<D, F, H> {
+    /// A directory to read.
+    Dir(D),
+    /// A file to copy.
+    File(F),
+    /// A hand for a large file.
+    Help(H),
+}
+
+impl<D, F, H> Default for Queue<D, F, H> {
+    fn default() -> Self {
+        let inner = Inner { dirs: Vec::new(), files: VecDeque::new(), helpers: VecDeque::new(), open: 0 };
+        Queue { inner: Mutex::new(inner), change: Condvar::new() }
+    }
+}
+
+impl<D, F, H> Queue<D, F, H> {
+    fn lock(&self) -> MutexGuard<'_, Inner<D, F, H>> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds tasks.
+    pub fn push(&self, tasks: impl IntoIterator<Item = Task<D, F, H>>) {
+        let mut inner = self.lock();
+        for task in tasks {
+            inner.open += 1;
+            match task {
+                Task::Dir(d) => inner.dirs.push(d),
+                Task::File(f) => inner.files.push_back(f),
+                Task::Help(h) => inner.helpers.push_back(h),
+            }
+        }
+        self.change.notify_all();
+    }
+
+    /// Takes the next task, waiting for one; `None` when all work is done. Each task taken ends with [`Queue::done`].
+    pub fn pop(&self) -> Option<Task<D, F, H>> {
+        let mut inner = self.lock();
+        loop {
+            if let Some(task) = inner.next() {
+                return Some(task);
+            }
+            if inner.open == 0 {
+                return None;
+            }
+            inner = self.change.wait(inner).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// One task taken is finished, and everything it led to has been pushed.
+    pub fn done(&self) {
+        let mut inner = self.lock();
+        inner.open -= 1;
+        if inner.open == 0 {
+            self.change.notify_all();
+        }
+    }
+}
+
+impl<D, F, H> Inner<D, F, H> {
+    fn next(&mut self) -> Option<Task<D, F, H>> {
+        if let Some(helper) = self.helpers.pop_front() {
+            return Some(Task::Help(helper));
+        }
+        if self.files.len() < FILES_WAITING_MAX {
+            if let Some(dir) = self.dirs.pop() {
+                return Some(Task::Dir(dir));
+            }
+        }
+        self.files.pop_front().map(Task::File)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn helpers_then_directories_then_files_then_the_end() {
+        let queue: Queue<u8, u8, u8> = Queue::default();
+        queue.push([Task::File(1), Task::Dir(2), Task::Help(3)]);
+        assert_eq!(queue.pop(), Some(Task::Help(3)));
+        assert_eq!(queue.pop(), Some(Task::Dir(2)));
+        assert_eq!(queue.pop(), Some(Task::File(1)));
+        for _ in 0..3 {
+            queue.done();
+        }
+        assert_eq!(queue.pop(), None);
+    }
+
+    #[test]
+    fn threads_wait_for_what_a_task_leads_to() {
+        let queue: Queue<u32, u32, u32> = Queue::default();
+        queue.push([Task::Dir(6)]);
+        let count = std::sync::atomic::AtomicU32::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    while let Some(task) = queue.pop() {
+                        match task {
+                            Task::Dir(0) => queue.push([Task::File(0)]),
+                            Task::Dir(n) => queue.push([Task::Dir(n - 1), Task::Dir(n - 1)]),
+                            _ => drop(count.fetch_add(1, std::sync::atomic::Ordering::Relaxed)),
+                        }
+                        queue.done();
+                    }
+                });
+            }
+        });
+        assert_eq!(count.into_inner(), 64);
+    }
+}

@@ -1,0 +1,209 @@
+//! The side of a copy that is a Weir file system.
+//!
+//! The threads of a copy are plain threads: each waits here for its own request. After the user asked to stop, requests under way
+//! get a little longer to end, so that nothing is left half made without need.
+
+use super::end::{Entry, Meta, Spot, Xattr};
+use crate::failure::Failure;
+use crate::locator::join;
+use crate::stop::Stop;
+use client::{CreateOptions, File, Mount, OpenFlags};
+use std::time::Duration;
+use tokio::runtime::Handle;
+use types::{Attrs, ByteRange, FileKind, SetAttrs, SetTime, Status};
+
+/// How long requests under way go on after the user asked to stop.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// A mounted file system for use from plain threads.
+#[derive(Clone)]
+pub struct Weir {
+    mount: Mount,
+    runtime: Handle,
+    stop: Stop,
+}
+
+impl Weir {
+    /// Requests run in `runtime`.
+    pub fn new(mount: Mount, runtime: Handle, stop: Stop) -> Self {
+        Weir { mount, runtime, stop }
+    }
+
+    /// The mount itself.
+    pub fn mount(&self) -> &Mount {
+        &self.mount
+    }
+
+    /// Waits for one request.
+    pub fn wait<T>(&self, request: impl Future<Output = client::Result<T>>) -> Result<T, Failure> {
+        self.runtime.block_on(async {
+            tokio::select! {
+                biased;
+                answer = request => Ok(answer?),
+                () = async { self.stop.wait().await; tokio::time::sleep(GRACE).await } => Err(Failure::interrupted()),
+            }
+        })
+    }
+
+    /// What a path leads to.
+    pub fn resolve(&self, path: &[Vec<u8>], follow: bool) -> Result<(Spot, Meta), Failure> {
+        let (node, attrs) = self.wait(self.mount.resolve(path, follow))?;
+        let mut shown = vec![b'/'];
+        shown.extend(path.join(&b'/'));
+        Ok((Spot { path: shown, node: Some(node) }, Meta { dev: 0, attrs }))
+    }
+
+    /// The names of a directory.
+    pub fn list(&self, dir: &Spot) -> Result<Vec<Entry>, Failure> {
+        let mut pages = self.mount.readdir(dir.node()?);
+        let mut entries = Vec::new();
+        while let Some(page) = self.wait(pages.next_page())? {
+            self.stop.check()?;
+            entries.extend(page.into_iter().map(|entry| Entry {
+                spot: Spot { path: join(&dir.path, &entry.name), node: Some(entry.node) },
+                name: entry.name.to_vec(),
+                meta: Meta { dev: 0, attrs: entry.attrs },
+            }));
+        }
+        Ok(entries)
+    }
+
+    /// Makes a directory, or finds it.
+    pub fn mkdir(&self, dir: &Spot, name: &[u8], mode: u32) -> Result<(Spot, bool), Failure> {
+        let made = self.unless_taken(self.mount.mkdir(dir.node()?, name, mode))?;
+        let path = join(&dir.path, name);
+        if let Some((node, _)) = made {
+            return Ok((Spot { path, node: Some(node) }, true));
+        }
+        let (node, attrs) = self.wait(self.mount.lookup(dir.node()?, name))?;
+        match attrs.kind {
+            FileKind::Directory => Ok((Spot { path, node: Some(node) }, false)),
+            _ => Err(Failure::new("something that is no directory is in the way")),
+        }
+    }
+
+    /// The target of a symlink.
+    pub fn readlink(&self, link: &Spot) -> Result<Vec<u8>, Failure> {
+        Ok(self.wait(self.mount.readlink(link.node()?))?.to_vec())
+    }
+
+    /// Makes a symlink; `None` when the name is taken.
+    pub fn symlink(&self, dir: &Spot, name: &[u8], target: &[u8]) -> Result<Option<Spot>, Failure> {
+        let made = self.unless_taken(self.mount.symlink(dir.node()?, name, target))?;
+        Ok(made.map(|(node, _)| Spot { path: join(&dir.path, name), node: Some(node) }))
+    }
+
+    /// Makes a fifo, socket or device node; `None` when the name is taken.
+    pub fn mknod(&self, dir: &Spot, name: &[u8], attrs: &Attrs) -> Result<Option<Spot>, Failure> {
+        let made = self.unless_taken(self.mount.mknod(dir.node()?, name, attrs.kind, 0o600, attrs.rdev))?;
+        Ok(made.map(|(node, _)| Spot { path: join(&dir.path, name), node: Some(node) }))
+    }
+
+    /// Makes a hard link; `None` when the name is taken.
+    pub fn link(&self, file: &Spot, dir: &Spot, name: &[u8]) -> Result<Option<Spot>, Failure> {
+        let made = self.unless_taken(self.mount.link(file.node()?, dir.node()?, name))?;
+        Ok(made.map(|_| Spot { path: join(&dir.path, name), node: file.node.clone() }))
+    }
+
+    fn unless_taken<T>(&self, request: impl Future<Output = client::Result<T>>) -> Result<Option<T>, Failure> {
+        self.wait(async {
+            match request.await {
+                Err(e) if e.is(Status::Exist) => Ok(None),
+                other => other.map(Some),
+            }
+        })
+    }
+
+    /// Renames inside one directory, replacing what was there.
+    pub fn rename(&self, dir: &Spot, from: &[u8], to: &[u8]) -> Result<(), Failure> {
+        let dir = dir.node()?;
+        self.wait(self.mount.rename(dir, from, dir, to))
+    }
+
+    /// Removes a name; one that is not there is no failure.
+    pub fn unlink(&self, dir: &Spot, name: &[u8]) -> Result<(), Failure> {
+        let dir = dir.node()?;
+        self.wait(async {
+            match self.mount.remove(dir, name).await {
+                Err(e) if e.is(Status::NoEnt) => Ok(()),
+                other => other,
+            }
+        })
+    }
+
+    /// Gives a directory, symlink or node its attributes.
+    pub fn apply(&self, spot: &Spot, attrs: &Attrs) -> Result<(), Failure> {
+        let changes = kept(attrs);
+        self.wait(self.mount.setattr(spot.node()?, &changes)).map(drop)
+    }
+
+    /// All xattrs of a file or directory, with the `user.` that the protocol leaves out.
+    pub fn xattrs(&self, spot: &Spot) -> Result<Vec<Xattr>, Failure> {
+        let node = spot.node()?;
+        self.wait(async {
+            let mut found = Vec::new();
+            for name in self.mount.listxattr(node).await? {
+                match self.mount.getxattr(node, &name).await {
+                    Ok(value) => found.push(Xattr { name: [b"user.", &name[..]].concat(), value: value.to_vec() }),
+                    Err(e) if e.is(Status::NoXattr) => {}
+                    Err(e) => return Err(e),
+                }
+            }
+            Ok(found)
+        })
+    }
+
+    /// Sets one xattr.
+    pub fn set_xattr(&self, spot: &Spot, xattr: &Xattr) -> Result<(), Failure> {
+        let name = xattr.name.strip_prefix(b"user.").unwrap_or(&xattr.name);
+        self.wait(self.mount.setxattr(spot.node()?, name, &xattr.value))
+    }
+
+    /// Opens a file for reading.
+    pub fn open(&self, spot: &Spot) -> Result<File, Failure> {
+        self.wait(self.mount.open(spot.node()?, OpenFlags::READ))
+    }
+
+    /// Makes a new file that only its owner can open.
+    pub fn create(&self, dir: &Spot, name: &[u8]) -> Result<(File, Spot), Failure> {
+        let options = CreateOptions { mode: 0o600, exclusive: true, ..CreateOptions::default() };
+        let file = self.wait(self.mount.create(dir.node()?, name, options))?;
+        let spot = Spot { path: join(&dir.path, name), node: Some(file.node()) };
+        Ok((file, spot))
+    }
+
+    /// The next range of data at or after `from` and below `size`.
+    pub fn next_data(&self, file: &File, from: u64, size: u64) -> Result<Option<ByteRange>, Failure> {
+        if from >= size {
+            return Ok(None);
+        }
+        let found = self.wait(file.next_data(from))?;
+        Ok(found.filter(|data| data.offset < size).map(|data| {
+            let offset = data.offset.max(from);
+            ByteRange { offset, len: data.end().min(size) - offset }
+        }))
+    }
+
+    /// Makes a complete file durable, gives it its attributes and its final name.
+    pub fn finish(&self, file: File, attrs: &Attrs, dir: &Spot, name: &[u8]) -> Result<(), Failure> {
+        let changes = SetAttrs { size: Some(attrs.size), ..kept(attrs) };
+        let dir = dir.node()?;
+        self.wait(file.finish(changes, Some((dir, name)))).map(drop)
+    }
+}
+
+/// What a copy keeps: times always, the mode save for links, the owner for root.
+fn kept(attrs: &Attrs) -> SetAttrs {
+    let own = rustix::process::geteuid();
+    let link = attrs.kind == FileKind::Symlink;
+    // Who is not root does not keep the owner, and a file that changes hands must not stay setuid.
+    let mode = if own.is_root() || own.as_raw() == attrs.uid { attrs.mode } else { attrs.mode & 0o1777 };
+    SetAttrs {
+        mode: (!link).then_some(mode),
+        uid: own.is_root().then_some(attrs.uid),
+        gid: own.is_root().then_some(attrs.gid),
+        size: None,
+        atime: Some(SetTime::To(attrs.atime)),
+        mtime: Some(SetTime::To(attrs.mtime)),
+    }
+}

@@ -1,0 +1,213 @@
+//! What a copy has done so far: counters, the progress bar, errors per file, and the summary.
+
+use crate::failure::{Exit, Failure};
+use crate::show;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde::Serialize;
+use std::io::IsTerminal;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Errors kept for the JSON summary; all are printed, and all are counted.
+const ERRORS_KEPT: usize = 1000;
+
+/// How to talk while copying.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Talk {
+    /// A progress bar on a terminal, and one line at the end.
+    Normal,
+    /// Errors only.
+    Quiet,
+    /// Errors, and one JSON object on standard output at the end.
+    Json,
+}
+
+/// Counters and voice of one copy.
+pub struct Report {
+    command: &'static str,
+    talk: Talk,
+    start: Instant,
+    bar: ProgressBar,
+    counts: Counts,
+    errors: Mutex<Vec<JsonError>>,
+}
+
+/// How much was done.
+#[derive(Default)]
+pub struct Counts {
+    /// Regular files whose bytes were copied.
+    pub files: AtomicU64,
+    /// Directories.
+    pub directories: AtomicU64,
+    /// Symbolic links.
+    pub symlinks: AtomicU64,
+    /// Further names of files already copied.
+    pub hard_links: AtomicU64,
+    /// Fifos, sockets and device nodes.
+    pub special: AtomicU64,
+    /// Bytes moved; holes are none.
+    pub bytes: AtomicU64,
+    /// Names that could not be copied.
+    pub failed: AtomicU64,
+}
+
+#[derive(Serialize)]
+struct JsonError {
+    #[serde(flatten)]
+    name: show::JsonName,
+    error: String,
+}
+
+#[derive(Serialize)]
+struct Summary<'a> {
+    files: u64,
+    directories: u64,
+    symlinks: u64,
+    hard_links: u64,
+    special: u64,
+    bytes: u64,
+    failed: u64,
+    seconds: f64,
+    interrupted: bool,
+    errors: &'a [JsonError],
+}
+
+impl Report {
+    /// A report of the command called `command`.
+    pub fn new(command: &'static str, talk: Talk) -> Self {
+        let bar = match talk == Talk::Normal && std::io::stderr().is_terminal() {
+            true => ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr_with_hz(8)),
+            false => ProgressBar::hidden(),
+        };
+        let template = "{bar:24} {bytes}/{total_bytes} {binary_bytes_per_sec} ETA {eta} {msg}";
+        if let Ok(style) = ProgressStyle::with_template(template) {
+            bar.set_style(style.progress_chars("=> "));
+        }
+        bar.enable_steady_tick(Duration::from_millis(250));
+        let (start, counts, errors) = (Instant::now(), Counts::default(), Mutex::default());
+        Report { command, talk, start, bar, counts, errors }
+    }
+
+    /// The counters.
+    pub fn counts(&self) -> &Counts {
+        &self.counts
+    }
+
+    /// More work was found: this many bytes.
+    pub fn found(&self, bytes: u64) {
+        self.bar.inc_length(bytes);
+    }
+
+    /// Bytes were moved, and a hole of `skipped` bytes was passed.
+    pub fn moved(&self, bytes: u64, skipped: u64) {
+        self.counts.bytes.fetch_add(bytes, Relaxed);
+        self.bar.inc(bytes + skipped);
+    }
+
+    /// Something was finished: shows how many there are.
+    pub fn finished(&self, which: &AtomicU64) {
+        let n = which.fetch_add(1, Relaxed) + 1;
+        if !self.bar.is_hidden() && (n.is_multiple_of(16) || n < 16) {
+            self.bar.set_message(format!("{} files", self.counts.files.load(Relaxed)));
+        }
+    }
+
+    /// Something could not be copied: says so at once and counts it.
+    pub fn fail(&self, path: &[u8], failure: &Failure) {
+        self.counts.failed.fetch_add(1, Relaxed);
+        let mut errors = self.errors.lock().unwrap_or_else(PoisonError::into_inner);
+        let hint = match (errors.len(), &failure.next) {
+            (0, Some(next)) => format!("\n      {next}"),
+            _ => String::new(),
+        };
+        self.bar.suspend(|| {
+            eprintln!("weir {}: {}: {}{hint}", self.command, show::path(path), failure.what);
+        });
+        if errors.len() < ERRORS_KEPT {
+            errors.push(JsonError { name: path.into(), error: failure.what.clone() });
+        }
+    }
+
+    /// Takes the bar away, says the summary and returns the exit code.
+    pub fn end(&self, interrupted: bool) -> Result<Exit, Failure> {
+        self.bar.finish_and_clear();
+        let get = |n: &AtomicU64| n.load(Relaxed);
+        let (counts, seconds) = (&self.counts, self.start.elapsed().as_secs_f64());
+        let failed = get(&counts.failed);
+        match self.talk {
+            Talk::Quiet => {}
+            Talk::Json => show::json(&Summary {
+                files: get(&counts.files),
+                directories: get(&counts.directories),
+                symlinks: get(&counts.symlinks),
+                hard_links: get(&counts.hard_links),
+                special: get(&counts.special),
+                bytes: get(&counts.bytes),
+                failed,
+                seconds,
+                interrupted,
+                errors: &self.errors.lock().unwrap_or_else(PoisonError::into_inner),
+            })?,
+            Talk::Normal => {
+                let rate = get(&counts.bytes) as f64 / seconds.max(0.001);
+                let mut text = format!("copied {}", many(get(&counts.files), "file"));
+                for (n, what) in [
+                    (get(&counts.directories), "directory"),
+                    (get(&counts.symlinks), "symlink"),
+                    (get(&counts.hard_links), "hard link"),
+                    (get(&counts.special), "special file"),
+                ] {
+                    if n > 0 {
+                        text += &format!(", {}", many(n, what));
+                    }
+                }
+                text +=
+                    &format!(": {} in {seconds:.1} s, {}/s", show::size(get(&counts.bytes)), show::size(rate as u64));
+                show::line(&text)?;
+            }
+        }
+        if interrupted {
+            return Err(
+                Failure::interrupted().next("every name that is there is whole; run the same command to copy the rest")
+            );
+        }
+        if failed > 0 {
+            return Err(Failure::new(format!("{} could not be copied (listed above)", many(failed, "name")))
+                .next("everything else was copied; run the same command again when the cause is gone"));
+        }
+        Ok(Exit::Done)
+    }
+}
+
+fn many(n: u64, what: &str) -> String {
+    match (n, what.strip_suffix('y')) {
+        (1, _) => format!("1 {what}"),
+        (n, Some(stem)) => format!("{n} {stem}ies"),
+        (n, None) => format!("{n} {what}s"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_exit_code_tells_of_failures() {
+        let report = Report::new("cp", Talk::Quiet);
+        report.finished(&report.counts().files);
+        report.moved(10, 5);
+        assert_eq!(report.end(false), Ok(Exit::Done));
+        report.fail(b"/x", &Failure::new("broken"));
+        assert_eq!(report.end(false).unwrap_err().code, Exit::Failed);
+        assert_eq!(report.end(true).unwrap_err().code, Exit::Interrupted);
+        assert_eq!(report.counts().bytes.load(Relaxed), 10);
+    }
+
+    #[test]
+    fn plurals() {
+        assert_eq!(many(1, "directory"), "1 directory");
+        assert_eq!(many(2, "directory"), "2 directories");
+        assert_eq!(many(0, "file"), "0 files");
+    }
+}

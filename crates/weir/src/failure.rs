@@ -1,0 +1,127 @@
+//! What went wrong, what to do next, and the exit code that says so to scripts.
+
+use std::fmt;
+
+/// Exit codes of every command; documented in README.md.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Exit {
+    /// Everything asked for was done.
+    Done = 0,
+    /// Something failed, everything else was done.
+    Failed = 1,
+    /// The command line or a configuration file is wrong.
+    Usage = 2,
+    /// The cluster cannot be reached.
+    Unreachable = 3,
+    /// Stopped by SIGINT or SIGTERM.
+    Interrupted = 130,
+}
+
+/// A failure as a person reads it: one line for what failed, one for what to do.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Failure {
+    /// The exit code.
+    pub code: Exit,
+    /// What failed, and why.
+    pub what: String,
+    /// What to do next.
+    pub next: Option<String>,
+}
+
+/// The outcome of a command: the exit code when it could say everything itself.
+pub type Outcome = Result<Exit, Failure>;
+
+impl Failure {
+    /// Something failed.
+    pub fn new(what: impl fmt::Display) -> Self {
+        Failure { code: Exit::Failed, what: what.to_string(), next: None }
+    }
+
+    /// The command line or a configuration is wrong.
+    pub fn usage(what: impl fmt::Display) -> Self {
+        Failure { code: Exit::Usage, ..Failure::new(what) }
+    }
+
+    /// The user stopped it.
+    pub fn interrupted() -> Self {
+        Failure { code: Exit::Interrupted, ..Failure::new("interrupted") }
+    }
+
+    /// The same with a line on what to do next.
+    pub fn next(self, next: impl fmt::Display) -> Self {
+        Failure { next: Some(next.to_string()), ..self }
+    }
+
+    /// The same with the name of the thing in front of what failed.
+    pub fn about(self, name: impl fmt::Display) -> Self {
+        Failure { what: format!("{name}: {}", self.what), ..self }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "weir: {}", self.what)?;
+        match &self.next {
+            Some(next) => write!(f, "\n      {next}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl From<std::io::Error> for Failure {
+    fn from(error: std::io::Error) -> Self {
+        use std::io::ErrorKind::*;
+        let text = error.to_string();
+        // "No such file or directory (os error 2)" says the same twice.
+        let what = text.split(" (os error").next().unwrap_or(&text).to_lowercase();
+        let failure = Failure::new(what);
+        match error.kind() {
+            PermissionDenied => failure.next("check its owner and mode, or run as another user"),
+            StorageFull | QuotaExceeded => failure.next("free some space there, then run the same command again"),
+            _ => failure,
+        }
+    }
+}
+
+impl From<rustix::io::Errno> for Failure {
+    fn from(error: rustix::io::Errno) -> Self {
+        std::io::Error::from(error).into()
+    }
+}
+
+impl From<client::BadTarget> for Failure {
+    fn from(bad: client::BadTarget) -> Self {
+        let bad = (bad.text, bad.why);
+        Failure::usage(format!("{}: not a name on a Weir file system: {}", crate::show::path(bad.0.as_bytes()), bad.1))
+            .next("names look like weir://host[:port]/path, for example weir://127.0.0.1:2049/data")
+    }
+}
+
+impl From<client::Error> for Failure {
+    fn from(error: client::Error) -> Self {
+        let failure = Failure::new(&error);
+        match error.kind() {
+            client::ErrorKind::Connection => Failure { code: Exit::Unreachable, ..failure }
+                .next("is it running there? \"weir up\" starts one on this machine; check WEIR_URL and the port"),
+            client::ErrorKind::Usage => Failure { code: Exit::Usage, ..failure },
+            client::ErrorKind::Status(types::Status::NoSpc | types::Status::DQuot) => {
+                failure.next("free some space (\"weir df\" shows where), then run the same command again")
+            }
+            client::ErrorKind::Status(_) | client::ErrorKind::Protocol => failure,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_is_one_line_and_one_hint() {
+        let error = std::io::Error::from_raw_os_error(2);
+        let failure = Failure::from(error).about("/nowhere").next("make it first");
+        assert_eq!(failure.to_string(), "weir: /nowhere: no such file or directory\n      make it first");
+        assert_eq!(failure.code, Exit::Failed);
+    }
+}

@@ -1,0 +1,142 @@
+//! Names of files as the user writes them: `weir://host[:port]/path`, `weir:/path`, or a local path.
+
+use crate::failure::Failure;
+use client::Target;
+use std::ffi::{OsStr, OsString};
+use std::fmt::Write;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::PathBuf;
+
+/// One argument of a command that takes both kinds of names.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Locator {
+    /// A file of this machine.
+    Local(PathBuf),
+    /// A file of a Weir file system.
+    Remote(Target),
+}
+
+/// What a name without a scheme means.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Bare {
+    /// A file of this machine (`cp`).
+    Local,
+    /// A path inside `WEIR_URL` (all other commands).
+    InsideBase,
+}
+
+/// Reads a name; `base` is the value of `WEIR_URL` when there is one.
+///
+/// Only whole URLs know `%` escapes; in all other names every byte stands for itself.
+pub fn parse(name: &OsStr, bare: Bare, base: Option<&Target>) -> Result<Locator, Failure> {
+    let bytes = name.as_bytes();
+    if bytes.starts_with(b"weir://") {
+        return url(name).map(Locator::Remote);
+    }
+    let inside = match (bytes.strip_prefix(b"weir:"), bare) {
+        (Some(path), _) => path,
+        (None, Bare::InsideBase) => bytes,
+        (None, Bare::Local) if bytes.is_empty() => return Err(Failure::usage("an empty file name")),
+        (None, Bare::Local) => return Ok(Locator::Local(PathBuf::from(OsString::from_vec(bytes.to_vec())))),
+    };
+    let Some(base) = base else {
+        return Err(Failure::usage(format!("{}: no file system given", crate::show::path(bytes)))
+            .next("write weir://host/path, or export WEIR_URL=weir://host (\"weir up\" prints the line to type)"));
+    };
+    // The client knows what a component is: escape what the bytes are and let it read them.
+    let mut text = base.to_string();
+    text.push('/');
+    for byte in inside {
+        match byte {
+            b'/' | b'.' | b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' => text.push(char::from(*byte)),
+            other => drop(write!(text, "%{other:02x}")),
+        }
+    }
+    Ok(Locator::Remote(Target::parse(&text).map_err(Failure::from)?))
+}
+
+/// Reads a name that must lie in a Weir file system.
+pub fn parse_remote(name: &OsStr, base: Option<&Target>) -> Result<Target, Failure> {
+    match parse(name, Bare::InsideBase, base)? {
+        Locator::Remote(target) => Ok(target),
+        Locator::Local(path) => Err(Failure::usage(format!("{}: not a weir:// name", path.display()))),
+    }
+}
+
+/// Reads a whole URL, as `WEIR_URL` is one.
+pub fn url(text: &OsStr) -> Result<Target, Failure> {
+    // A name typed at a shell may hold bytes that are no text: they are escaped first.
+    let mut escaped = String::new();
+    for chunk in text.as_bytes().utf8_chunks() {
+        escaped.push_str(chunk.valid());
+        for byte in chunk.invalid() {
+            let _ = write!(escaped, "%{byte:02x}");
+        }
+    }
+    Target::parse(&escaped).map_err(Failure::from)
+}
+
+/// `dir` and `name` joined by one slash.
+pub fn join(dir: &[u8], name: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(dir.len() + name.len() + 1);
+    out.extend_from_slice(dir);
+    if !dir.ends_with(b"/") {
+        out.push(b'/');
+    }
+    out.extend_from_slice(name);
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::failure::Exit;
+
+    fn remote(url: &str) -> Result<Locator, Failure> {
+        Ok(Locator::Remote(Target::parse(url).unwrap()))
+    }
+
+    #[test]
+    fn names_without_host_lie_in_the_base() {
+        let base = Target::parse("weir://a:1/home/u").unwrap();
+        let base = Some(&base);
+        for (name, want) in [
+            ("weir:/x", "weir://a:1/home/u/x"),
+            ("weir:x//./y/", "weir://a:1/home/u/x/y"),
+            ("weir:", "weir://a:1/home/u"),
+            ("weir:..", "weir://a:1/home"),
+            ("weir:a b%2F", "weir://a:1/home/u/a%20b%252F"),
+            ("weir://b/x%20y", "weir://b/x%20y"),
+        ] {
+            assert_eq!(parse(name.as_ref(), Bare::Local, base), remote(want), "{name}");
+        }
+        assert_eq!(parse("/x".as_ref(), Bare::InsideBase, base), remote("weir://a:1/home/u/x"));
+        assert_eq!(parse("x".as_ref(), Bare::Local, base), Ok(Locator::Local("x".into())));
+    }
+
+    #[test]
+    fn names_that_are_not_text_keep_their_bytes() {
+        let base = Target::parse("weir://a/").unwrap();
+        for name in [&b"weir:\xff\n"[..], b"weir://a/\xff%0a"] {
+            let Ok(Locator::Remote(target)) = parse(OsStr::from_bytes(name), Bare::Local, Some(&base)) else {
+                panic!("{name:?}");
+            };
+            assert_eq!(target.name(), Some(&b"\xff\n"[..]));
+        }
+    }
+
+    #[test]
+    fn wrong_names_are_usage_errors() {
+        for name in ["weir:/x", "weir:///x", "weir://h:0/", ""] {
+            assert_eq!(parse(name.as_ref(), Bare::Local, None).unwrap_err().code, Exit::Usage, "{name}");
+        }
+        assert_eq!(parse("x".as_ref(), Bare::InsideBase, None).unwrap_err().code, Exit::Usage);
+        assert_eq!(url("http://h".as_ref()).unwrap_err().code, Exit::Usage);
+    }
+
+    #[test]
+    fn paths_join() {
+        assert_eq!(join(b"/", b"a"), b"/a");
+        assert_eq!(join(b"/a", b"b"), b"/a/b");
+    }
+}

@@ -1,0 +1,141 @@
+//! From the command line to a mounted file system: shared options, the runtime, one mount per server.
+
+use crate::failure::{Exit, Failure, Outcome};
+use crate::locator;
+use client::{Mount, Options, Target};
+use std::ffi::OsString;
+use std::time::Duration;
+
+/// How long a command that is done waits for its session to end before it leaves that to the lease.
+const DISCONNECT_PATIENCE: Duration = Duration::from_secs(2);
+
+/// Options of every command that talks to a cluster.
+#[derive(clap::Args, Clone)]
+pub struct Connect {
+    /// The file system, weir://host[:port][/directory]: what names without a host are relative to
+    #[arg(long, env = "WEIR_URL", value_name = "URL", hide_env_values = true)]
+    url: Option<OsString>,
+    /// Move file data through the mgr instead of straight to and from the iods
+    #[arg(long)]
+    no_direct: bool,
+    /// Do not checksum file data on its way
+    #[arg(long)]
+    no_checksums: bool,
+    /// How long to try to reach a server when starting
+    #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    connect_timeout: u64,
+    /// How long a request waits for a server that went away
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    retry_timeout: u64,
+}
+
+impl Connect {
+    /// The target that names without a host are relative to.
+    pub fn base(&self) -> Result<Option<Target>, Failure> {
+        match &self.url {
+            Some(url) if !url.is_empty() => locator::url(url).map(Some).map_err(|e| e.about("WEIR_URL (or --url)")),
+            _ => Ok(None),
+        }
+    }
+
+    /// The targets that `names` mean, each in a Weir file system.
+    pub fn targets(&self, names: &[OsString]) -> Result<Vec<Target>, Failure> {
+        let base = self.base()?;
+        names.iter().map(|name| locator::parse_remote(name, base.as_ref())).collect()
+    }
+
+    /// The target that `name` means, in a Weir file system.
+    pub fn target(&self, name: &OsString) -> Result<Target, Failure> {
+        locator::parse_remote(name, self.base()?.as_ref())
+    }
+
+    /// The target of `name`, or the whole of `WEIR_URL` when there is none.
+    pub fn target_or_base(&self, name: Option<&OsString>) -> Result<Target, Failure> {
+        let empty = OsString::new();
+        self.target(name.unwrap_or(&empty))
+    }
+
+    fn options(&self) -> Options {
+        Options {
+            direct: !self.no_direct,
+            checksums: !self.no_checksums,
+            connect_timeout: Duration::from_secs(self.connect_timeout),
+            retry_timeout: Duration::from_secs(self.retry_timeout),
+            ..Options::default()
+        }
+    }
+}
+
+/// The mounts of one command, one per server.
+pub struct Mounts {
+    options: Options,
+    made: Vec<(String, Mount)>,
+}
+
+impl Mounts {
+    /// None yet.
+    pub fn new(connect: &Connect) -> Self {
+        Mounts { options: connect.options(), made: Vec::new() }
+    }
+
+    /// The mount of the file system that `target` is on.
+    pub async fn get(&mut self, target: &Target) -> Result<Mount, Failure> {
+        let address = target.address();
+        if let Some((_, mount)) = self.made.iter().find(|(made, _)| *made == address) {
+            return Ok(mount.clone());
+        }
+        let mount = Mount::connect(target, self.options.clone()).await?;
+        self.made.push((address, mount.clone()));
+        Ok(mount)
+    }
+
+    /// Ends all sessions, so that the servers need not wait for their leases to end.
+    pub async fn disconnect(self) {
+        for (address, mount) in self.made {
+            match tokio::time::timeout(DISCONNECT_PATIENCE, mount.disconnect()).await {
+                Ok(Ok(())) => {}
+                Ok(Err(e)) => tracing::debug!(address, "the session did not end cleanly: {e}"),
+                Err(_) => tracing::debug!(address, "the server did not end the session in time"),
+            }
+        }
+    }
+}
+
+/// A tokio runtime for one command.
+pub fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
+    tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(|e| Failure::from(e).about("cannot start threads"))
+}
+
+/// Runs an asynchronous command body and ends its sessions afterwards.
+pub fn run(connect: &Connect, body: impl AsyncFnOnce(&mut Mounts) -> Outcome) -> Outcome {
+    let runtime = runtime()?;
+    let outcome = runtime.block_on(async {
+        let mut mounts = Mounts::new(connect);
+        let outcome = body(&mut mounts).await;
+        mounts.disconnect().await;
+        outcome
+    });
+    runtime.shutdown_background();
+    outcome
+}
+
+/// Does `each` for every target, says what failed, and goes on; the exit code tells whether all went well.
+///
+/// A cluster that cannot be reached ends it at once: the next target would only wait as long again.
+pub async fn for_each<T>(targets: &[T], mut each: impl AsyncFnMut(&T) -> Result<(), Failure>) -> Outcome {
+    let mut code = Exit::Done;
+    for target in targets {
+        match each(target).await {
+            Ok(()) => {}
+            Err(failure) if failure.code == Exit::Unreachable => return Err(failure),
+            Err(failure) => {
+                eprintln!("{failure}");
+                code = Exit::Failed;
+            }
+        }
+    }
+    Ok(code)
+}

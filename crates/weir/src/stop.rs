@@ -1,0 +1,51 @@
+//! SIGINT and SIGTERM as a state that threads can look at and tasks can wait for.
+
+use crate::failure::{Exit, Failure};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+
+/// Whether the user asked the process to stop; cheap to clone.
+#[derive(Clone)]
+pub struct Stop(watch::Receiver<bool>);
+
+impl Stop {
+    /// From now on the first SIGINT or SIGTERM sets the state and the second ends the process with exit code 130.
+    ///
+    /// Must be called inside a tokio runtime, whose tasks do the listening.
+    pub fn listen() -> Result<Stop, Failure> {
+        let (set, get) = watch::channel(false);
+        let mut int = signal(SignalKind::interrupt())?;
+        let mut term = signal(SignalKind::terminate())?;
+        tokio::spawn(async move {
+            loop {
+                tokio::select! {
+                    _ = int.recv() => {}
+                    _ = term.recv() => {}
+                }
+                if set.send_replace(true) {
+                    std::process::exit(Exit::Interrupted as i32);
+                }
+            }
+        });
+        Ok(Stop(get))
+    }
+
+    /// Whether to stop.
+    pub fn is_set(&self) -> bool {
+        *self.0.borrow()
+    }
+
+    /// Fails as soon as the state is set.
+    pub fn check(&self) -> Result<(), Failure> {
+        if self.is_set() { Err(Failure::interrupted()) } else { Ok(()) }
+    }
+
+    /// Waits until the state is set.
+    pub async fn wait(&self) {
+        let mut get = self.0.clone();
+        if get.wait_for(|set| *set).await.is_err() {
+            // The listening task ends only with the runtime: nothing will ever be set.
+            std::future::pending::<()>().await;
+        }
+    }
+}
