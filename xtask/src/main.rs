@@ -1,35 +1,67 @@
 //! The one command door of the project: tests, CI, benches, fuzzing and the XDR generator.
 
+mod apt;
+mod bench;
+mod fuzz;
+mod suite;
 mod xdr;
 
 use clap::{Parser, Subcommand};
-use std::path::PathBuf;
+use std::error::Error;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// The one command door of the project.
 #[derive(Parser)]
-#[command(name = "cargo xtask", max_term_width = 100)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask", max_term_width = 100, version)]
 struct Cli {
     #[command(subcommand)]
-    command: Task,
+    task: Task,
 }
 
 #[derive(Subcommand)]
 enum Task {
+    /// Run all checks and tests: formatting, clippy, every test of the workspace
+    ///
+    /// The last line is "N passed, N failed", summed over all test programs. Fails when a check or a test fails.
+    Test,
+    /// What the CI runs: the same as `test`
+    Ci,
+    /// Run an experiment of `bench/`, or list them
+    Bench(bench::Options),
+    /// Fuzz one target of `fuzz/`, or all of them one after another (needs nightly and cargo-fuzz)
+    Fuzz(fuzz::Options),
     /// Generate the NFS types from the XDR descriptions inside the RFCs
     Xdr(xdr::Options),
 }
 
+fn run(task: &Task, root: &Path) -> Result<(), Box<dyn Error>> {
+    match task {
+        Task::Test | Task::Ci => suite::run(root),
+        Task::Bench(options) => bench::run(options, root),
+        Task::Fuzz(options) => fuzz::run(options, root),
+        Task::Xdr(options) => xdr::run(options, root),
+    }
+}
+
 fn main() -> ExitCode {
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).parent().map(PathBuf::from).unwrap_or_default();
-    let outcome = match Cli::parse().command {
-        Task::Xdr(options) => xdr::run(&options, &root),
-    };
-    match outcome {
+    match run(&Cli::parse().task, &root) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error}");
             ExitCode::FAILURE
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Cli;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
     }
 }

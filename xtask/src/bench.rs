@@ -1,0 +1,78 @@
+//! `cargo xtask bench`: the experiments in `bench/`, one folder each.
+
+use crate::apt;
+use std::error::Error;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+/// Options of `cargo xtask bench`.
+#[derive(clap::Args)]
+#[command(after_help = "An experiment is a folder of bench/ with a Cargo package or an executable file `run`. A file \
+    `needs` names programs and the Debian packages that have them, one pair per line; missing ones are installed.")]
+pub struct Options {
+    /// The experiment; without it all of them are listed
+    name: Option<String>,
+    /// Options for the experiment itself
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    args: Vec<String>,
+}
+
+/// Runs an experiment from its folder, or lists them all.
+pub fn run(options: &Options, root: &Path) -> Result<(), Box<dyn Error>> {
+    let folder = root.join("bench");
+    let known = experiments(&folder)?;
+    let Some(name) = &options.name else {
+        known.iter().for_each(|name| println!("{name}"));
+        return Ok(());
+    };
+    if !known.contains(name) {
+        return Err(format!("no experiment {name}; there are: {}", known.join(", ")).into());
+    }
+    let folder = folder.join(name);
+    if let Ok(needs) = fs::read_to_string(folder.join("needs")) {
+        apt::ensure(&needs)?;
+    }
+    let mut command = if folder.join("Cargo.toml").exists() {
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.args(["run", "--quiet", "--release", "--manifest-path"]).arg(folder.join("Cargo.toml")).arg("--");
+        cargo
+    } else {
+        Command::new(folder.join("run"))
+    };
+    let status = command.args(&options.args).current_dir(&folder).status()?;
+    if status.success() { Ok(()) } else { Err(format!("experiment {name} failed: {status}").into()) }
+}
+
+/// Names of the folders that hold an experiment, sorted.
+fn experiments(folder: &Path) -> Result<Vec<String>, Box<dyn Error>> {
+    let mut names = Vec::new();
+    if !folder.exists() {
+        return Ok(names);
+    }
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        if ["Cargo.toml", "run"].iter().any(|file| entry.path().join(file).is_file()) {
+            names.push(entry.file_name().to_string_lossy().into_owned());
+        }
+    }
+    names.sort();
+    Ok(names)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn folders_without_an_experiment_are_not_listed() {
+        let root = tempfile::tempdir().unwrap();
+        for name in ["b", "a", "empty"] {
+            fs::create_dir(root.path().join(name)).unwrap();
+        }
+        fs::write(root.path().join("a/run"), "").unwrap();
+        fs::write(root.path().join("b/Cargo.toml"), "").unwrap();
+        assert_eq!(experiments(root.path()).unwrap(), ["a", "b"]);
+        assert!(experiments(&root.path().join("absent")).unwrap().is_empty());
+    }
+}
