@@ -208,54 +208,34 @@ impl Emitter<'_> {
     fn union(&self, out: &mut String, union: &Union) -> Result<(), String> {
         let (switch, read_switch, complete) = self.switch(union)?;
         let name = &union.name;
-        let [mut variants, mut values, mut writes, mut reads] = [const { String::new() }; 4];
-        let mut copy = true;
+        let mut text = UnionText { copy: true, ..UnionText::default() };
         for arm in &union.arms {
             let (variant, value) = (variant(arm), case(arm, &switch));
-            let Some(body) = &arm.body else {
-                let _ = writeln!(variants, "{variant},");
-                let _ = writeln!(values, "Self::{variant} => {value},");
-                let _ = writeln!(reads, "{value} => Self::{variant},");
-                continue;
-            };
-            let resolved = self.types.resolve(body, name)?;
-            copy &= self.types.traits(&resolved).0;
-            let _ = writeln!(variants, "{variant}({}),", self.types.text(body, &resolved));
-            let _ = writeln!(values, "Self::{variant}(_) => {value},");
-            let _ = writeln!(writes, "Self::{variant}(body) => {},", arm_body(&resolved));
-            let _ = writeln!(reads, "{value} => Self::{variant}({}),", rust::read(&resolved));
+            match &arm.body {
+                None => text.void(&variant, &value),
+                Some(body) => self.arm(&mut text, (&variant, &value, ""), union, body)?,
+            }
         }
         match &union.default {
             // A default arm that no value selects cannot occur: other values are refused with the enum.
             _ if complete => {}
             None => {
                 let number = if switch == "u32" { "value" } else { "value: value as u32" };
-                let _ = writeln!(reads, "value => return Err(Malformed::BadValue {{ what: \"{name}\", {number} }}),");
+                let _ =
+                    writeln!(text.reads, "value => return Err(Malformed::BadValue {{ what: \"{name}\", {number} }}),");
             }
             Some(None) => {
-                let _ = writeln!(variants, "Default({switch}),");
-                let _ = writeln!(values, "Self::Default(value) => *value,");
-                let _ = writeln!(reads, "value => Self::Default(value),");
+                let _ = writeln!(text.variants, "Default({switch}),");
+                let _ = writeln!(text.values, "Self::Default(value) => *value,");
+                let _ = writeln!(text.reads, "value => Self::Default(value),");
+                text.voids = true;
             }
-            Some(Some(body)) => {
-                let resolved = self.types.resolve(body, name)?;
-                copy &= self.types.traits(&resolved).0;
-                let _ = writeln!(variants, "Default({switch}, {}),", self.types.text(body, &resolved));
-                let _ = writeln!(values, "Self::Default(value, _) => *value,");
-                let _ = writeln!(writes, "Self::Default(_, body) => {},", arm_body(&resolved));
-                let _ = writeln!(reads, "value => Self::Default(value, {}),", rust::read(&resolved));
-            }
+            Some(Some(body)) => self.arm(&mut text, ("Default", "value", &switch), union, body)?,
         }
-        let derives = if copy { ", Copy" } else { "" };
+        let derives = if text.copy { ", Copy" } else { "" };
         let write_switch = rust_switch_write(&switch);
-        let all_written =
-            union.arms.iter().all(|arm| arm.body.is_some()) && (complete || !matches!(union.default, Some(None)));
-        let rest = if all_written { "" } else { "_ => {}" };
-        let write_body = match (writes.lines().count(), rest) {
-            (0, _) => String::new(),
-            (1, "_ => {}") => single_match(&writes),
-            _ => format!("match self {{ {writes} {rest} }}"),
-        };
+        let write_body = text.write_body();
+        let UnionText { variants, values, reads, .. } = text;
         let _ = write!(
             out,
             "
@@ -274,6 +254,33 @@ impl Emitter<'_> {
             }}
             "
         );
+        Ok(())
+    }
+
+    /// One arm with a body. A default arm carries its discriminant too, whose type is then the third name.
+    fn arm(
+        &self,
+        text: &mut UnionText,
+        (variant, value, carried): (&str, &str, &str),
+        union: &Union,
+        body: &Declaration,
+    ) -> Result<(), String> {
+        let resolved = self.types.resolve(body, &union.name)?;
+        text.copy &= self.types.traits(&resolved).0;
+        let (rust_type, read) = (self.types.text(body, &resolved), rust::read(&resolved));
+        let write = rust::write(&resolved, "body", true);
+        let write = write.trim_end_matches(';');
+        if carried.is_empty() {
+            let _ = writeln!(text.variants, "{variant}({rust_type}),");
+            let _ = writeln!(text.values, "Self::{variant}(_) => {value},");
+            let _ = writeln!(text.writes, "Self::{variant}(body) => {write},");
+            let _ = writeln!(text.reads, "{value} => Self::{variant}({read}),");
+        } else {
+            let _ = writeln!(text.variants, "{variant}({carried}, {rust_type}),");
+            let _ = writeln!(text.values, "Self::{variant}({value}, _) => *{value},");
+            let _ = writeln!(text.writes, "Self::{variant}(_, body) => {write},");
+            let _ = writeln!(text.reads, "{value} => Self::{variant}({value}, {read}),");
+        }
         Ok(())
     }
 
@@ -346,15 +353,43 @@ fn case(arm: &Arm, switch: &str) -> String {
     }
 }
 
-/// What a match arm does to write `body`.
-fn arm_body(resolved: &rust::Resolved) -> String {
-    rust::write(resolved, "body", true).trim_end_matches(';').to_string()
+/// The parts of a union's text: lines for each of its arms.
+#[derive(Default)]
+struct UnionText {
+    /// Variants of the enum.
+    variants: String,
+    /// Arms from variant to discriminant.
+    values: String,
+    /// Arms that write a body.
+    writes: String,
+    /// Arms from discriminant to variant.
+    reads: String,
+    /// Whether some variant has no body.
+    voids: bool,
+    /// Whether all bodies can be copied.
+    copy: bool,
 }
 
-/// A match of one arm `pattern => action,` as `if let`.
-fn single_match(arm: &str) -> String {
-    let (pattern, action) = arm.trim().trim_end_matches(',').split_once(" => ").unwrap_or((arm, ""));
-    format!("if let {pattern} = self {{ {action}; }}")
+impl UnionText {
+    fn void(&mut self, variant: &str, value: &str) {
+        let _ = writeln!(self.variants, "{variant},");
+        let _ = writeln!(self.values, "Self::{variant} => {value},");
+        let _ = writeln!(self.reads, "{value} => Self::{variant},");
+        self.voids = true;
+    }
+
+    /// Statements that write the body, if there is one.
+    fn write_body(&self) -> String {
+        match (self.writes.lines().count(), self.voids) {
+            (0, _) => String::new(),
+            (1, true) => {
+                let arm = self.writes.trim().trim_end_matches(',');
+                let (pattern, action) = arm.split_once(" => ").unwrap_or((arm, ""));
+                format!("if let {pattern} = self {{ {action}; }}")
+            }
+            (_, voids) => format!("match self {{ {} {} }}", self.writes, if voids { "_ => {}" } else { "" }),
+        }
+    }
 }
 
 fn rust_switch_write(switch: &str) -> String {

@@ -1,0 +1,14 @@
+//! The shape of the house, checked: arrows between crates, heads and lengths of files, shelves, fuzz targets.
+
+#[path = "tidy/arrows.rs"]
+mod arrows;
+#[path = "tidy/doors.rs"]
+mod doors;
+#[path = "tidy/files.rs"]
+mod files;
+#[path = "tidy/fuzzing.rs"]
+mod fuzzing;
+#[path = "tidy/shelves.rs"]
+mod shelves;
+#[path = "tidy/tree.rs"]
+mod tree;

@@ -1,0 +1,52 @@
+//! Doors: what reaches the world outside is named behind its door only.
+
+use crate::tree::{code, report, rust_files};
+
+/// Crates that own no socket, disk, clock or random number.
+const THINKERS: [&str; 6] = ["types", "xdr", "wire", "layout", "meta", "nfs"];
+
+/// What a thinker may not name: such things come in as arguments.
+const WORLD: [&str; 8] = [
+    "std::fs",
+    "std::net",
+    "std::env",
+    "std::process",
+    "SystemTime::now",
+    "Instant::now",
+    "thread::sleep",
+    "getrandom",
+];
+
+/// Outside libraries that enter through one door.
+const DOORS: [(&str, &str); 1] = [("redb", "crates/meta/src/engines/")];
+
+#[test]
+fn thinkers_do_not_touch_the_world() {
+    let mut problems = Vec::new();
+    for source in rust_files() {
+        let thinker = THINKERS.iter().any(|name| source.path.starts_with(&format!("crates/{name}/src/")));
+        if !thinker || DOORS.iter().any(|(_, door)| source.path.starts_with(door)) {
+            continue;
+        }
+        let code = code(&source.text);
+        for name in WORLD.iter().filter(|name| code.contains(*name)) {
+            problems.push(format!("{}: names {name}", source.path));
+        }
+    }
+    report(problems);
+}
+
+#[test]
+fn libraries_enter_through_their_doors() {
+    let mut problems = Vec::new();
+    for source in rust_files().iter().filter(|s| s.path.starts_with("crates/") && s.path.contains("/src/")) {
+        for (library, door) in DOORS {
+            let beside = format!("{}.rs", door.trim_end_matches('/'));
+            if !source.path.starts_with(door) && source.path != beside {
+                let named = code(&source.text).contains(&format!("{library}::"));
+                problems.extend(named.then(|| format!("{}: names {library}, whose door is {door}", source.path)));
+            }
+        }
+    }
+    report(problems);
+}

@@ -1,0 +1,93 @@
+//! The files of the project, and what they say without comments and strings.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// A source file.
+pub struct Source {
+    /// Its path below the root of the project.
+    pub path: String,
+    /// Its text.
+    pub text: String,
+}
+
+impl Source {
+    /// Whether `cargo xtask xdr` wrote it.
+    pub fn is_generated(&self) -> bool {
+        self.path.contains("/nfs4/generated/")
+    }
+}
+
+/// The root of the project.
+pub fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask has a parent folder").to_path_buf()
+}
+
+/// Every Rust file of the project, in order of their paths.
+pub fn rust_files() -> Vec<Source> {
+    let mut found = files_with(&["rs"]);
+    found.retain(|source| !source.path.starts_with("target/"));
+    assert!(found.len() > 20, "only {} Rust files found", found.len());
+    found
+}
+
+/// Every file with one of the extensions, in order of their paths.
+pub fn files_with(extensions: &[&str]) -> Vec<Source> {
+    let mut found = Vec::new();
+    walk(&root(), extensions, &mut found);
+    found.sort_by(|a, b| a.path.cmp(&b.path));
+    found
+}
+
+fn walk(folder: &Path, extensions: &[&str], found: &mut Vec<Source>) {
+    for entry in fs::read_dir(folder).expect("folder of the project is readable") {
+        let path = entry.expect("entry of a folder is readable").path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        if path.is_dir() {
+            let skipped = ["target", ".git", "corpus", "artifacts", "node_modules", "__pycache__"];
+            if !skipped.contains(&&name[..]) {
+                walk(&path, extensions, found);
+            }
+        } else if path.extension().and_then(|e| e.to_str()).is_some_and(|e| extensions.contains(&e)) {
+            let text = fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+            let path = path.strip_prefix(root()).expect("found below the root").to_string_lossy().into_owned();
+            found.push(Source { path, text });
+        }
+    }
+}
+
+/// Fails with one line per problem, if there are any.
+pub fn report(problems: Vec<String>) {
+    assert!(problems.is_empty(), "\n{}\n", problems.join("\n"));
+}
+
+/// `text` without line comments and without what is between double quotes; lines stay where they are.
+///
+/// Good enough to look for names: strings over several lines and raw strings are not understood.
+pub fn code(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for line in text.lines() {
+        let (mut in_string, mut escaped, mut last) = (false, false, ' ');
+        for c in line.chars() {
+            if !in_string && c == '/' && last == '/' {
+                out.pop();
+                break;
+            }
+            if c == '"' && !escaped && last != '\'' {
+                in_string = !in_string;
+            }
+            escaped = c == '\\' && !escaped;
+            if !in_string {
+                out.push(c);
+            }
+            last = c;
+        }
+        out.push('\n');
+    }
+    out
+}
+
+#[test]
+fn names_in_comments_and_strings_are_not_code() {
+    assert_eq!(code("a \"b\\\"c\" d // e\n\"f\" '\"' g"), "a \" d \n\" '\"' g\n");
+}
