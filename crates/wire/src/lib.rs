@@ -1,5 +1,6 @@
 //! Every message on a network as plain types: ONC RPC, NFSv4.1/4.2, callbacks and the native data program.
 
+pub mod admin;
 pub mod native;
 pub mod nfs4;
 pub mod rpc;

@@ -1,0 +1,186 @@
+//! The admin program: what `weir status` asks a daemon, as groups of names and values.
+//!
+//! Names and groups may be added at any time; whoever shows them shows what it does not know as it is.
+
+use bytes::Bytes;
+use xdr::{Malformed, Reader, Writer, Xdr};
+
+/// RPC program number: next to that of the native data program.
+pub const PROGRAM: u32 = crate::native::PROGRAM + 1;
+/// The only version of the program.
+pub const VERSION: u32 = 1;
+
+/// Does nothing.
+pub const NULL: u32 = 0;
+/// Tells how the daemon stands: no arguments, [`Status`] as the result.
+pub const STATUS: u32 = 1;
+
+/// Most groups in one answer.
+pub const GROUPS_MAX: usize = 1024;
+/// Most values in one group.
+pub const VALUES_MAX: usize = 1024;
+/// Longest name or text in bytes.
+pub const TEXT_MAX: usize = 1024;
+
+/// How a daemon stands.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Status {
+    /// The groups, in the order to show them.
+    pub groups: Vec<Group>,
+}
+
+/// Values that belong together: one daemon, one kind of counter.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Group {
+    /// What kind of group, for instance `mgr`, `iod` or `operations`; several may have the same name.
+    pub name: String,
+    /// The values, in the order to show them.
+    pub values: Vec<(String, Value)>,
+}
+
+/// A value.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Value {
+    /// A count or a size in bytes.
+    Number(u64),
+    /// Anything else.
+    Text(String),
+}
+
+impl Status {
+    /// The first group of this name.
+    pub fn group(&self, name: &str) -> Option<&Group> {
+        self.groups.iter().find(|g| g.name == name)
+    }
+}
+
+impl Group {
+    /// An empty group.
+    pub fn new(name: &str) -> Self {
+        Group { name: name.to_owned(), values: Vec::new() }
+    }
+
+    /// Appends a number.
+    pub fn number(&mut self, name: &str, value: u64) {
+        self.values.push((name.to_owned(), Value::Number(value)));
+    }
+
+    /// Appends a text.
+    pub fn text(&mut self, name: &str, value: impl std::fmt::Display) {
+        self.values.push((name.to_owned(), Value::Text(value.to_string())));
+    }
+
+    /// The value of this name.
+    pub fn get(&self, name: &str) -> Option<&Value> {
+        self.values.iter().find(|(n, _)| n == name).map(|(_, v)| v)
+    }
+
+    /// The number of this name, 0 when there is none.
+    pub fn get_number(&self, name: &str) -> u64 {
+        match self.get(name) {
+            Some(Value::Number(n)) => *n,
+            _ => 0,
+        }
+    }
+}
+
+fn put_text(out: &mut Writer, text: &str) {
+    let cut = &text[..text.floor_char_boundary(TEXT_MAX)];
+    out.opaque(&Bytes::copy_from_slice(cut.as_bytes()));
+}
+
+fn take_text(input: &mut Reader) -> Result<String, Malformed> {
+    let bytes = input.opaque(TEXT_MAX)?;
+    std::str::from_utf8(&bytes).map(str::to_owned).map_err(|_| Malformed::Invalid("text that is not UTF-8"))
+}
+
+impl Xdr for Status {
+    fn encode(&self, out: &mut Writer) {
+        out.array(&self.groups[..self.groups.len().min(GROUPS_MAX)], |out, group| group.encode(out));
+    }
+
+    fn decode(input: &mut Reader) -> Result<Self, Malformed> {
+        Ok(Status { groups: input.array(GROUPS_MAX, Group::decode)? })
+    }
+}
+
+impl Xdr for Group {
+    fn encode(&self, out: &mut Writer) {
+        put_text(out, &self.name);
+        out.array(&self.values[..self.values.len().min(VALUES_MAX)], |out, (name, value)| {
+            put_text(out, name);
+            value.encode(out);
+        });
+    }
+
+    fn decode(input: &mut Reader) -> Result<Self, Malformed> {
+        let name = take_text(input)?;
+        let values = input.array(VALUES_MAX, |input| Ok((take_text(input)?, Value::decode(input)?)))?;
+        Ok(Group { name, values })
+    }
+}
+
+impl Xdr for Value {
+    fn encode(&self, out: &mut Writer) {
+        match self {
+            Value::Number(n) => {
+                out.u32(0);
+                out.u64(*n);
+            }
+            Value::Text(text) => {
+                out.u32(1);
+                put_text(out, text);
+            }
+        }
+    }
+
+    fn decode(input: &mut Reader) -> Result<Self, Malformed> {
+        match input.u32()? {
+            0 => input.u64().map(Value::Number),
+            1 => take_text(input).map(Value::Text),
+            value => Err(Malformed::BadValue { what: "kind of a status value", value }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> Status {
+        let mut group = Group::new("g");
+        group.number("n", 258);
+        group.text("t", "äb");
+        Status { groups: vec![group] }
+    }
+
+    #[test]
+    fn bytes_are_these() {
+        let want: &[u8] = &[
+            0, 0, 0, 1, 0, 0, 0, 1, b'g', 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 1, b'n', 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+            1, 2, 0, 0, 0, 1, b't', 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 3, 0xc3, 0xa4, b'b', 0,
+        ];
+        assert_eq!(sample().to_bytes(), want);
+        assert_eq!(Status::from_bytes(&Bytes::from_static(want)), Ok(sample()));
+        for cut in 0..want.len() {
+            assert!(Status::from_bytes(&Bytes::from_static(&want[..cut])).is_err(), "{cut} bytes");
+        }
+    }
+
+    #[test]
+    fn values_are_found_and_long_texts_cut_between_characters() {
+        let status = sample();
+        let group = status.group("g").unwrap();
+        assert_eq!((group.get_number("n"), group.get_number("t"), group.get("x")), (258, 0, None));
+        let text = "é".repeat(TEXT_MAX);
+        let decoded = Value::from_bytes(&Value::Text(text).to_bytes()).unwrap();
+        assert_eq!(decoded, Value::Text("é".repeat(TEXT_MAX / 2)));
+    }
+
+    #[test]
+    fn bad_values_are_refused() {
+        assert!(Value::from_bytes(&Bytes::from_static(&[0, 0, 0, 2, 0, 0, 0, 0])).is_err());
+        assert!(Value::from_bytes(&Bytes::from_static(&[0, 0, 0, 1, 0, 0, 0, 1, 0xff, 0, 0, 0])).is_err());
+        assert!(Status::from_bytes(&Bytes::from_static(&[0, 0, 4, 1])).is_err());
+    }
+}
