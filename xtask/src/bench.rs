@@ -34,7 +34,7 @@ pub fn run(options: &Options, root: &Path) -> Result<(), Box<dyn Error>> {
         apt::ensure(&needs)?;
     }
     let mut command = if folder.join("Cargo.toml").exists() {
-        let mut cargo = Command::new(env!("CARGO"));
+        let mut cargo = crate::cargo();
         cargo.args(["run", "--quiet", "--release", "--manifest-path"]).arg(folder.join("Cargo.toml")).arg("--");
         cargo
     } else {

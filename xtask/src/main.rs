@@ -9,7 +9,7 @@ mod xdr;
 use clap::{Parser, Subcommand};
 use std::error::Error;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 
 /// The one command door of the project.
 #[derive(Parser)]
@@ -42,6 +42,11 @@ fn run(task: &Task, root: &Path) -> Result<(), Box<dyn Error>> {
         Task::Fuzz(options) => fuzz::run(options, root),
         Task::Xdr(options) => xdr::run(options, root),
     }
+}
+
+/// The cargo that started this program, or the one in the path.
+fn cargo() -> Command {
+    Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
 }
 
 fn main() -> ExitCode {

@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::Instant;
 
 const STEPS: [(&str, &[&str]); 3] = [
@@ -41,7 +41,7 @@ pub fn run(root: &Path) -> Result<(), Box<dyn Error>> {
 
 /// Runs one cargo command, passes its output on and counts the test results in it.
 fn step_passes(root: &Path, args: &[&str], sum: &mut Summary) -> Result<bool, Box<dyn Error>> {
-    let mut command = Command::new(env!("CARGO"));
+    let mut command = crate::cargo();
     command.current_dir(root).args(args).stdout(Stdio::piped());
     let mut child = command.spawn().map_err(|e| format!("cannot start cargo: {e}"))?;
     let mut output = BufReader::new(child.stdout.take().ok_or("cargo has no output")?);
