@@ -1,7 +1,22 @@
 //! The commands, one file each.
 
-pub mod completions;
-pub mod cp;
+mod cat;
+mod completions;
+mod cp;
+mod df;
+mod du;
+mod find;
+mod get;
+mod ln;
+mod ls;
+mod mkdir;
+mod mv;
+mod policy;
+mod put;
+mod rm;
+mod stat;
+
+pub use find::expand as expand_find;
 
 use crate::failure::Outcome;
 use clap::Subcommand;
@@ -9,8 +24,34 @@ use clap::Subcommand;
 /// What `weir` can do.
 #[derive(Subcommand)]
 pub enum Command {
+    /// List files
+    Ls(ls::Args),
     /// Copy files and trees into, out of and within Weir
     Cp(cp::Args),
+    /// Print the content of files
+    Cat(cat::Args),
+    /// Store standard input as a file
+    Put(put::Args),
+    /// Write one file, or a range of it, to standard output
+    Get(get::Args),
+    /// Make directories
+    Mkdir(mkdir::Args),
+    /// Remove files and trees
+    Rm(rm::Args),
+    /// Rename and move files and directories
+    Mv(mv::Args),
+    /// Make hard and symbolic links
+    Ln(ln::Args),
+    /// Show everything about a file, also which bytes are on which iod
+    Stat(stat::Args),
+    /// Show how full a file system is
+    Df(df::Args),
+    /// Show how much the files of a tree take
+    Du(du::Args),
+    /// Walk trees and print what matches
+    Find(find::Args),
+    /// Show and set how new files of a directory are laid out
+    Policy(policy::Args),
     /// Print shell completions
     Completions(completions::Args),
 }
@@ -19,7 +60,20 @@ impl Command {
     /// Does it.
     pub fn run(self) -> Outcome {
         match self {
+            Command::Ls(args) => ls::run(args),
             Command::Cp(args) => cp::run(args),
+            Command::Cat(args) => cat::run(args),
+            Command::Put(args) => put::run(args),
+            Command::Get(args) => get::run(args),
+            Command::Mkdir(args) => mkdir::run(args),
+            Command::Rm(args) => rm::run(args),
+            Command::Mv(args) => mv::run(args),
+            Command::Ln(args) => ln::run(args),
+            Command::Stat(args) => stat::run(args),
+            Command::Df(args) => df::run(args),
+            Command::Du(args) => du::run(args),
+            Command::Find(args) => find::run(args),
+            Command::Policy(args) => policy::run(args),
             Command::Completions(args) => completions::run(args),
         }
     }

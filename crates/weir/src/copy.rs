@@ -13,8 +13,8 @@ mod queue;
 pub mod remote;
 pub mod report;
 
-pub use buffers::{PIECE, Pool};
-pub use local::{os, stat};
+pub use buffers::{Buffer, PIECE, Pool};
+pub use local::stat;
 
 use crate::failure::{Exit, Failure};
 use crate::stop::Stop;

@@ -1,10 +1,13 @@
 //! The `weir` binary: daemons, a local cluster, and the commands that move and look at files.
 
 mod commands;
+mod content;
 mod copy;
 mod failure;
+mod glob;
 mod locator;
 mod logging;
+mod modes;
 mod session;
 mod show;
 mod stop;
@@ -35,7 +38,7 @@ Examples:
   weir cp -r weir:/project /tmp/back       copy it out again";
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = Cli::parse_from(commands::expand_find(std::env::args_os()));
     logging::start(cli.verbose);
     let code = match cli.command.run() {
         Ok(code) => code,

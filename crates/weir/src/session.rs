@@ -5,6 +5,7 @@ use crate::locator;
 use client::{Mount, Options, Target};
 use std::ffi::OsString;
 use std::time::Duration;
+use types::{FileKind, Status};
 
 /// How long a command that is done waits for its session to end before it leaves that to the lease.
 const DISCONNECT_PATIENCE: Duration = Duration::from_secs(2);
@@ -138,4 +139,13 @@ pub async fn for_each<T>(targets: &[T], mut each: impl AsyncFnMut(&T) -> Result<
         }
     }
     Ok(code)
+}
+
+/// Whether `target` is a directory; what is not there is none.
+pub async fn is_directory(mount: &Mount, target: &Target) -> Result<bool, Failure> {
+    match mount.resolve(target.path(), true).await {
+        Ok((_, attrs)) => Ok(attrs.kind == FileKind::Directory),
+        Err(e) if e.is(Status::NoEnt) => Ok(false),
+        Err(e) => Err(e.into()),
+    }
 }

@@ -46,6 +46,28 @@ impl From<&[u8]> for JsonName {
     }
 }
 
+/// A path in JSON, as [`JsonName`] for a name.
+#[derive(Serialize)]
+pub struct JsonPath {
+    path: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path_hex: Option<String>,
+}
+
+impl From<&[u8]> for JsonPath {
+    fn from(bytes: &[u8]) -> Self {
+        let JsonName { name: path, name_hex: path_hex } = bytes.into();
+        JsonPath { path, path_hex }
+    }
+}
+
+/// Components as an absolute path.
+pub fn absolute(components: &[Vec<u8>]) -> Vec<u8> {
+    let mut path = vec![b'/'];
+    path.extend(components.join(&b'/'));
+    path
+}
+
 /// Lower-case hexadecimal.
 pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut out, b| {

@@ -29,11 +29,6 @@ impl Weir {
         Weir { mount, runtime, stop }
     }
 
-    /// The mount itself.
-    pub fn mount(&self) -> &Mount {
-        &self.mount
-    }
-
     /// Waits for one request.
     pub fn wait<T>(&self, request: impl Future<Output = client::Result<T>>) -> Result<T, Failure> {
         self.runtime.block_on(async {

@@ -1,0 +1,64 @@
+//! `weir df`: how full a file system is.
+
+use crate::failure::{Exit, Outcome};
+use crate::session::{Connect, run as with_mounts};
+use crate::show;
+use serde::Serialize;
+use std::ffi::OsString;
+
+/// Show how full a file system is
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  weir df
+  weir df --json weir://host")]
+pub struct Args {
+    /// Any name on it; without one, WEIR_URL
+    path: Option<OsString>,
+    /// Print one JSON object, in bytes
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    connect: Connect,
+}
+
+#[derive(Serialize)]
+struct JsonCapacity {
+    server: String,
+    bytes_total: u64,
+    bytes_used: u64,
+    bytes_free: u64,
+    bytes_available: u64,
+    files_total: u64,
+    files_free: u64,
+}
+
+/// Shows it.
+pub fn run(args: Args) -> Outcome {
+    let target = args.connect.target_or_base(args.path.as_ref())?;
+    with_mounts(&args.connect, async |mounts| {
+        let fs = mounts.get(&target).await?.statfs().await?;
+        let used = fs.bytes_total.saturating_sub(fs.bytes_free);
+        if args.json {
+            show::json(&JsonCapacity {
+                server: target.address(),
+                bytes_total: fs.bytes_total,
+                bytes_used: used,
+                bytes_free: fs.bytes_free,
+                bytes_available: fs.bytes_avail,
+                files_total: fs.files_total,
+                files_free: fs.files_free,
+            })?;
+            return Ok(Exit::Done);
+        }
+        let percent = match used.checked_add(fs.bytes_avail) {
+            Some(all) if all > 0 => format!("{} %", (u128::from(used) * 100).div_ceil(u128::from(all))),
+            _ => "-".to_owned(),
+        };
+        let server = format!("weir://{}", target.address());
+        let columns = [show::size(fs.bytes_total), show::size(used), show::size(fs.bytes_avail)];
+        show::line(&format!("{:<28} {:>10} {:>10} {:>10} {:>6}", "file system", "size", "used", "available", "use"))?;
+        let [total, used, available] = columns;
+        show::line(&format!("{server:<28} {total:>10} {used:>10} {available:>10} {percent:>6}"))?;
+        Ok(Exit::Done)
+    })
+}

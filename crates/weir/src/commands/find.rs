@@ -1,0 +1,255 @@
+//! `weir find`: walk a tree and print what matches.
+
+use crate::failure::{Failure, Outcome};
+use crate::session::{Connect, for_each, run as with_mounts};
+use crate::{glob, show};
+use client::{Mount, Node, Target};
+use layout::policy::parse_size;
+use serde::Serialize;
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+use types::{Attrs, FileKind, Timestamp};
+
+/// Options that may be written with one dash, as find(1) has them.
+const SINGLE_DASH: [&str; 9] = ["name", "path", "type", "size", "mtime", "maxdepth", "mindepth", "empty", "print0"];
+
+/// Walk trees and print what matches all conditions
+#[derive(clap::Args)]
+#[command(after_help = "Options may be written with one dash, as in find(1).
+
+Examples:
+  weir find / -name '*.log'
+  weir find /project -type f -size +1G
+  weir find / -type l,d -maxdepth 2
+  weir find / -mtime -1 --json")]
+pub struct Args {
+    /// Where to start; without any, what WEIR_URL names
+    paths: Vec<OsString>,
+    /// The name matches this pattern: *, ?, [a-z]
+    #[arg(long, value_name = "PATTERN")]
+    name: Option<OsString>,
+    /// The whole path matches this pattern; * matches slashes too
+    #[arg(long, value_name = "PATTERN")]
+    path: Option<OsString>,
+    /// The kind: f, d, l, p, s, b, c; several with commas
+    #[arg(long = "type", value_name = "KINDS", value_parser = kinds)]
+    kinds: Option<Kinds>,
+    /// The length: +N above, -N below, N exactly; N in bytes or with K, M, G, T
+    #[arg(long, value_name = "SIZE", value_parser = size, allow_hyphen_values = true)]
+    size: Option<Bound>,
+    /// Modified: -N less than, +N more than N days ago
+    #[arg(long, value_name = "DAYS", value_parser = days, allow_hyphen_values = true)]
+    mtime: Option<Bound>,
+    /// Nothing deeper than this; 0 is the start itself
+    #[arg(long, value_name = "LEVELS")]
+    maxdepth: Option<usize>,
+    /// Nothing higher than this
+    #[arg(long, value_name = "LEVELS", default_value_t = 0)]
+    mindepth: usize,
+    /// A file of length 0 or a directory without entries
+    #[arg(long)]
+    empty: bool,
+    /// End each path with a NUL byte and print it as it is
+    #[arg(long, conflicts_with = "json")]
+    print0: bool,
+    /// Print one JSON object per line, with all attributes
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    connect: Connect,
+}
+
+/// A condition on a number.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Bound {
+    Above(u64),
+    Below(u64),
+    Exactly(u64),
+}
+
+/// Letters of kinds, as in `-type`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Kinds(Vec<char>);
+
+/// Gives the options that find(1) writes with one dash their second one; only for `weir find`.
+pub fn expand(args: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
+    let mut out: Vec<OsString> = args.into_iter().collect();
+    let Some(command) = out.iter().skip(1).position(|arg| !arg.as_bytes().starts_with(b"-")) else { return out };
+    if out[command + 1] != "find" {
+        return out;
+    }
+    for arg in out.iter_mut().skip(command + 2) {
+        let known = arg.to_str().and_then(|text| text.strip_prefix('-')).filter(|name| SINGLE_DASH.contains(name));
+        if let Some(name) = known {
+            *arg = format!("--{name}").into();
+        }
+    }
+    out
+}
+
+fn bound(text: &str, number: impl Fn(&str) -> Option<u64>) -> Option<Bound> {
+    Some(match text.split_at_checked(1)? {
+        ("+", rest) => Bound::Above(number(rest)?),
+        ("-", rest) => Bound::Below(number(rest)?),
+        _ => Bound::Exactly(number(text)?),
+    })
+}
+
+fn size(text: &str) -> Result<Bound, String> {
+    bound(text, parse_size).ok_or_else(|| "not a size; write +1M, -64K or 4096".to_owned())
+}
+
+fn days(text: &str) -> Result<Bound, String> {
+    bound(text, |n| n.parse().ok()).ok_or_else(|| "not a number of days; write -1 or +30".to_owned())
+}
+
+fn kinds(text: &str) -> Result<Kinds, String> {
+    let letters: Option<Vec<char>> =
+        text.split(',').map(|part| part.parse::<char>().ok().filter(|c| "fdlpsbc".contains(*c))).collect();
+    letters.map(Kinds).ok_or_else(|| "not kinds; write f, d, l, p, s, b or c, several with commas".to_owned())
+}
+
+impl Bound {
+    fn holds(self, n: u64) -> bool {
+        match self {
+            Bound::Above(limit) => n > limit,
+            Bound::Below(limit) => n < limit,
+            Bound::Exactly(wanted) => n == wanted,
+        }
+    }
+}
+
+impl Kinds {
+    fn has(&self, kind: FileKind) -> bool {
+        self.0.contains(&match kind {
+            FileKind::Regular => 'f',
+            other => show::letter(other),
+        })
+    }
+}
+
+#[derive(Serialize)]
+struct JsonFound {
+    #[serde(flatten)]
+    path: show::JsonPath,
+    #[serde(flatten)]
+    attrs: show::JsonAttrs,
+}
+
+/// Finds.
+pub fn run(args: Args) -> Outcome {
+    let targets = match args.paths.is_empty() {
+        true => vec![args.connect.target_or_base(None)?],
+        false => args.connect.targets(&args.paths)?,
+    };
+    let now = Timestamp::from(std::time::SystemTime::now());
+    with_mounts(&args.connect, async |mounts| {
+        for_each(&targets, async |target| {
+            let mount = mounts.get(target).await?;
+            walk(&mount, target, &args, now).await.map_err(|e| e.about(target))
+        })
+        .await
+    })
+}
+
+/// A file met on the walk.
+struct Met {
+    path: Vec<u8>,
+    name: Vec<u8>,
+    node: Node,
+    attrs: Attrs,
+    depth: usize,
+}
+
+async fn walk(mount: &Mount, target: &Target, args: &Args, now: Timestamp) -> Result<(), Failure> {
+    let (node, attrs) = mount.resolve(target.path(), false).await?;
+    let name = target.name().unwrap_or(b"/").to_vec();
+    let mut waiting = vec![Met { path: show::absolute(target.path()), name, node, attrs, depth: 0 }];
+    while let Some(met) = waiting.pop() {
+        let mut below = Vec::new();
+        let deeper = args.maxdepth.is_none_or(|max| met.depth < max);
+        if met.attrs.kind == FileKind::Directory && (deeper || args.empty) {
+            let mut pages = mount.readdir(&met.node);
+            while let Some(page) = pages.next_page().await? {
+                below.extend(page);
+                if !deeper {
+                    break;
+                }
+            }
+        }
+        if met.depth >= args.mindepth && matches(args, &met, below.is_empty(), now) {
+            print(args, &met)?;
+        }
+        if deeper {
+            below.sort_unstable_by(|a, b| b.name.cmp(&a.name));
+            waiting.extend(below.into_iter().map(|entry| Met {
+                path: crate::locator::join(&met.path, &entry.name),
+                name: entry.name.to_vec(),
+                node: entry.node,
+                attrs: entry.attrs,
+                depth: met.depth + 1,
+            }));
+        }
+    }
+    Ok(())
+}
+
+fn matches(args: &Args, met: &Met, no_entries: bool, now: Timestamp) -> bool {
+    let pattern = |pattern: &Option<OsString>, text: &[u8]| {
+        pattern.as_ref().is_none_or(|pattern| glob::matches(pattern.as_bytes(), text))
+    };
+    let empty = match met.attrs.kind {
+        FileKind::Directory => no_entries,
+        FileKind::Regular => met.attrs.size == 0,
+        _ => false,
+    };
+    let age_days = now.since(met.attrs.mtime).as_secs() / 86_400;
+    pattern(&args.name, &met.name)
+        && pattern(&args.path, &met.path)
+        && args.kinds.as_ref().is_none_or(|kinds| kinds.has(met.attrs.kind))
+        && args.size.is_none_or(|bound| bound.holds(met.attrs.size))
+        && args.mtime.is_none_or(|bound| bound.holds(age_days))
+        && (!args.empty || empty)
+}
+
+fn print(args: &Args, met: &Met) -> Result<(), Failure> {
+    if args.json {
+        return show::json(&JsonFound { path: met.path.as_slice().into(), attrs: (&met.attrs).into() });
+    }
+    if args.print0 {
+        show::raw(&met.path)?;
+        return show::raw(b"\0");
+    }
+    show::line(&show::path(&met.path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_dash_becomes_two_for_find_only() {
+        let expand = |line: &str| {
+            let out = super::expand(line.split(' ').map(OsString::from));
+            out.into_iter().map(|arg| arg.into_string().unwrap()).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(expand("weir find / -name x -type f -v -size -1M"), "weir find / --name x --type f -v --size -1M");
+        assert_eq!(expand("weir -v find -empty"), "weir -v find --empty");
+        assert_eq!(expand("weir ls -name"), "weir ls -name");
+        assert_eq!(expand("weir"), "weir");
+    }
+
+    #[test]
+    fn conditions_are_read() {
+        assert_eq!(size("+1K"), Ok(Bound::Above(1024)));
+        assert_eq!(size("-1"), Ok(Bound::Below(1)));
+        assert_eq!(size("7"), Ok(Bound::Exactly(7)));
+        assert_eq!(days("-3"), Ok(Bound::Below(3)));
+        for bad in ["", "+", "x", "+x", "é"] {
+            assert!(size(bad).is_err() && days(bad).is_err(), "{bad}");
+        }
+        assert!(kinds("f,l").unwrap().has(FileKind::Regular));
+        assert!(!kinds("d").unwrap().has(FileKind::Regular));
+        assert!(kinds("x").is_err() && kinds("").is_err());
+    }
+}

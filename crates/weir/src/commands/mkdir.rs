@@ -1,0 +1,77 @@
+//! `weir mkdir`: make directories.
+
+use crate::failure::{Failure, Outcome};
+use crate::modes;
+use crate::session::{Connect, for_each, run as with_mounts};
+use client::{Mount, Node, Target};
+use std::ffi::OsString;
+use types::{FileKind, Status};
+
+/// Make directories
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  weir mkdir /project
+  weir mkdir -p /project/runs/today
+  weir mkdir -m 1777 /scratch")]
+pub struct Args {
+    /// The directories
+    #[arg(required = true)]
+    paths: Vec<OsString>,
+    /// Make missing parents too; a directory that is there is no error
+    #[arg(short, long)]
+    parents: bool,
+    /// Permission bits, octal; without it 0777 less the umask
+    #[arg(short, long, value_parser = modes::octal)]
+    mode: Option<u32>,
+    #[command(flatten)]
+    connect: Connect,
+}
+
+/// Makes them.
+pub fn run(args: Args) -> Outcome {
+    let targets = args.connect.targets(&args.paths)?;
+    // Asked before there are threads: the only way to read the umask is to change it for a moment.
+    let plain = modes::without_umask(0o777);
+    with_mounts(&args.connect, async |mounts| {
+        for_each(&targets, async |target| {
+            let mount = mounts.get(target).await?;
+            make(&mount, target, &args, plain).await.map_err(|e| e.about(target))
+        })
+        .await
+    })
+}
+
+async fn make(mount: &Mount, target: &Target, args: &Args, plain: u32) -> Result<(), Failure> {
+    let mode = args.mode.unwrap_or(plain);
+    let Some((name, parents)) = target.path().split_last() else {
+        return if args.parents { Ok(()) } else { Err(Failure::new("the top directory is always there")) };
+    };
+    if !args.parents {
+        let (dir, _) = mount.resolve(parents, true).await?;
+        return Ok(mount.mkdir(&dir, name, mode).await.map(drop)?);
+    }
+    let mut dir = mount.root();
+    for (i, component) in parents.iter().enumerate() {
+        dir = ensure(mount, &dir, component, &parents[..=i], plain | 0o300).await?;
+    }
+    ensure(mount, &dir, name, target.path(), mode).await.map(drop)
+}
+
+/// The directory `name` in `dir`, made when it is missing; `path` is its whole path.
+async fn ensure(mount: &Mount, dir: &Node, name: &[u8], path: &[Vec<u8>], mode: u32) -> Result<Node, Failure> {
+    match mount.mkdir(dir, name, mode).await {
+        Ok((node, _)) => Ok(node),
+        Err(e) if e.is(Status::Exist) => {
+            let (node, attrs) = mount.resolve(path, true).await?;
+            match attrs.kind {
+                FileKind::Directory => Ok(node),
+                _ => Err(Failure::new(format!("{} is in the way and no directory", crate::show::path(name)))),
+            }
+        }
+        Err(made) => match mount.resolve(path, true).await {
+            // Making names may be forbidden where a directory of this name is there all the same.
+            Ok((node, attrs)) if attrs.kind == FileKind::Directory => Ok(node),
+            _ => Err(made.into()),
+        },
+    }
+}

@@ -1,0 +1,58 @@
+//! `weir mv`: rename and move.
+
+use crate::failure::{Failure, Outcome};
+use crate::session::{Connect, for_each, is_directory, run as with_mounts};
+use client::{Mount, Target};
+use std::ffi::OsString;
+
+/// Rename and move files and directories
+///
+/// Each move is atomic: other clients see the old name or the new one. What stands under the new name is replaced.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  weir mv /draft.txt /final.txt
+  weir mv /a.log /b.log /archive")]
+pub struct Args {
+    /// What to move; several need a directory as destination
+    #[arg(required = true, value_name = "SOURCE")]
+    sources: Vec<OsString>,
+    /// The new name, or an existing directory
+    destination: OsString,
+    /// Take the destination as the new name even if it is a directory
+    #[arg(short = 'T', long)]
+    no_target_directory: bool,
+    #[command(flatten)]
+    connect: Connect,
+}
+
+/// Moves.
+pub fn run(args: Args) -> Outcome {
+    let sources = args.connect.targets(&args.sources)?;
+    let destination = args.connect.target(&args.destination)?;
+    if let Some(other) = sources.iter().find(|source| !source.same_server(&destination)) {
+        return Err(Failure::usage(format!("{other} and {destination} are on different file systems"))
+            .next("copy it with \"weir cp -r\", then remove it with \"weir rm -r\""));
+    }
+    with_mounts(&args.connect, async |mounts| {
+        let mount = mounts.get(&destination).await?;
+        let inside = !args.no_target_directory && is_directory(&mount, &destination).await?;
+        if sources.len() > 1 && !inside {
+            return Err(Failure::usage(format!("{destination}: not a directory"))
+                .next("several sources need an existing directory as destination"));
+        }
+        for_each(&sources, async |source| {
+            rename(&mount, source, &destination, inside).await.map_err(|e| e.about(source))
+        })
+        .await
+    })
+}
+
+async fn rename(mount: &Mount, source: &Target, destination: &Target, inside: bool) -> Result<(), Failure> {
+    let top = || Failure::usage("the top directory cannot be moved or replaced");
+    let (from, from_name) = source.parent().zip(source.name()).ok_or_else(top)?;
+    let to = if inside { destination.join(from_name) } else { destination.clone() };
+    let (to_dir, to_name) = to.parent().zip(to.name()).ok_or_else(top)?;
+    let (from, _) = mount.resolve(from.path(), true).await?;
+    let (to_dir, _) = mount.resolve(to_dir.path(), true).await?;
+    Ok(mount.rename(&from, from_name, &to_dir, to_name).await?)
+}

@@ -1,0 +1,193 @@
+//! `weir stat`: everything about a file, and which of its bytes are on which iod.
+
+use crate::failure::{Failure, Outcome};
+use crate::session::{Connect, for_each, run as with_mounts};
+use crate::show;
+use client::{Mount, Placement, Target};
+use layout::policy::format_size;
+use serde::Serialize;
+use std::ffi::OsString;
+use types::{Attrs, ByteRange, FileKind};
+
+/// Ranges shown per iod before an ellipsis.
+const RANGES_SHOWN: usize = 3;
+
+/// Show everything about a file, also which bytes are on which iod
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  weir stat /project/data.bin
+  weir stat --json /project/data.bin
+  weir stat -L /link                  what the link leads to")]
+pub struct Args {
+    /// Files of any kind
+    #[arg(required = true)]
+    paths: Vec<OsString>,
+    /// Follow a symlink
+    #[arg(short = 'L', long)]
+    dereference: bool,
+    /// Print one JSON object per line
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    connect: Connect,
+}
+
+#[derive(Serialize)]
+struct JsonStat {
+    #[serde(flatten)]
+    path: show::JsonPath,
+    #[serde(flatten)]
+    attrs: show::JsonAttrs,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    target: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    placement: Option<JsonPlacement>,
+}
+
+#[derive(Serialize)]
+struct JsonPlacement {
+    distribution: &'static str,
+    stripe_unit: u64,
+    object: u64,
+    objects: Vec<JsonObject>,
+}
+
+#[derive(Serialize)]
+struct JsonObject {
+    iod: String,
+    addresses: Vec<String>,
+    size: u64,
+    allocated: u64,
+    /// The first ranges of the file that lie here, as (offset, length).
+    ranges: Vec<(u64, u64)>,
+    /// Whether further ranges follow at the same distance.
+    more: bool,
+}
+
+/// Shows it.
+pub fn run(args: Args) -> Outcome {
+    let targets = args.connect.targets(&args.paths)?;
+    with_mounts(&args.connect, async |mounts| {
+        for_each(&targets, async |target| {
+            let mount = mounts.get(target).await?;
+            stat(&mount, target, &args).await.map_err(|e| e.about(target))
+        })
+        .await
+    })
+}
+
+async fn stat(mount: &Mount, target: &Target, args: &Args) -> Result<(), Failure> {
+    let (node, attrs) = mount.resolve(target.path(), args.dereference).await?;
+    let link = match attrs.kind {
+        FileKind::Symlink => Some(mount.readlink(&node).await?),
+        _ => None,
+    };
+    let placement = match attrs.kind {
+        FileKind::Regular => Some(mount.placement(&node).await?),
+        _ => None,
+    };
+    let path = show::absolute(target.path());
+    if args.json {
+        return show::json(&JsonStat {
+            path: path.as_slice().into(),
+            attrs: (&attrs).into(),
+            target: link.map(|link| String::from_utf8_lossy(&link).into_owned()),
+            placement: placement.as_ref().map(json_placement),
+        });
+    }
+    let mut out = about(target, &attrs, link.as_deref());
+    if let Some(placement) = placement {
+        out += &table(&placement);
+    }
+    show::raw(out.as_bytes())
+}
+
+fn about(target: &Target, a: &Attrs, link: Option<&[u8]>) -> String {
+    let arrow = link.map(|link| format!(" -> {}", show::path(link))).unwrap_or_default();
+    format!(
+        "name     {target}{arrow}
+kind     {}, {} bytes, {} in use
+inode    {}, {} link{}, change {}
+mode     {:04o} {}, owner {}:{}
+accessed {}
+modified {}
+changed  {}
+born     {}
+",
+        show::kind(a.kind),
+        a.size,
+        show::size(a.used),
+        a.id,
+        a.nlink,
+        if a.nlink == 1 { "" } else { "s" },
+        a.change,
+        a.mode,
+        show::mode(a.kind, a.mode),
+        a.uid,
+        a.gid,
+        show::time_exact(a.atime),
+        show::time_exact(a.mtime),
+        show::time_exact(a.ctime),
+        show::time_exact(a.btime),
+    )
+}
+
+/// The first ranges of the file on each object, and whether more follow.
+fn ranges(placement: &Placement) -> Vec<(Vec<ByteRange>, bool)> {
+    let count = placement.objects.len();
+    let mut found: Vec<(Vec<ByteRange>, bool)> = vec![(Vec::new(), false); count];
+    let whole = ByteRange { offset: 0, len: placement.file_size };
+    // Enough pieces that every object shows its first ranges and whether it has more.
+    for piece in placement.pieces(whole).take(count * (RANGES_SHOWN + 1)) {
+        let Some((ranges, more)) = found.get_mut(piece.index) else { continue };
+        match ranges.len() < RANGES_SHOWN {
+            true => ranges.push(piece.file),
+            false => *more = true,
+        }
+    }
+    found
+}
+
+fn table(placement: &Placement) -> String {
+    let count = placement.objects.len();
+    let unit = format_size(placement.distribution.stripe_unit());
+    let plural = if count == 1 { "" } else { "s" };
+    let mut out = format!(
+        "layout   {}, stripe unit {unit} over {count} iod{plural}, object {}\n",
+        placement.distribution.id().name(),
+        placement.object
+    );
+    for (object, (ranges, more)) in placement.objects.iter().zip(ranges(placement)) {
+        let ranges: Vec<String> =
+            ranges.iter().map(|r| format!("{}-{}", r.offset, r.end().saturating_sub(1))).collect();
+        let bytes = match (ranges.is_empty(), more) {
+            (true, _) => "none".to_owned(),
+            (_, more) => ranges.join(", ") + if more { ", ..." } else { "" },
+        };
+        let address = object.addresses.first().map_or("-", String::as_str);
+        out += &format!(
+            "  {} at {address}: {}, {} on disk; bytes {bytes}\n",
+            object.iod,
+            show::size(object.size),
+            show::size(object.allocated)
+        );
+    }
+    out
+}
+
+fn json_placement(placement: &Placement) -> JsonPlacement {
+    let objects = placement.objects.iter().zip(ranges(placement)).map(|(object, (ranges, more))| JsonObject {
+        iod: object.iod.to_string(),
+        addresses: object.addresses.clone(),
+        size: object.size,
+        allocated: object.allocated,
+        ranges: ranges.into_iter().map(|r| (r.offset, r.len)).collect(),
+        more,
+    });
+    JsonPlacement {
+        distribution: placement.distribution.id().name(),
+        stripe_unit: placement.distribution.stripe_unit(),
+        object: placement.object.0,
+        objects: objects.collect(),
+    }
+}

@@ -1,0 +1,42 @@
+//! The content of a file on standard output.
+
+use crate::failure::Failure;
+use crate::show;
+use client::{Mount, OpenFlags, Segment, Target};
+use futures_util::StreamExt;
+use types::limits::PAYLOAD_MAX;
+use types::{ByteRange, FileKind};
+
+/// Bytes per read, and reads ahead of what is being written out.
+const READ: u64 = 4 * PAYLOAD_MAX as u64;
+const AHEAD: usize = 3;
+const ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+
+/// Writes a range of a file to standard output, as much of it as there is.
+pub async fn print(mount: &Mount, target: &Target, range: ByteRange) -> Result<(), Failure> {
+    let (node, attrs) = mount.resolve(target.path(), true).await?;
+    if attrs.kind != FileKind::Regular {
+        return Err(Failure::new(format!("is a {}", show::kind(attrs.kind))).next("only regular files have content"));
+    }
+    let file = mount.open(&node, OpenFlags::READ).await?;
+    let end = range.end().min(file.size());
+    let starts = (0..end.saturating_sub(range.offset).div_ceil(READ)).map(|i| range.offset + i * READ);
+    let reads = starts.map(|at| file.read_at(at, (end - at).min(READ) as usize));
+    let mut answers = futures_util::stream::iter(reads).buffered(AHEAD);
+    while let Some(answer) = answers.next().await {
+        for segment in answer?.segments {
+            match segment {
+                Segment::Data(data) => show::raw(&data)?,
+                Segment::Hole(mut len) => {
+                    while len > 0 {
+                        let part = len.min(ZEROS.len() as u64);
+                        show::raw(&ZEROS[..part as usize])?;
+                        len -= part;
+                    }
+                }
+            }
+        }
+    }
+    drop(answers);
+    Ok(file.close().await?)
+}

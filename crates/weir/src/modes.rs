@@ -1,0 +1,30 @@
+//! Permission bits: how they are typed, and what the umask takes away.
+
+/// Reads permission bits.
+pub fn octal(text: &str) -> Result<u32, String> {
+    let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    let bits = u32::from_str_radix(text, 8).ok().filter(|bits| digits && *bits <= 0o7777);
+    bits.ok_or_else(|| "not permission bits; write octal digits up to 7777, as in 755".to_owned())
+}
+
+/// Permission bits less those that the umask of this process takes away.
+pub fn without_umask(mode: u32) -> u32 {
+    let none = rustix::fs::Mode::empty();
+    let mask = rustix::process::umask(none);
+    rustix::process::umask(mask);
+    mode & !mask.as_raw_mode()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn permission_bits() {
+        assert_eq!(octal("755"), Ok(0o755));
+        assert_eq!(octal("07777"), Ok(0o7777));
+        for bad in ["", "8", "+7", "10000", "rwx", "777777777777"] {
+            assert!(octal(bad).is_err(), "{bad}");
+        }
+    }
+}
