@@ -3,6 +3,8 @@
 use crate::frames;
 use proptest::prelude::*;
 
+#[path = "../../../../fuzz/fuzz_targets/admin.rs"]
+mod admin;
 #[path = "../../../../fuzz/mutate.rs"]
 mod mutate;
 #[path = "../../../../fuzz/fuzz_targets/nfs4_compound.rs"]
@@ -12,7 +14,7 @@ mod record;
 #[path = "../../../../fuzz/fuzz_targets/rpc.rs"]
 mod rpc;
 
-const TARGETS: [fn(&[u8]); 3] = [rpc::run, record::run, nfs4_compound::run];
+const TARGETS: [fn(&[u8]); 4] = [rpc::run, record::run, nfs4_compound::run, admin::run];
 
 #[test]
 fn damaged_frames() {
