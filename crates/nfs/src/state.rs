@@ -117,7 +117,7 @@ pub struct Counts {
 }
 
 /// All state of one NFSv4.1 server.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct State {
     pub(crate) config: Config,
     pub(crate) clients: Clients,

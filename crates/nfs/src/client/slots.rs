@@ -9,18 +9,30 @@ pub struct Ticket {
     pub sequence: u32,
 }
 
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Use {
+    Free,
+    Busy,
+    /// Nobody knows its sequence number any more; never used again.
+    Dead,
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     /// Sequence number of the next request.
     next: u32,
-    busy: bool,
+    state: Use,
     /// Whether the peer may not have seen the request before `next`, because its reply never came.
     unsure: bool,
 }
 
 impl Entry {
     /// The first request on a slot carries 1 (§2.10.6.1).
-    const FRESH: Entry = Entry { next: 1, busy: false, unsure: false };
+    const FRESH: Entry = Entry { next: 1, state: Use::Free, unsure: false };
+
+    fn free(next: u32) -> Self {
+        Entry { next, ..Entry::FRESH }
+    }
 }
 
 /// The requester's slots of one channel: used by the client for requests and by the server for callbacks.
@@ -40,20 +52,20 @@ impl Slots {
 
     /// The lowest free slot that the peer wants to be used; `None` when all are taken.
     pub fn acquire(&mut self) -> Option<Ticket> {
-        let slot = self.entries.iter().take(self.target as usize + 1).position(|e| !e.busy)?;
+        let slot = self.entries.iter().take(self.target as usize + 1).position(|e| e.state == Use::Free)?;
         let entry = &mut self.entries[slot];
-        entry.busy = true;
+        entry.state = Use::Busy;
         Some(Ticket { slot: slot as u32, sequence: entry.next })
     }
 
     /// The highest slot in use (`sa_highest_slotid`).
     pub fn highest_used(&self) -> Option<u32> {
-        self.entries.iter().rposition(|e| e.busy).map(|slot| slot as u32)
+        self.entries.iter().rposition(|e| e.state == Use::Busy).map(|slot| slot as u32)
     }
 
     /// Number of slots in use.
     pub fn used(&self) -> usize {
-        self.entries.iter().filter(|e| e.busy).count()
+        self.entries.iter().filter(|e| e.state == Use::Busy).count()
     }
 
     /// Number of slots that may be used at once.
@@ -62,39 +74,57 @@ impl Slots {
     }
 
     fn entry(&mut self, ticket: Ticket) -> Option<&mut Entry> {
-        self.entries.get_mut(ticket.slot as usize).filter(|e| e.busy && e.next == ticket.sequence)
+        self.entries.get_mut(ticket.slot as usize).filter(|e| e.state == Use::Busy && e.next == ticket.sequence)
     }
 
     /// The peer executed the request: the slot moves on.
     pub fn done(&mut self, ticket: Ticket) {
         if let Some(entry) = self.entry(ticket) {
-            *entry = Entry { next: ticket.sequence.wrapping_add(1), busy: false, unsure: false };
+            *entry = Entry::free(ticket.sequence.wrapping_add(1));
         }
         self.shrink();
     }
 
-    /// The request was not sent, or the peer's SEQUENCE failed: the slot is as before.
-    ///
-    /// If it is unknown whether the request before was seen, the refusal tells: it was not, and its number is free.
+    /// The request was not sent, or the peer's SEQUENCE failed with anything but SEQ_MISORDERED: the slot is as before.
     pub fn refused(&mut self, ticket: Ticket) {
         if let Some(entry) = self.entry(ticket) {
-            let next = if entry.unsure { ticket.sequence.wrapping_sub(1) } else { ticket.sequence };
-            *entry = Entry { next, busy: false, unsure: false };
+            entry.state = Use::Free;
+        }
+        self.shrink();
+    }
+
+    /// The peer's SEQUENCE failed with SEQ_MISORDERED. If it was unknown whether the peer had seen the request before,
+    /// now it is known that it had not, and its number is free; otherwise the slot is of no use any more.
+    pub fn misordered(&mut self, ticket: Ticket) {
+        if let Some(entry) = self.entry(ticket) {
+            if entry.unsure {
+                *entry = Entry::free(ticket.sequence.wrapping_sub(1));
+            } else {
+                entry.state = Use::Dead;
+            }
         }
         self.shrink();
     }
 
     /// The request was given up without a reply, so nobody knows whether the peer has seen it.
     ///
-    /// The next request takes the next number; should the peer refuse that, [`Slots::refused`] goes back. Only for
-    /// requests that need not happen exactly once; others are sent again with the same ticket.
+    /// The next request takes the next number; should the peer find that misordered, [`Slots::misordered`] goes back.
+    /// Only for requests that need not happen exactly once; others are sent again with the same ticket. A slot that
+    /// loses two replies in a row is given up.
     pub fn lost(&mut self, ticket: Ticket) {
         if let Some(entry) = self.entry(ticket) {
-            let unsure = !entry.unsure;
-            let next = if unsure { ticket.sequence.wrapping_add(1) } else { ticket.sequence };
-            *entry = Entry { next, busy: false, unsure: true };
+            if entry.unsure {
+                entry.state = Use::Dead;
+            } else {
+                *entry = Entry { unsure: true, ..Entry::free(ticket.sequence.wrapping_add(1)) };
+            }
         }
         self.shrink();
+    }
+
+    /// Whether no slot will ever be free again.
+    pub fn is_dead(&self) -> bool {
+        self.entries.iter().take(self.usable()).all(|e| e.state == Use::Dead)
     }
 
     /// Obeys what the peer grants: `highest` is the highest slot it accepts, `target` the highest it wants used.
@@ -111,7 +141,7 @@ impl Slots {
 
     /// Forgets free slots above the target.
     fn shrink(&mut self) {
-        let keep = self.target.max(self.highest_used().unwrap_or(0)) as usize + 1;
-        self.entries.truncate(keep);
+        let last = self.entries.iter().rposition(|e| e.state != Use::Free).unwrap_or(0);
+        self.entries.truncate(last.max(self.target as usize) + 1);
     }
 }

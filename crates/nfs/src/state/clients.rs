@@ -64,7 +64,7 @@ struct Owner {
 }
 
 /// All client records.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Clients {
     boot_epoch: u32,
     next: u32,
@@ -258,10 +258,11 @@ impl State {
     /// # Errors
     /// STALE_CLIENTID, CLIENTID_BUSY.
     pub fn destroy_clientid(&mut self, id: ClientId) -> Result<()> {
-        self.clients.get(id).ok_or(NFS4ERR_STALE_CLIENTID)?;
+        let client = self.clients.get(id).ok_or(NFS4ERR_STALE_CLIENTID)?;
         if self.has_state(id) {
             return Err(NFS4ERR_CLIENTID_BUSY);
         }
+        self.recovery.complete(&client.owner);
         self.drop_client(id, Gone::Forgotten);
         Ok(())
     }

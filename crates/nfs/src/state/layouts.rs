@@ -96,7 +96,7 @@ pub struct Holder {
 }
 
 /// All layouts.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Layouts {
     by_other: HashMap<[u8; 12], LayoutState>,
     by_key: HashMap<(ClientId, FileId, layouttype4), [u8; 12]>,
@@ -138,15 +138,11 @@ impl Layouts {
     }
 
     pub(crate) fn test(&self, client: ClientId, stateid: &stateid4) -> Result<()> {
-        let state = self.get(client, stateid)?;
-        if state.revoked.is_some() {
-            return Err(NFS4ERR_ADMIN_REVOKED);
+        match self.get(client, stateid)? {
+            state if state.revoked.is_some() => Err(NFS4ERR_ADMIN_REVOKED),
+            state if stateid.seqid != 0 => check_layout_seqid(stateid.seqid, state.seqid),
+            _ => Ok(()),
         }
-        check_layout_seqid(stateid.seqid, state.seqid).or(if stateid.seqid == 0 {
-            Ok(())
-        } else {
-            Err(NFS4ERR_BAD_STATEID)
-        })
     }
 
     pub(crate) fn free(&mut self, client: ClientId, stateid: &stateid4) -> Result<()> {

@@ -102,7 +102,7 @@ impl FileOpens {
 type Key = (ClientId, Bytes, FileId);
 
 /// All opens.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Opens {
     by_other: HashMap<[u8; 12], Open>,
     by_key: HashMap<Key, [u8; 12]>,

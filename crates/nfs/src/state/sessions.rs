@@ -9,9 +9,9 @@ use types::{Timestamp, limits};
 use wire::nfs4::nfsstat4::*;
 use wire::nfs4::{
     BIND_CONN_TO_SESSION4args, BIND_CONN_TO_SESSION4resok, CB_SEQUENCE4args, CREATE_SESSION4_FLAG_CONN_BACK_CHAN,
-    CREATE_SESSION4args, CREATE_SESSION4resok, SEQ4_STATUS_CB_PATH_DOWN, SEQ4_STATUS_CB_PATH_DOWN_SESSION,
-    SEQ4_STATUS_RECALLABLE_STATE_REVOKED, SEQUENCE4args, SEQUENCE4resok, callback_sec_parms4, channel_attrs4,
-    channel_dir_from_client4, channel_dir_from_server4, sessionid4,
+    CREATE_SESSION4args, CREATE_SESSION4resok, SEQ4_STATUS_BACKCHANNEL_FAULT, SEQ4_STATUS_CB_PATH_DOWN,
+    SEQ4_STATUS_CB_PATH_DOWN_SESSION, SEQ4_STATUS_RECALLABLE_STATE_REVOKED, SEQUENCE4args, SEQUENCE4resok,
+    callback_sec_parms4, channel_attrs4, channel_dir_from_client4, channel_dir_from_server4, sessionid4,
 };
 
 /// The least request and reply size that a channel can work with, in bytes: SEQUENCE with headers and one small
@@ -52,7 +52,7 @@ pub struct Session {
 }
 
 /// All sessions.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Sessions {
     boot_epoch: u32,
     next: u32,
@@ -158,8 +158,10 @@ pub struct Backchannel {
 pub enum CallbackEnd {
     /// CB_SEQUENCE succeeded, whatever the operation behind it said.
     Answered,
-    /// CB_SEQUENCE failed: the slot is as before.
+    /// It was not sent, or CB_SEQUENCE failed with anything but SEQ_MISORDERED: the slot is as before.
     Refused,
+    /// CB_SEQUENCE failed with SEQ_MISORDERED.
+    Misordered,
     /// No reply: the connection is gone, and whether the client has seen the callback is unknown.
     Lost,
 }
@@ -233,9 +235,13 @@ impl State {
         }
         let max_message = self.config.max_message;
         let mut fore = negotiate(&args.csa_fore_chan_attrs, max_message, limits::REPLY_CACHED_MAX, limits::SLOTS_MAX)?;
-        let back = negotiate(&args.csa_back_chan_attrs, max_message, limits::REPLY_CACHED_MAX, BACK_SLOTS_MAX)?;
-        let reserved = self.reserve(&mut fore)?;
         let back_channel = args.csa_flags & CREATE_SESSION4_FLAG_CONN_BACK_CHAN;
+        let back = match negotiate(&args.csa_back_chan_attrs, max_message, limits::REPLY_CACHED_MAX, BACK_SLOTS_MAX) {
+            // Who wants no backchannel may say anything about it, and gets none.
+            Err(_) if back_channel == 0 => channel_attrs4::default(),
+            agreed => agreed?,
+        };
+        let reserved = self.reserve(&mut fore)?;
         let session = Session {
             id: self.sessions.new_id(random),
             client,
@@ -340,6 +346,9 @@ impl State {
         if session.wants_back && (session.back_connections.is_empty() || session.back_broken) {
             flags |= SEQ4_STATUS_CB_PATH_DOWN_SESSION;
         }
+        if session.callbacks.is_dead() {
+            flags |= SEQ4_STATUS_BACKCHANNEL_FAULT;
+        }
         if self.layouts.any_revoked(session.client) {
             flags |= SEQ4_STATUS_RECALLABLE_STATE_REVOKED;
         }
@@ -348,20 +357,24 @@ impl State {
 
     /// BIND_CONN_TO_SESSION (§18.34): a connection for the fore channel, the backchannel or both.
     ///
+    /// A session made without a usable backchannel gives none: CDFC4_BACK is refused, the others bind the fore channel.
+    ///
     /// # Errors
-    /// BADSESSION.
+    /// BADSESSION, INVAL.
     pub fn bind_conn_to_session(
         &mut self,
         args: &BIND_CONN_TO_SESSION4args,
         connection: ConnectionId,
     ) -> Result<BIND_CONN_TO_SESSION4resok> {
         let session = self.sessions.by_id.get_mut(&args.bctsa_sessid).ok_or(NFS4ERR_BADSESSION)?;
+        let possible = session.back.ca_maxrequests > 0;
         let (back, direction) = match args.bctsa_dir {
-            channel_dir_from_client4::CDFC4_FORE => (false, channel_dir_from_server4::CDFS4_FORE),
+            channel_dir_from_client4::CDFC4_BACK if !possible => return Err(NFS4ERR_INVAL),
             channel_dir_from_client4::CDFC4_BACK => (true, channel_dir_from_server4::CDFS4_BACK),
-            channel_dir_from_client4::CDFC4_FORE_OR_BOTH | channel_dir_from_client4::CDFC4_BACK_OR_BOTH => {
+            channel_dir_from_client4::CDFC4_FORE_OR_BOTH | channel_dir_from_client4::CDFC4_BACK_OR_BOTH if possible => {
                 (true, channel_dir_from_server4::CDFS4_BOTH)
             }
+            _ => (false, channel_dir_from_server4::CDFS4_FORE),
         };
         session.wants_back |= back;
         self.sessions.bind(args.bctsa_sessid, connection, back);
@@ -447,6 +460,7 @@ impl State {
         match end {
             CallbackEnd::Answered => session.callbacks.done(slot),
             CallbackEnd::Refused => session.callbacks.refused(slot),
+            CallbackEnd::Misordered => session.callbacks.misordered(slot),
             CallbackEnd::Lost => {
                 session.callbacks.lost(slot);
                 session.back_broken = true;

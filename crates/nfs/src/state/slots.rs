@@ -190,3 +190,21 @@ impl SlotTable {
         self.slots.truncate(keep + 1);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sequence_numbers_wrap_to_zero() {
+        let mut table = SlotTable::new(1, 100);
+        let request = Fingerprint::new(Principal::None, b"x");
+        table.slots[0] = Slot { sequence: u32::MAX, request: None, reply: Reply::Dropped };
+        assert_eq!(table.begin(0, 1, 0, true, request), Err(NFS4ERR_SEQ_MISORDERED));
+        assert_eq!(table.begin(0, 0, 0, true, request), Ok(Verdict::New));
+        table.finish(0, 0, Some(b"reply"));
+        assert_eq!(table.begin(0, u32::MAX, 0, true, request), Err(NFS4ERR_SEQ_MISORDERED));
+        assert_eq!(table.begin(0, 0, 0, true, request), Ok(Verdict::Replay("reply".into())));
+        assert_eq!(table.begin(0, 1, 0, true, request), Ok(Verdict::New));
+    }
+}
