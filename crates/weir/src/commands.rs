@@ -15,6 +15,7 @@ mod policy;
 mod put;
 mod rm;
 mod stat;
+mod status;
 
 pub use find::expand as expand_find;
 
@@ -52,6 +53,8 @@ pub enum Command {
     Find(find::Args),
     /// Show and set how new files of a directory are laid out
     Policy(policy::Args),
+    /// Show how a cluster stands: daemons, versions, capacity, counters
+    Status(status::Args),
     /// Print shell completions
     Completions(completions::Args),
 }
@@ -74,6 +77,7 @@ impl Command {
             Command::Du(args) => du::run(args),
             Command::Find(args) => find::run(args),
             Command::Policy(args) => policy::run(args),
+            Command::Status(args) => status::run(args),
             Command::Completions(args) => completions::run(args),
         }
     }

@@ -56,11 +56,16 @@ impl Connect {
         self.target(name.unwrap_or(&empty))
     }
 
+    /// How long to try to reach a server.
+    pub fn timeout(&self) -> Duration {
+        Duration::from_secs(self.connect_timeout)
+    }
+
     fn options(&self) -> Options {
         Options {
             direct: !self.no_direct,
             checksums: !self.no_checksums,
-            connect_timeout: Duration::from_secs(self.connect_timeout),
+            connect_timeout: self.timeout(),
             retry_timeout: Duration::from_secs(self.retry_timeout),
             ..Options::default()
         }
