@@ -502,6 +502,14 @@ impl State {
         }
     }
 
+    /// Drops all layouts of a file that is about to be freed: nobody is asked, for there will be nothing to write to.
+    pub(crate) fn forget_layouts(&mut self, file: FileId) {
+        for other in self.layouts.by_file.get(&file).cloned().unwrap_or_default() {
+            self.lose(&other, Filter::ALL, Gone::Forgotten);
+            self.layouts.remove(&other);
+        }
+    }
+
     /// Drops all layouts of a client.
     pub(crate) fn drop_layouts(&mut self, client: ClientId, why: Gone) {
         for other in self.layouts.by_client.get(&client).cloned().unwrap_or_default() {
