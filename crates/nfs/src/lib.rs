@@ -3,6 +3,7 @@
 pub mod attrs;
 pub mod client;
 pub mod fs;
+pub mod server;
 pub mod state;
 pub mod status;
 pub mod values;

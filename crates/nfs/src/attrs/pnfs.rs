@@ -9,7 +9,7 @@ use xdr::{Malformed, Reader, Writer};
 /// Most layout types or thresholds read from a peer: more than there are types.
 const TYPES_MAX: usize = 64;
 
-fn put_types(out: &mut Writer, types: &Vec<u32>) {
+fn put_types(out: &mut Writer, types: &[u32]) {
     out.array(types, put_u32);
 }
 
@@ -18,7 +18,7 @@ fn take_types(input: &mut Reader) -> Result<Vec<u32>, Malformed> {
 }
 
 /// `mdsthreshold4` (RFC 8881 §3.3.22): the hints follow one another in the order of their bits.
-fn put_thresholds(out: &mut Writer, items: &Vec<Threshold>) {
+fn put_thresholds(out: &mut Writer, items: &[Threshold]) {
     out.array(items, |out, item| {
         let hints = [item.read_size, item.write_size, item.read_iosize, item.write_iosize];
         let bits = hints.iter().enumerate().fold(0, |bits, (i, h)| bits | u32::from(h.is_some()) << i);

@@ -1,0 +1,184 @@
+//! The server half: COMPOUNDs in, replies out, over a [`FileSystem`] and the state tables.
+
+mod attributes;
+mod callbacks;
+mod compound;
+mod counters;
+mod files;
+mod ops;
+mod recall;
+
+pub use callbacks::{CallbackPath, Callbacks, Lost};
+pub use compound::Call;
+pub use counters::{Counters, OpCount};
+
+use crate::fs::{Ctx, FileSystem, LayoutGone};
+use crate::state::{self, Effect, Gone, State};
+use bytes::Bytes;
+use std::collections::{HashMap, HashSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+use types::{FileId, Status, Timestamp};
+
+/// What a server fixes once, before the first request.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Limits and roles of the state tables.
+    pub state: state::Config,
+    /// Identity of this server, different from every other server's (`so_major_id`): servers that share it are taken
+    /// for two addresses of one (RFC 8881 §2.10.5).
+    pub major_id: Bytes,
+    /// Name and version shown to clients (`nii_name`); for people only.
+    pub implementation: String,
+}
+
+/// An NFSv4.1 and 4.2 server.
+///
+/// It owns no socket, clock or random number: requests come with the time and a random number, callbacks leave
+/// through [`Callbacks`]. The state tables stand behind one lock that is never held while anything waits.
+pub struct Server<F, C> {
+    fs: F,
+    callbacks: C,
+    config: Config,
+    state: Mutex<State>,
+    /// Files without a name that are still open: freed with the last CLOSE.
+    orphans: Mutex<HashSet<FileId>>,
+    /// Who waits for layouts of a file to come back.
+    waiters: Mutex<HashMap<FileId, Vec<Waker>>>,
+    counters: counters::Counting,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl<F: FileSystem, C: Callbacks> Server<F, C> {
+    /// A server without clients; those that the file system has records of may reclaim for one lease.
+    ///
+    /// # Errors
+    /// The records cannot be read.
+    pub async fn start(fs: F, callbacks: C, config: Config, now: Timestamp) -> Result<Self, Status> {
+        let records = fs.clients().await?;
+        let state = State::new(config.state.clone(), records, now);
+        Ok(Server {
+            fs,
+            callbacks,
+            config,
+            state: Mutex::new(state),
+            orphans: Mutex::default(),
+            waiters: Mutex::default(),
+            counters: counters::Counting::default(),
+        })
+    }
+
+    /// The file system served.
+    pub fn fs(&self) -> &F {
+        &self.fs
+    }
+
+    /// Looks at the state tables, for display; keep it short, every request waits meanwhile.
+    pub fn inspect<R>(&self, look: impl FnOnce(&State) -> R) -> R {
+        look(&lock(&self.state))
+    }
+
+    /// What has been done so far.
+    pub fn counters(&self) -> Counters {
+        self.counters.snapshot()
+    }
+
+    /// A connection is closed. Its requests go on; their replies are kept for the retry.
+    pub fn connection_lost(&self, connection: state::ConnectionId) {
+        lock(&self.state).connection_lost(connection);
+    }
+
+    /// Lets time pass: ends leases, the grace period and overdue recalls, and frees what that leaves unused. Call it
+    /// about once per second.
+    pub async fn tick(&self, now: Timestamp) {
+        let (expired, effects) = self.change(|state| state.expire(now));
+        for client in expired.iter().filter(|c| c.confirmed) {
+            tracing::info!(
+                client = client.client.0,
+                owner = %client.owner.escape_ascii(),
+                opens = client.opens,
+                layouts = client.layouts,
+                "lease expired"
+            );
+        }
+        let ctx = Ctx { now, ..Ctx::default() };
+        if let Err(error) = self.settle(&ctx, effects).await {
+            tracing::warn!(%error, "could not clean up after expired clients");
+        }
+    }
+
+    /// Changes the state and takes what follows from it, in one hold of the lock, so that every effect is carried out by
+    /// the request that caused it.
+    fn change<R>(&self, change: impl FnOnce(&mut State) -> R) -> (R, Vec<Effect>) {
+        let mut state = lock(&self.state);
+        let result = change(&mut state);
+        (result, state.take_effects())
+    }
+
+    /// Carries out effects, in order. The first failure to store a client's record is reported, for the request must
+    /// not succeed without it; other failures are logged.
+    async fn settle(&self, ctx: &Ctx, effects: Vec<Effect>) -> Result<(), Status> {
+        let mut outcome = Ok(());
+        for effect in effects {
+            let done = match effect {
+                Effect::Persist(record) => {
+                    let stored = self.fs.persist_client(record).await;
+                    outcome = outcome.and(stored);
+                    stored
+                }
+                Effect::Forget(owner) => self.fs.forget_client(owner).await,
+                Effect::LastClose(file) => self.reap_closed(ctx, file).await,
+                Effect::LayoutGone { client, file, iomode, range, why } => {
+                    let why = match why {
+                        Gone::Forgotten => LayoutGone::Forgotten,
+                        Gone::Revoked => LayoutGone::Revoked,
+                    };
+                    let told = self.fs.layout_gone(ctx, client.0, file, iomode, range, why).await;
+                    self.wake(file);
+                    told
+                }
+                Effect::SessionGone(_) => Ok(()),
+            };
+            if let Err(error) = done {
+                tracing::warn!(%error, "could not follow a change of state");
+            }
+        }
+        outcome
+    }
+
+    /// A file has lost its last name: frees it now, or with the last CLOSE.
+    async fn orphaned(&self, ctx: &Ctx, file: FileId) {
+        lock(&self.orphans).insert(file);
+        if let Err(error) = self.reap_closed(ctx, file).await {
+            tracing::warn!(%error, file = file.0, "could not free a removed file");
+        }
+    }
+
+    /// A file without a name has been opened again: frees it with its last CLOSE.
+    fn keep_orphan(&self, file: FileId) {
+        lock(&self.orphans).insert(file);
+    }
+
+    /// Frees an orphan unless somebody has it open.
+    async fn reap_closed(&self, ctx: &Ctx, file: FileId) -> Result<(), Status> {
+        let effects = {
+            let mut state = lock(&self.state);
+            if state.is_open(file) || !lock(&self.orphans).remove(&file) {
+                return Ok(());
+            }
+            state.forget_layouts(file);
+            state.take_effects()
+        };
+        for effect in effects {
+            if let Effect::LayoutGone { client, iomode, range, .. } = effect {
+                let told = self.fs.layout_gone(ctx, client.0, file, iomode, range, LayoutGone::Forgotten).await;
+                told.unwrap_or_else(|error| tracing::warn!(%error, file = file.0, "could not drop a layout"));
+            }
+        }
+        self.wake(file);
+        self.fs.reap(ctx, file).await
+    }
+}

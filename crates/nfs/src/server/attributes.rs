@@ -1,0 +1,96 @@
+//! Attribute values of files as GETATTR, READDIR and VERIFY need them.
+
+use super::callbacks::Callbacks;
+use super::compound::{Answer, Compound};
+use crate::attrs::{self, Mask};
+use crate::fs::FileSystem;
+use crate::values::Values;
+use types::{Attrs, Fsid, SetAttrs, Timestamp};
+use wire::nfs4::*;
+
+/// The `fsid4` of a file system.
+pub(super) fn fsid(fsid: Fsid) -> fsid4 {
+    let number = u128::from_be_bytes(fsid.0);
+    fsid4 { major: (number >> 64) as u64, minor: number as u64 }
+}
+
+impl<F: FileSystem, C: Callbacks> Compound<'_, F, C> {
+    /// The attributes asked for that there are. Asking for one that can only be set is an error (RFC 8881 §18.7.3).
+    pub(super) fn asked(&self, bitmap: &[u32]) -> Answer<Mask> {
+        let (mask, _) = Mask::from_bitmap(bitmap);
+        if !mask.and(attrs::WRITE_ONLY).is_empty() {
+            return Err(NFS4ERR_INVAL.into());
+        }
+        Ok(mask.and(attrs::supported(&self.fs().info(), self.ctx.minor)))
+    }
+
+    /// The values that do not depend on the file, as far as `mask` needs them.
+    pub(super) async fn common_values(&self, mask: Mask) -> Answer<Values> {
+        let info = self.fs().info();
+        let mut values = Values {
+            supported_attrs: Some(attrs::supported(&info, self.ctx.minor)),
+            fh_expire_type: Some(FH4_PERSISTENT),
+            link_support: Some(true),
+            symlink_support: Some(true),
+            named_attr: Some(false),
+            fsid: Some(fsid(self.fs().fsid())),
+            unique_handles: Some(true),
+            rdattr_error: Some(NFS4_OK),
+            aclsupport: Some(0),
+            cansettime: Some(true),
+            case_insensitive: Some(false),
+            case_preserving: Some(true),
+            chown_restricted: Some(true),
+            homogeneous: Some(true),
+            no_trunc: Some(true),
+            time_delta: Some(Timestamp { secs: 0, nanos: 1 }),
+            suppattr_exclcreat: Some(attrs::SETTABLE),
+            clone_blksize: Some(0),
+            change_attr_type: Some(change_attr_type4::NFS4_CHANGE_TYPE_IS_MONOTONIC_INCR as u32),
+            ..Values::default()
+        };
+        values.set_info(&info);
+        if !mask.and(attrs::STATFS).is_empty() {
+            values.set_statfs(&self.fs().statfs(&self.ctx).await?);
+        }
+        Ok(values)
+    }
+
+    /// Adds the values that depend on the file.
+    pub(super) fn add_values(&self, values: &mut Values, mask: Mask, attrs: &Attrs) {
+        values.set_attrs(attrs);
+        if mask.has(FATTR4_FILEHANDLE) {
+            values.filehandle = Some(self.fs().encode_handle(attrs.id));
+        }
+    }
+
+    /// All values of `mask` for one file.
+    pub(super) async fn values(&self, mask: Mask, attrs: &Attrs) -> Answer<Values> {
+        let mut values = self.common_values(mask).await?;
+        self.add_values(&mut values, mask, attrs);
+        if mask.has(FATTR4_MDSTHRESHOLD) {
+            values.mdsthreshold = Some(self.fs().threshold(&self.ctx, attrs.id).await?.into_iter().collect());
+        }
+        Ok(values)
+    }
+
+    /// Reads the attributes that SETATTR, CREATE and OPEN are to set.
+    pub(super) fn to_set(&self, attrs: &fattr4) -> Answer<SetAttrs> {
+        Ok(attrs::decode_set(attrs, &self.fs().info(), self.ctx.minor)?)
+    }
+
+    /// Whether the current file has these very attributes. Those that cannot be compared are refused: not offered,
+    /// only to be set, or about errors (RFC 8881 §18.31.3).
+    pub(super) async fn same_attributes(&self, believed: &fattr4) -> Answer<bool> {
+        let (mask, beyond) = Mask::from_bitmap(&believed.attrmask);
+        if beyond || !mask.without(attrs::supported(&self.fs().info(), self.ctx.minor)).is_empty() {
+            return Err(NFS4ERR_ATTRNOTSUPP.into());
+        }
+        if mask.has(FATTR4_RDATTR_ERROR) || !mask.and(attrs::WRITE_ONLY).is_empty() {
+            return Err(NFS4ERR_INVAL.into());
+        }
+        let found = self.fs().getattr(&self.ctx, self.file()?).await?;
+        let values = self.values(mask, &found).await?;
+        Ok(attrs::encode(mask, &values).attr_vals == believed.attr_vals)
+    }
+}

@@ -1,0 +1,414 @@
+//! COMPOUND: one request with its operations, worked on one after another (RFC 8881 §2.10.6, §16.2).
+
+use super::callbacks::Callbacks;
+use super::{Server, counters, lock, ops};
+use crate::fs::{Ctx, FileSystem};
+use crate::state::sessions::{Request, Sequence, Sequenced, SlotToken};
+use crate::state::slots::Fingerprint;
+use crate::state::stateids::{ANONYMOUS, CURRENT};
+use crate::state::{ClientId, ConnectionId, Principal, State};
+use crate::status;
+use bytes::Bytes;
+use types::{Cred, FileId, Status, Timestamp, limits};
+use wire::nfs4::compound::{ArgsHeader, Ops, OpsWriter, opnum};
+use wire::nfs4::*;
+use wire::rpc::Auth;
+use xdr::{Malformed, Reader, Segments, Writer, Xdr};
+
+/// The header of an accepted RPC reply with an empty verifier, which counts towards the limits of a session.
+const RPC_REPLY_HEADER: usize = 24;
+/// Room that an operation which changes something needs for its result: the largest is OPEN's.
+const RESULT_ROOM: usize = 160;
+/// User and group of callers without credentials.
+const NOBODY: u32 = 65534;
+
+/// One COMPOUND as it came in.
+#[derive(Clone, Debug)]
+pub struct Call {
+    /// The connection that it came on.
+    pub connection: ConnectionId,
+    /// Who sent it, as far as client records are concerned.
+    pub principal: Principal,
+    /// Whose permissions count.
+    pub cred: Cred,
+    /// `COMPOUND4args`.
+    pub body: Bytes,
+    /// Length of the whole RPC message in bytes, header included.
+    pub message_len: usize,
+    /// The server's clock.
+    pub now: Timestamp,
+    /// A random number: session ids are made of it.
+    pub random: u64,
+}
+
+impl Call {
+    /// Who stands behind the credentials of a call; `None` for a flavor that is not offered (AUTH_TOOWEAK).
+    pub fn identity(auth: &Auth) -> Option<(Principal, Cred)> {
+        match auth {
+            Auth::None => Some((Principal::None, Cred { uid: NOBODY, gid: NOBODY, groups: Vec::new() })),
+            Auth::Sys(sys) => Some((Principal::Sys(sys.uid), sys.cred())),
+            Auth::Other { .. } => None,
+        }
+    }
+}
+
+/// Why an operation failed, as it goes on the wire.
+#[derive(Clone, PartialEq, Debug)]
+pub(super) struct Refusal {
+    pub(super) status: nfsstat4,
+    /// What follows the status, for the few errors that carry something.
+    pub(super) body: Bytes,
+}
+
+impl From<nfsstat4> for Refusal {
+    fn from(status: nfsstat4) -> Self {
+        Refusal { status, body: Bytes::new() }
+    }
+}
+
+impl From<Status> for Refusal {
+    fn from(status: Status) -> Self {
+        status::to_nfs(status).into()
+    }
+}
+
+/// What an operation answers: the body behind `NFS4_OK`, or why not.
+pub(super) type Answer<T> = Result<T, Refusal>;
+
+/// The result of an operation, behind its status.
+pub(super) trait Body {
+    /// Appends it.
+    fn put(&self, out: &mut Writer);
+}
+
+impl<T: Xdr> Body for T {
+    fn put(&self, out: &mut Writer) {
+        self.encode(out);
+    }
+}
+
+/// Arguments or results that are not there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Void;
+
+impl Xdr for Void {
+    fn encode(&self, _: &mut Writer) {}
+
+    fn decode(_: &mut Reader) -> Result<Self, Malformed> {
+        Ok(Void)
+    }
+}
+
+/// A file and the stateid that goes with it (§16.2.3.1).
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(super) struct Handle {
+    pub(super) file: FileId,
+    pub(super) stateid: stateid4,
+}
+
+/// A COMPOUND being worked on: what its operations see and change.
+pub(super) struct Compound<'a, F, C> {
+    pub(super) server: &'a Server<F, C>,
+    pub(super) ctx: Ctx,
+    pub(super) connection: ConnectionId,
+    pub(super) principal: Principal,
+    pub(super) random: u64,
+    /// The session it belongs to, once SEQUENCE has succeeded.
+    pub(super) session: Option<sessionid4>,
+    /// Current filehandle and stateid.
+    pub(super) current: Option<Handle>,
+    /// Saved filehandle and stateid.
+    pub(super) saved: Option<Handle>,
+    /// Operations that follow the one being worked on.
+    pub(super) left: u32,
+    /// Bytes that the body of the next result may take, and what to answer beyond.
+    pub(super) room: usize,
+    pub(super) beyond: nfsstat4,
+}
+
+impl<F: FileSystem, C: Callbacks> Compound<'_, F, C> {
+    pub(super) fn fs(&self) -> &F {
+        &self.server.fs
+    }
+
+    /// The client of the session.
+    pub(super) fn client(&self) -> ClientId {
+        ClientId(self.ctx.client)
+    }
+
+    /// The current filehandle.
+    pub(super) fn file(&self) -> Answer<FileId> {
+        self.current.map(|h| h.file).ok_or(NFS4ERR_NOFILEHANDLE.into())
+    }
+
+    /// The saved filehandle.
+    pub(super) fn saved_file(&self) -> Answer<FileId> {
+        self.saved.map(|h| h.file).ok_or(NFS4ERR_NOFILEHANDLE.into())
+    }
+
+    /// Changes the current filehandle; the stateid that went with the old one is gone.
+    pub(super) fn set_file(&mut self, file: FileId) {
+        self.current = Some(Handle { file, stateid: ANONYMOUS });
+    }
+
+    /// Notes the stateid that an operation returned.
+    pub(super) fn set_stateid(&mut self, stateid: stateid4) {
+        if let Some(current) = &mut self.current {
+            current.stateid = stateid;
+        }
+    }
+
+    /// The stateid meant by an argument: the current one may be asked for, but not if it is a special one (§16.2.3.1.2).
+    pub(super) fn stateid(&self, asked: stateid4) -> Answer<stateid4> {
+        if asked != CURRENT {
+            return Ok(asked);
+        }
+        let current = self.current.map(|h| h.stateid).filter(|s| s.other != ANONYMOUS.other);
+        current.ok_or(NFS4ERR_BAD_STATEID.into())
+    }
+
+    /// Looks at the state tables.
+    pub(super) fn state<R>(&self, look: impl FnOnce(&State) -> R) -> R {
+        look(&lock(&self.server.state))
+    }
+
+    /// Changes the state tables and carries out what follows.
+    pub(super) async fn change<R>(&self, change: impl FnOnce(&mut State) -> R) -> Answer<R> {
+        let (result, effects) = self.server.change(change);
+        self.server.settle(&self.ctx, effects).await?;
+        Ok(result)
+    }
+
+    /// Refuses what could conflict with a reclaim while the grace period lasts (§8.4.2.1).
+    pub(super) fn check_grace(&self) -> Answer<()> {
+        if self.state(|state| state.in_grace(self.ctx.now)) { Err(NFS4ERR_GRACE.into()) } else { Ok(()) }
+    }
+}
+
+/// Ends a request for the reply cache, also when it is given up halfway.
+struct Slot<'a, F: FileSystem, C: Callbacks> {
+    server: &'a Server<F, C>,
+    token: Option<SlotToken>,
+}
+
+impl<F: FileSystem, C: Callbacks> Slot<'_, F, C> {
+    fn finish(mut self, reply: &Segments) {
+        if let Some(token) = self.token.take() {
+            let small = reply.len() <= limits::REPLY_CACHED_MAX as usize;
+            let bytes = small.then(|| reply.to_bytes());
+            lock(&self.server.state).finish(token, bytes.as_deref());
+        }
+    }
+}
+
+impl<F: FileSystem, C: Callbacks> Drop for Slot<'_, F, C> {
+    fn drop(&mut self) {
+        if let Some(token) = self.token.take() {
+            lock(&self.server.state).finish(token, None);
+        }
+    }
+}
+
+/// How the first operation went.
+enum Opening {
+    /// A session's request: its results follow.
+    Session(Sequenced),
+    /// An operation that stands alone.
+    Alone,
+    /// The reply is there already.
+    Done(Segments),
+}
+
+impl<F: FileSystem, C: Callbacks> Server<F, C> {
+    /// Works on one COMPOUND and returns `COMPOUND4res`, both without RPC headers.
+    ///
+    /// To be run to its end even if the connection is lost meanwhile: the reply is kept for the retry.
+    ///
+    /// # Errors
+    /// The message is not a COMPOUND at all: GARBAGE_ARGS (RFC 5531 §9).
+    pub async fn compound(&self, call: Call) -> Result<Segments, Malformed> {
+        counters::add(&self.counters.compounds, 1);
+        let mut input = Reader::new(call.body.clone());
+        let header = ArgsHeader::decode(&mut input)?;
+        let mut results = OpsWriter::new();
+        if !matches!(header.minorversion, 1 | 2) {
+            return Ok(results.into_res(NFS4ERR_MINOR_VERS_MISMATCH, header.tag));
+        }
+        let mut input = Ops::new(header.numops, input);
+        let Some(first) = input.next_number()? else {
+            return Ok(results.into_res(NFS4_OK, header.tag));
+        };
+        let sequenced = match self.open(&call, &header, first, &mut input, &mut results) {
+            Opening::Done(reply) => return Ok(reply),
+            Opening::Alone => None,
+            Opening::Session(sequenced) => Some(sequenced),
+        };
+        let slot = Slot { server: self, token: sequenced.as_ref().map(|s| s.token) };
+        let ctx = Ctx {
+            cred: call.cred,
+            now: call.now,
+            client: sequenced.as_ref().map_or(0, |s| s.client.0),
+            minor: header.minorversion,
+        };
+        let mut compound = Compound {
+            server: self,
+            ctx,
+            connection: call.connection,
+            principal: call.principal,
+            random: call.random,
+            session: sequenced.as_ref().map(|s| s.token.session),
+            current: None,
+            saved: None,
+            left: 0,
+            room: 0,
+            beyond: NFS4ERR_REP_TOO_BIG,
+        };
+        let budget = Budget::new(sequenced.as_ref(), header.tag.len());
+        let mut next = if sequenced.is_some() { input.next_number() } else { Ok(Some(first)) };
+        let mut status = NFS4_OK;
+        while status == NFS4_OK
+            && let Some(number) = next.transpose()
+        {
+            status = compound.operation(number, &mut input, &budget, &mut results).await;
+            next = input.next_number();
+        }
+        let reply = results.into_res(status, header.tag);
+        slot.finish(&reply);
+        Ok(reply)
+    }
+
+    /// Deals with the first operation: SEQUENCE, or one of the few that stand alone (§2.10.6).
+    fn open(&self, call: &Call, header: &ArgsHeader, first: u32, input: &mut Ops, results: &mut OpsWriter) -> Opening {
+        let fail = |op: nfs_opnum4, status: nfsstat4| {
+            self.counters.op(op as u32, status);
+            let mut results = OpsWriter::new();
+            refuse(&mut results, op, &status.into());
+            Opening::Done(results.into_res(status, header.tag.clone()))
+        };
+        match opnum(first) {
+            Some(OP_SEQUENCE) => {}
+            Some(op) if ops::stands_alone(op) => {
+                return if header.numops == 1 { Opening::Alone } else { fail(op, NFS4ERR_NOT_ONLY_OP) };
+            }
+            Some(OP_ILLEGAL) | None => return fail(OP_ILLEGAL, NFS4ERR_OP_ILLEGAL),
+            Some(op) => return fail(op, NFS4ERR_OP_NOT_IN_SESSION),
+        }
+        let Ok(arguments) = input.body::<SEQUENCE4args>() else {
+            return fail(OP_SEQUENCE, NFS4ERR_BADXDR);
+        };
+        let request = Request {
+            connection: call.connection,
+            fingerprint: Fingerprint::new(call.principal, &input.input().clone().rest()),
+            size: call.message_len,
+            operations: header.numops,
+        };
+        let sequence = lock(&self.state).sequence(&arguments, request, call.now);
+        match sequence {
+            Err(status) => fail(OP_SEQUENCE, status),
+            Ok(Sequence::Replay(reply)) => {
+                counters::add(&self.counters.replays, 1);
+                Opening::Done(reply.into())
+            }
+            Ok(Sequence::Uncached(result)) => {
+                results.op(OP_SEQUENCE, &SEQUENCE4res::NFS4_OK(result));
+                let results = std::mem::take(results);
+                Opening::Done(uncached(results, input, header.tag.clone()))
+            }
+            Ok(Sequence::New(sequenced)) => {
+                self.counters.op(OP_SEQUENCE as u32, NFS4_OK);
+                results.op(OP_SEQUENCE, &SEQUENCE4res::NFS4_OK(sequenced.result));
+                Opening::Session(sequenced)
+            }
+        }
+    }
+}
+
+/// The answer to a retry whose reply was not kept.
+fn uncached(mut results: OpsWriter, input: &mut Ops, tag: Bytes) -> Segments {
+    let Ok(Some(number)) = input.next_number() else {
+        return results.into_res(NFS4_OK, tag);
+    };
+    let status = NFS4ERR_RETRY_UNCACHED_REP;
+    refuse(&mut results, opnum(number).unwrap_or(OP_ILLEGAL), &status.into());
+    results.into_res(status, tag)
+}
+
+/// Appends the result of an operation that failed.
+fn refuse(results: &mut OpsWriter, op: nfs_opnum4, refusal: &Refusal) {
+    results.with(op, |out| {
+        refusal.status.encode(out);
+        if refusal.body.is_empty() {
+            out.fixed(ops::refused(op, refusal.status));
+        } else {
+            out.raw(&refusal.body);
+        }
+    });
+}
+
+/// How long the reply may become (§2.10.6.4).
+struct Budget {
+    whole: usize,
+    cached: Option<usize>,
+}
+
+impl Budget {
+    fn new(sequenced: Option<&Sequenced>, tag: usize) -> Self {
+        let overhead = RPC_REPLY_HEADER + 12 + tag.next_multiple_of(4);
+        let Some(sequenced) = sequenced else {
+            return Budget { whole: limits::RECORD_MAX, cached: None };
+        };
+        Budget {
+            whole: (sequenced.max_response as usize).saturating_sub(overhead),
+            cached: sequenced.max_cached.map(|max| (max as usize).saturating_sub(overhead)),
+        }
+    }
+
+    /// Bytes left behind `used` ones, and what to answer beyond.
+    fn left(&self, used: usize) -> (usize, nfsstat4) {
+        match self.cached {
+            Some(cached) if cached < self.whole => (cached.saturating_sub(used), NFS4ERR_REP_TOO_BIG_TO_CACHE),
+            _ => (self.whole.saturating_sub(used), NFS4ERR_REP_TOO_BIG),
+        }
+    }
+}
+
+impl<F: FileSystem, C: Callbacks> Compound<'_, F, C> {
+    /// Works on one operation and appends its result.
+    async fn operation(
+        &mut self,
+        number: Result<u32, Malformed>,
+        input: &mut Ops,
+        budget: &Budget,
+        results: &mut OpsWriter,
+    ) -> nfsstat4 {
+        let (op, mut answer) = match number.map(|number| ops::known(number, self.ctx.minor)) {
+            Err(_) => (OP_ILLEGAL, Err(NFS4ERR_BADXDR.into())),
+            Ok(None) => (OP_ILLEGAL, Err(NFS4ERR_OP_ILLEGAL.into())),
+            Ok(Some(op)) => {
+                let (room, beyond) = budget.left(results.len());
+                (self.room, self.beyond) = (room.saturating_sub(8), beyond);
+                self.left = input.left();
+                let enough = !ops::changes(op) || self.room >= RESULT_ROOM;
+                (op, if enough { ops::run(self, op, input).await } else { Err(beyond.into()) })
+            }
+        };
+        if answer.as_ref().is_ok_and(|body| body.len() > self.room) {
+            answer = Err(self.beyond.into());
+        }
+        let status = match answer {
+            Ok(body) => {
+                results.with(op, |out| {
+                    NFS4_OK.encode(out);
+                    body.parts().iter().for_each(|part| out.raw(part));
+                });
+                NFS4_OK
+            }
+            Err(refusal) => {
+                refuse(results, op, &refusal);
+                refusal.status
+            }
+        };
+        self.server.counters.op(op as u32, status);
+        status
+    }
+}

@@ -1,0 +1,105 @@
+//! Counters: what benchmarks and operators judge the server by.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use wire::nfs4::compound::opnum;
+use wire::nfs4::nfsstat4;
+
+/// Operation numbers from here on share one counter (OP_ILLEGAL).
+const NUMBERS: usize = 76;
+
+/// How often one operation was asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OpCount {
+    /// Its number (`nfs_opnum4`).
+    pub number: u32,
+    /// Answers with NFS4_OK.
+    pub ok: u64,
+    /// Answers with anything else.
+    pub failed: u64,
+}
+
+/// All counters at one moment; they only rise.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Counters {
+    /// COMPOUNDs begun, retries included.
+    pub compounds: u64,
+    /// Retries answered from the reply cache.
+    pub replays: u64,
+    /// Per operation, those that occurred.
+    pub ops: Vec<OpCount>,
+    /// Payload bytes that READ gave out: reads that did not use a layout.
+    pub read_bytes: u64,
+    /// Payload bytes that WRITE took: writes that did not use a layout.
+    pub write_bytes: u64,
+    /// CB_LAYOUTRECALLs sent, repetitions included.
+    pub recalls: u64,
+    /// Layouts given.
+    pub layouts: u64,
+}
+
+impl Counters {
+    /// The count of one operation.
+    pub fn op(&self, number: u32) -> OpCount {
+        let found = self.ops.iter().find(|c| c.number == number).copied();
+        found.unwrap_or(OpCount { number, ok: 0, failed: 0 })
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Counting {
+    pub(super) compounds: AtomicU64,
+    pub(super) replays: AtomicU64,
+    pub(super) read_bytes: AtomicU64,
+    pub(super) write_bytes: AtomicU64,
+    pub(super) recalls: AtomicU64,
+    pub(super) layouts: AtomicU64,
+    ops: [[AtomicU64; 2]; NUMBERS + 1],
+}
+
+impl Default for Counting {
+    fn default() -> Self {
+        Counting {
+            compounds: AtomicU64::new(0),
+            replays: AtomicU64::new(0),
+            read_bytes: AtomicU64::new(0),
+            write_bytes: AtomicU64::new(0),
+            recalls: AtomicU64::new(0),
+            layouts: AtomicU64::new(0),
+            ops: [const { [const { AtomicU64::new(0) }; 2] }; NUMBERS + 1],
+        }
+    }
+}
+
+pub(super) fn add(counter: &AtomicU64, n: u64) {
+    counter.fetch_add(n, Relaxed);
+}
+
+impl Counting {
+    pub(super) fn op(&self, number: u32, status: nfsstat4) {
+        let index = (number as usize).min(NUMBERS);
+        add(&self.ops[index][usize::from(status != nfsstat4::NFS4_OK)], 1);
+    }
+
+    pub(super) fn snapshot(&self) -> Counters {
+        let count = |(i, [ok, failed]): (usize, &[AtomicU64; 2])| {
+            let number = if i == NUMBERS { wire::nfs4::OP_ILLEGAL as u32 } else { i as u32 };
+            OpCount { number, ok: ok.load(Relaxed), failed: failed.load(Relaxed) }
+        };
+        Counters {
+            compounds: self.compounds.load(Relaxed),
+            replays: self.replays.load(Relaxed),
+            ops: self.ops.iter().enumerate().map(count).filter(|c| c.ok + c.failed > 0).collect(),
+            read_bytes: self.read_bytes.load(Relaxed),
+            write_bytes: self.write_bytes.load(Relaxed),
+            recalls: self.recalls.load(Relaxed),
+            layouts: self.layouts.load(Relaxed),
+        }
+    }
+}
+
+impl OpCount {
+    /// The name of the operation, for display.
+    pub fn name(&self) -> String {
+        opnum(self.number).map_or_else(|| "OP_ILLEGAL".into(), |op| format!("{op:?}"))
+    }
+}

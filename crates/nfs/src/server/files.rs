@@ -1,0 +1,79 @@
+//! What several operations ask about files: their kind, permission to read and write, changes of directories.
+
+use super::callbacks::Callbacks;
+use super::compound::{Answer, Body, Compound};
+use crate::fs::{Change, FileSystem, access};
+use crate::state::opens::{Access, Permit};
+use types::{Attrs, ByteRange, FileId, FileKind};
+use wire::nfs4::*;
+use xdr::Writer;
+
+/// Refuses everything but a regular file, each kind with its own error.
+pub(super) fn check_regular(kind: FileKind) -> Result<(), nfsstat4> {
+    match kind {
+        FileKind::Regular => Ok(()),
+        FileKind::Directory => Err(NFS4ERR_ISDIR),
+        FileKind::Symlink => Err(NFS4ERR_SYMLINK),
+        _ => Err(NFS4ERR_WRONG_TYPE),
+    }
+}
+
+/// A change of a directory or file on the wire.
+pub(super) fn change_info(change: Change) -> change_info4 {
+    change_info4 { atomic: change.atomic, before: change.before, after: change.after }
+}
+
+impl<F: FileSystem, C: Callbacks> Compound<'_, F, C> {
+    /// The attributes of a file that must be a regular one.
+    pub(super) async fn regular(&self, file: FileId) -> Answer<Attrs> {
+        let attrs = self.fs().getattr(&self.ctx, file).await?;
+        check_regular(attrs.kind)?;
+        Ok(attrs)
+    }
+
+    /// Whether the caller has all these [`access`] bits.
+    pub(super) async fn check_access(&self, file: FileId, bits: u32) -> Answer<()> {
+        let granted = self.fs().access(&self.ctx, file, bits).await?;
+        if granted & bits == bits { Ok(()) } else { Err(NFS4ERR_ACCESS.into()) }
+    }
+
+    /// Whether I/O with this stateid may go ahead; returns whether an open allows it, so that the mode of the file does
+    /// not matter. A special stateid leaves the decision to the caller's permissions (RFC 8881 §8.2.3, §9.1.2).
+    pub(super) async fn permit(&self, file: FileId, stateid: stateid4, access: Access) -> Answer<bool> {
+        let stateid = self.stateid(stateid)?;
+        let client = self.client();
+        if self.state(|state| state.check_io(client, file, &stateid, access))? == Permit::Open {
+            return Ok(true);
+        }
+        self.check_grace()?;
+        self.regular(file).await?;
+        let bits = match access {
+            Access::Read => access::READ,
+            Access::Write => access::MODIFY | access::EXTEND,
+        };
+        self.check_access(file, bits).await?;
+        Ok(false)
+    }
+
+    /// Calls back the layouts that other clients hold of a file: its length is about to change under them.
+    pub(super) async fn recall_others(&self, file: FileId) {
+        self.server.recall(file, Some(self.client()), self.ctx.now).await;
+    }
+}
+
+/// A range of layouts and hints: a length of all ones reaches to the end of the file, whatever it will be.
+pub(super) fn whole_range(offset: u64, len: u64) -> Result<ByteRange, nfsstat4> {
+    if len == u64::MAX {
+        return Ok(ByteRange { offset, len });
+    }
+    ByteRange::new(offset, len).ok_or(NFS4ERR_INVAL)
+}
+
+/// The security flavors offered, best first: AUTH_SYS (RFC 8881 §18.29).
+pub(super) struct Flavors;
+
+impl Body for Flavors {
+    fn put(&self, out: &mut Writer) {
+        out.array(&[AUTH_SYS], |out, flavor| out.u32(*flavor));
+    }
+}

@@ -1,0 +1,224 @@
+//! The registry of operations: which there are, what runs each, and what the COMPOUND has to know of them.
+//!
+//! An operation is one file with a function `run` from its arguments to the body of its result. One that is not here,
+//! but that NFS has, is answered with NOTSUPP.
+
+mod access;
+mod allocate;
+mod bind_conn_to_session;
+mod close;
+mod commit;
+mod create;
+mod create_session;
+mod deallocate;
+mod destroy_clientid;
+mod destroy_session;
+mod exchange_id;
+mod free_stateid;
+mod getattr;
+mod getdeviceinfo;
+mod getfh;
+mod getxattr;
+mod io_advise;
+mod layoutcommit;
+mod layoutget;
+mod layoutreturn;
+mod link;
+mod listxattrs;
+mod lookup;
+mod lookupp;
+mod nverify;
+mod open;
+mod open_downgrade;
+mod putfh;
+mod putpubfh;
+mod putrootfh;
+mod read;
+mod readdir;
+mod readlink;
+mod reclaim_complete;
+mod remove;
+mod removexattr;
+mod rename;
+mod restorefh;
+mod savefh;
+mod secinfo;
+mod secinfo_no_name;
+mod seek;
+mod sequence;
+mod setattr;
+mod setxattr;
+mod test_stateid;
+mod verify;
+mod write;
+
+use super::callbacks::Callbacks;
+use super::compound::{Answer, Body, Compound, Refusal};
+use crate::fs::FileSystem;
+use wire::nfs4::compound::{Ops, opnum};
+use wire::nfs4::*;
+use xdr::{Segments, Writer, Xdr};
+
+/// Runs the operation that belongs to a number.
+macro_rules! registry {
+    ($($op:ident => $module:ident,)*) => {
+        /// Reads the arguments of an operation, runs it, and returns the body of its result.
+        pub(super) async fn run<F: FileSystem, C: Callbacks>(
+            cx: &mut Compound<'_, F, C>,
+            op: nfs_opnum4,
+            input: &mut Ops,
+        ) -> Answer<Segments> {
+            match op {
+                $($op => {
+                    let arguments = arguments(input)?;
+                    Ok(encoded(&$module::run(cx, arguments).await?))
+                })*
+                _ => Err(NFS4ERR_NOTSUPP.into()),
+            }
+        }
+
+        /// Every operation that is not answered with NOTSUPP.
+        #[cfg(test)]
+        pub(super) const REGISTERED: &[nfs_opnum4] = &[$($op),*];
+    };
+}
+
+registry! {
+    OP_ACCESS => access,
+    OP_CLOSE => close,
+    OP_COMMIT => commit,
+    OP_CREATE => create,
+    OP_GETATTR => getattr,
+    OP_GETFH => getfh,
+    OP_LINK => link,
+    OP_LOOKUP => lookup,
+    OP_LOOKUPP => lookupp,
+    OP_NVERIFY => nverify,
+    OP_OPEN => open,
+    OP_OPEN_DOWNGRADE => open_downgrade,
+    OP_PUTFH => putfh,
+    OP_PUTPUBFH => putpubfh,
+    OP_PUTROOTFH => putrootfh,
+    OP_READ => read,
+    OP_READDIR => readdir,
+    OP_READLINK => readlink,
+    OP_REMOVE => remove,
+    OP_RENAME => rename,
+    OP_RESTOREFH => restorefh,
+    OP_SAVEFH => savefh,
+    OP_SECINFO => secinfo,
+    OP_SETATTR => setattr,
+    OP_VERIFY => verify,
+    OP_WRITE => write,
+    OP_BIND_CONN_TO_SESSION => bind_conn_to_session,
+    OP_EXCHANGE_ID => exchange_id,
+    OP_CREATE_SESSION => create_session,
+    OP_DESTROY_SESSION => destroy_session,
+    OP_FREE_STATEID => free_stateid,
+    OP_GETDEVICEINFO => getdeviceinfo,
+    OP_LAYOUTCOMMIT => layoutcommit,
+    OP_LAYOUTGET => layoutget,
+    OP_LAYOUTRETURN => layoutreturn,
+    OP_SECINFO_NO_NAME => secinfo_no_name,
+    OP_SEQUENCE => sequence,
+    OP_TEST_STATEID => test_stateid,
+    OP_DESTROY_CLIENTID => destroy_clientid,
+    OP_RECLAIM_COMPLETE => reclaim_complete,
+    OP_ALLOCATE => allocate,
+    OP_DEALLOCATE => deallocate,
+    OP_IO_ADVISE => io_advise,
+    OP_SEEK => seek,
+    OP_GETXATTR => getxattr,
+    OP_SETXATTR => setxattr,
+    OP_LISTXATTRS => listxattrs,
+    OP_REMOVEXATTR => removexattr,
+}
+
+fn arguments<T: Xdr>(input: &mut Ops) -> Result<T, Refusal> {
+    input.body().map_err(|_| NFS4ERR_BADXDR.into())
+}
+
+fn encoded(body: &impl Body) -> Segments {
+    let mut out = Writer::new();
+    body.put(&mut out);
+    out.finish()
+}
+
+/// The operation with this number, if this minor version has it.
+pub(super) fn known(number: u32, minor: u32) -> Option<nfs_opnum4> {
+    let op = opnum(number).filter(|op| *op != OP_ILLEGAL)?;
+    (minor > 1 || number <= OP_RECLAIM_COMPLETE as u32).then_some(op)
+}
+
+/// Whether an operation may be sent without a session, and then only alone (RFC 8881 §2.10.2.1, §18.34 to §18.37, §18.50).
+pub(super) fn stands_alone(op: nfs_opnum4) -> bool {
+    matches!(
+        op,
+        OP_EXCHANGE_ID | OP_CREATE_SESSION | OP_BIND_CONN_TO_SESSION | OP_DESTROY_SESSION | OP_DESTROY_CLIENTID
+    )
+}
+
+/// Whether an operation changes something, so that room for its result must be sure before it runs.
+pub(super) fn changes(op: nfs_opnum4) -> bool {
+    matches!(
+        op,
+        OP_CLOSE
+            | OP_COMMIT
+            | OP_CREATE
+            | OP_LINK
+            | OP_OPEN
+            | OP_OPEN_DOWNGRADE
+            | OP_REMOVE
+            | OP_RENAME
+            | OP_SETATTR
+            | OP_WRITE
+            | OP_CREATE_SESSION
+            | OP_DESTROY_SESSION
+            | OP_FREE_STATEID
+            | OP_LAYOUTCOMMIT
+            | OP_LAYOUTGET
+            | OP_LAYOUTRETURN
+            | OP_DESTROY_CLIENTID
+            | OP_RECLAIM_COMPLETE
+            | OP_ALLOCATE
+            | OP_DEALLOCATE
+            | OP_SETXATTR
+            | OP_REMOVEXATTR
+    )
+}
+
+/// What stands behind the status of an operation that failed, where that is not nothing: SETATTR always tells what it has
+/// set, LAYOUTGET whether a callback will come, GETDEVICEINFO how much room is needed.
+pub(super) fn refused(op: nfs_opnum4, status: nfsstat4) -> &'static [u8] {
+    match (op, status) {
+        (OP_SETATTR, _) | (OP_LAYOUTGET, NFS4ERR_LAYOUTTRYLATER) | (OP_GETDEVICEINFO, NFS4ERR_TOOSMALL) => &[0; 4],
+        _ => &[],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::server::{Call, Server};
+
+    /// Rooms run COMPOUNDs on any thread.
+    #[allow(dead_code)]
+    fn compounds_can_move_between_threads<F: FileSystem, C: Callbacks>(server: &Server<F, C>, call: Call) {
+        fn moves<T: Send>(_: T) {}
+        moves(server.compound(call));
+        moves(server.tick(Default::default()));
+        moves(server.recall(types::FileId(1), None, Default::default()));
+    }
+
+    #[test]
+    fn operations_are_registered_once_and_belong_to_a_minor_version() {
+        let numbers: std::collections::HashSet<_> = REGISTERED.iter().map(|op| *op as u32).collect();
+        assert_eq!(numbers.len(), REGISTERED.len());
+        assert!(REGISTERED.iter().all(|op| known(*op as u32, 2) == Some(*op)));
+        assert_eq!(known(OP_SEEK as u32, 1), None);
+        assert_eq!(known(OP_RECLAIM_COMPLETE as u32, 1), Some(OP_RECLAIM_COMPLETE));
+        for number in [0, 1, 2, 76, OP_ILLEGAL as u32, u32::MAX] {
+            assert_eq!(known(number, 2), None);
+        }
+    }
+}

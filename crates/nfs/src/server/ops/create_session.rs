@@ -1,0 +1,14 @@
+//! CREATE_SESSION: confirms a client and gives it a session (RFC 8881 §18.36).
+
+use crate::fs::FileSystem;
+use crate::server::callbacks::Callbacks;
+use crate::server::compound::{Answer, Compound};
+use wire::nfs4::*;
+
+pub(super) async fn run<F: FileSystem, C: Callbacks>(
+    cx: &mut Compound<'_, F, C>,
+    args: CREATE_SESSION4args,
+) -> Answer<CREATE_SESSION4resok> {
+    let (principal, connection, random, now) = (cx.principal, cx.connection, cx.random, cx.ctx.now);
+    Ok(cx.change(|state| state.create_session(&args, principal, connection, random, now)).await??)
+}

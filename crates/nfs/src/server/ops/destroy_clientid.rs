@@ -1,0 +1,15 @@
+//! DESTROY_CLIENTID: a client without state takes its leave (RFC 8881 §18.50).
+
+use crate::fs::FileSystem;
+use crate::server::callbacks::Callbacks;
+use crate::server::compound::{Answer, Compound, Void};
+use crate::state::ClientId;
+use wire::nfs4::*;
+
+pub(super) async fn run<F: FileSystem, C: Callbacks>(
+    cx: &mut Compound<'_, F, C>,
+    args: DESTROY_CLIENTID4args,
+) -> Answer<Void> {
+    cx.change(|state| state.destroy_clientid(ClientId(args.dca_clientid))).await??;
+    Ok(Void)
+}

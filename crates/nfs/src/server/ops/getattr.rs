@@ -1,0 +1,18 @@
+//! GETATTR: attributes of the current file, exactly those asked for that there are (RFC 8881 §18.7).
+
+use crate::attrs;
+use crate::fs::FileSystem;
+use crate::server::callbacks::Callbacks;
+use crate::server::compound::{Answer, Compound};
+use wire::nfs4::*;
+
+pub(super) async fn run<F: FileSystem, C: Callbacks>(
+    cx: &mut Compound<'_, F, C>,
+    args: GETATTR4args,
+) -> Answer<GETATTR4resok> {
+    let file = cx.file()?;
+    let mask = cx.asked(&args.attr_request)?;
+    let found = cx.fs().getattr(&cx.ctx, file).await?;
+    let values = cx.values(mask, &found).await?;
+    Ok(GETATTR4resok { obj_attributes: attrs::encode(mask, &values) })
+}

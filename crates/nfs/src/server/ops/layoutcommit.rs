@@ -1,0 +1,41 @@
+//! LAYOUTCOMMIT: what was written through a layout becomes part of the file (RFC 8881 §18.42).
+
+use crate::fs::FileSystem;
+use crate::server::callbacks::Callbacks;
+use crate::server::compound::{Answer, Compound};
+use crate::server::files::whole_range;
+use types::Timestamp;
+use wire::nfs4::*;
+
+pub(super) async fn run<F: FileSystem, C: Callbacks>(
+    cx: &mut Compound<'_, F, C>,
+    args: LAYOUTCOMMIT4args,
+) -> Answer<LAYOUTCOMMIT4resok> {
+    let file = cx.file()?;
+    let range = whole_range(args.loca_offset, args.loca_length)?;
+    let stateid = cx.stateid(args.loca_stateid)?;
+    let kind = args.loca_layoutupdate.lou_type;
+    if !cx.fs().info().layout_types.contains(&kind) {
+        return Err(NFS4ERR_UNKNOWN_LAYOUTTYPE.into());
+    }
+    if args.loca_reclaim {
+        // Layouts are not reclaimed: what was written through one is found by asking the data servers.
+        return Err(NFS4ERR_NO_GRACE.into());
+    }
+    cx.check_grace()?;
+    cx.regular(file).await?;
+    let client = cx.client();
+    cx.state(|state| state.check_layoutcommit(client, file, kind, &stateid, range))?;
+    let last = match args.loca_last_write_offset {
+        newoffset4::TRUE(last) if last >= cx.fs().info().max_file_size => return Err(NFS4ERR_FBIG.into()),
+        newoffset4::TRUE(last) => Some(last),
+        newoffset4::FALSE => None,
+    };
+    let mtime = match args.loca_time_modify {
+        newtime4::TRUE(time) => Some(Timestamp::new(time.seconds, time.nseconds).ok_or(NFS4ERR_INVAL)?),
+        newtime4::FALSE => None,
+    };
+    let body = args.loca_layoutupdate.lou_body;
+    let size = cx.fs().layout_commit(&cx.ctx, file, last, mtime, body).await?;
+    Ok(LAYOUTCOMMIT4resok { locr_newsize: size.map_or(newsize4::FALSE, newsize4::TRUE) })
+}

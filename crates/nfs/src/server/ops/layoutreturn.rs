@@ -1,0 +1,72 @@
+//! LAYOUTRETURN: the client no longer uses layouts (RFC 8881 §18.44).
+
+use crate::fs::FileSystem;
+use crate::fs::{Iomode, LayoutGone};
+use crate::server::callbacks::Callbacks;
+use crate::server::compound::{Answer, Compound};
+use crate::server::files::whole_range;
+use crate::state::layouts::Filter;
+use bytes::Bytes;
+use types::{ByteRange, FileId};
+use wire::nfs4::*;
+
+pub(super) async fn run<F: FileSystem, C: Callbacks>(
+    cx: &mut Compound<'_, F, C>,
+    args: LAYOUTRETURN4args,
+) -> Answer<layoutreturn_stateid> {
+    let iomode = match args.lora_iomode {
+        LAYOUTIOMODE4_READ => Some(Iomode::Read),
+        LAYOUTIOMODE4_RW => Some(Iomode::ReadWrite),
+        LAYOUTIOMODE4_ANY => None,
+    };
+    let kind = args.lora_layout_type;
+    if !cx.fs().info().layout_types.contains(&kind) {
+        return Err(NFS4ERR_UNKNOWN_LAYOUTTYPE.into());
+    }
+    if args.lora_reclaim {
+        // No layout outlives a restart, so that there is none to be returned.
+        return Ok(layoutreturn_stateid::FALSE);
+    }
+    let client = cx.client();
+    let one = match args.lora_layoutreturn {
+        layoutreturn4::LAYOUTRETURN4_FILE(one) => one,
+        layoutreturn4::Default(which) => {
+            if which == LAYOUTRETURN4_FSID {
+                cx.file()?;
+            }
+            let gone = cx.change(|state| state.return_all_layouts(client, kind, iomode)).await?;
+            tell(cx, gone, Bytes::new()).await?;
+            return Ok(layoutreturn_stateid::FALSE);
+        }
+    };
+    let file = cx.file()?;
+    let range = whole_range(one.lrf_offset, one.lrf_length)?;
+    let stateid = cx.stateid(one.lrf_stateid)?;
+    let filter = Filter { iomode, range };
+    let returned = cx.change(|state| state.return_layout(client, file, kind, &stateid, filter)).await??;
+    let gone = returned.pieces.into_iter().map(|(iomode, range)| (file, iomode, range)).collect();
+    tell(cx, gone, one.lrf_body).await?;
+    Ok(match returned.stateid {
+        Some(stateid) => {
+            cx.set_stateid(stateid);
+            layoutreturn_stateid::TRUE(stateid)
+        }
+        None => layoutreturn_stateid::FALSE,
+    })
+}
+
+/// Tells the file system and whoever waits for the layouts.
+async fn tell<F: FileSystem, C: Callbacks>(
+    cx: &Compound<'_, F, C>,
+    gone: Vec<(FileId, Iomode, ByteRange)>,
+    body: Bytes,
+) -> Answer<()> {
+    let mut outcome = Ok(());
+    for (file, iomode, range) in gone {
+        let why = LayoutGone::Returned(body.clone());
+        let told = cx.fs().layout_gone(&cx.ctx, cx.ctx.client, file, iomode, range, why).await;
+        outcome = outcome.and(told);
+        cx.server.wake(file);
+    }
+    Ok(outcome?)
+}

@@ -1,0 +1,16 @@
+//! LINK: one more name, in the current directory, for the saved file (RFC 8881 §18.9).
+
+use crate::fs::FileSystem;
+use crate::server::callbacks::Callbacks;
+use crate::server::compound::{Answer, Compound};
+use crate::server::files::change_info;
+use wire::nfs4::*;
+
+pub(super) async fn run<F: FileSystem, C: Callbacks>(
+    cx: &mut Compound<'_, F, C>,
+    args: LINK4args,
+) -> Answer<LINK4resok> {
+    let (file, dir) = (cx.saved_file()?, cx.file()?);
+    let change = cx.fs().link(&cx.ctx, file, dir, &args.newname).await?;
+    Ok(LINK4resok { cinfo: change_info(change) })
+}

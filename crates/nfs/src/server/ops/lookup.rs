@@ -1,0 +1,12 @@
+//! LOOKUP: from a directory and a name to what it names (RFC 8881 §18.13).
+
+use crate::fs::FileSystem;
+use crate::server::callbacks::Callbacks;
+use crate::server::compound::{Answer, Compound, Void};
+use wire::nfs4::*;
+
+pub(super) async fn run<F: FileSystem, C: Callbacks>(cx: &mut Compound<'_, F, C>, args: LOOKUP4args) -> Answer<Void> {
+    let found = cx.fs().lookup(&cx.ctx, cx.file()?, &args.objname).await?;
+    cx.set_file(found.id);
+    Ok(Void)
+}

@@ -1,0 +1,11 @@
+//! NVERIFY: goes on only if attributes are not as the client believes (RFC 8881 §18.15).
+
+use crate::fs::FileSystem;
+use crate::server::callbacks::Callbacks;
+use crate::server::compound::{Answer, Compound, Void};
+use wire::nfs4::*;
+
+pub(super) async fn run<F: FileSystem, C: Callbacks>(cx: &mut Compound<'_, F, C>, args: NVERIFY4args) -> Answer<Void> {
+    let same = cx.same_attributes(&args.obj_attributes).await?;
+    if same { Err(NFS4ERR_SAME.into()) } else { Ok(Void) }
+}

@@ -1,0 +1,12 @@
+//! PUTFH: the current filehandle from the client (RFC 8881 §18.19).
+
+use crate::fs::FileSystem;
+use crate::server::callbacks::Callbacks;
+use crate::server::compound::{Answer, Compound, Void};
+use wire::nfs4::*;
+
+pub(super) async fn run<F: FileSystem, C: Callbacks>(cx: &mut Compound<'_, F, C>, args: PUTFH4args) -> Answer<Void> {
+    let file = cx.fs().decode_handle(&args.object)?;
+    cx.set_file(file);
+    Ok(Void)
+}

@@ -1,0 +1,98 @@
+//! READDIR: entries of a directory with their attributes, as many as fit (RFC 8881 §18.23).
+
+use crate::attrs::{self, Mask};
+use crate::fs::FileSystem;
+use crate::server::callbacks::Callbacks;
+use crate::server::compound::{Answer, Body, Compound};
+use crate::values::Values;
+use types::DirEntry;
+use wire::nfs4::*;
+use xdr::{Segments, Writer};
+
+/// What a reply needs besides entries: cookie verifier, the end of the list, `eof`.
+const FRAME: usize = 16;
+/// Most entries asked for at once.
+const PAGE: usize = 512;
+/// The least that one entry takes: list mark, cookie, name of one byte, empty attributes.
+const ENTRY_MIN: usize = 4 + 8 + 8 + 8;
+
+/// The entries of a reply, encoded.
+pub(super) struct Entries {
+    list: Segments,
+    eof: bool,
+}
+
+impl Body for Entries {
+    fn put(&self, out: &mut Writer) {
+        out.u64(0);
+        self.list.parts().iter().for_each(|part| out.raw(part));
+        out.bool(false);
+        out.bool(self.eof);
+    }
+}
+
+/// Entries that have been encoded so far, and the two limits.
+struct Page {
+    list: Writer,
+    names: usize,
+    max: usize,
+    max_names: usize,
+}
+
+impl Page {
+    /// Appends an entry unless it is too much; `false` then.
+    fn add(&mut self, entry: &DirEntry, mask: Mask, values: &Values) -> bool {
+        let mut one = Writer::new();
+        one.bool(true);
+        one.u64(entry.cookie);
+        one.opaque(&entry.name);
+        let names = self.names + one.len();
+        attrs::encode_into(mask, values, &mut one);
+        let one = one.finish();
+        let first = self.list.is_empty();
+        if self.list.len() + one.len() > self.max || (!first && names > self.max_names) {
+            return false;
+        }
+        one.parts().iter().for_each(|part| self.list.raw(part));
+        self.names = names;
+        true
+    }
+}
+
+pub(super) async fn run<F: FileSystem, C: Callbacks>(
+    cx: &mut Compound<'_, F, C>,
+    args: READDIR4args,
+) -> Answer<Entries> {
+    let dir = cx.file()?;
+    let mask = cx.asked(&args.attr_request)?;
+    match args.cookie {
+        1 | 2 => return Err(NFS4ERR_BAD_COOKIE.into()),
+        0 => {}
+        _ if args.cookieverf != [0; 8] => return Err(NFS4ERR_NOT_SAME.into()),
+        _ => {}
+    }
+    let room = (args.maxcount as usize).min(cx.room);
+    let max = room.checked_sub(FRAME).ok_or(NFS4ERR_TOOSMALL)?;
+    let max_names = if args.dircount == 0 { usize::MAX } else { args.dircount as usize };
+    let mut page = Page { list: Writer::new(), names: 0, max, max_names };
+    let mut values = cx.common_values(mask).await?;
+    let mut after = args.cookie;
+    let eof = 'fill: loop {
+        let hint = (max - page.list.len()) / ENTRY_MIN;
+        let found = cx.fs().readdir(&cx.ctx, dir, after, hint.clamp(1, PAGE)).await?;
+        for entry in &found.entries {
+            cx.add_values(&mut values, mask, &entry.attrs);
+            if !page.add(entry, mask, &values) {
+                break 'fill false;
+            }
+            after = entry.cookie;
+        }
+        if found.eof || found.entries.is_empty() {
+            break true;
+        }
+    };
+    if page.list.is_empty() && !eof {
+        return Err(NFS4ERR_TOOSMALL.into());
+    }
+    Ok(Entries { list: page.list.finish(), eof })
+}

@@ -1,0 +1,20 @@
+//! REMOVE: takes a name away (RFC 8881 §18.25).
+
+use crate::fs::FileSystem;
+use crate::server::callbacks::Callbacks;
+use crate::server::compound::{Answer, Compound};
+use crate::server::files::change_info;
+use wire::nfs4::*;
+
+pub(super) async fn run<F: FileSystem, C: Callbacks>(
+    cx: &mut Compound<'_, F, C>,
+    args: REMOVE4args,
+) -> Answer<REMOVE4resok> {
+    let dir = cx.file()?;
+    cx.check_grace()?;
+    let removed = cx.fs().remove(&cx.ctx, dir, &args.target).await?;
+    if removed.orphaned {
+        cx.server.orphaned(&cx.ctx, removed.id).await;
+    }
+    Ok(REMOVE4resok { cinfo: change_info(removed.change) })
+}

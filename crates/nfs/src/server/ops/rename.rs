@@ -1,0 +1,20 @@
+//! RENAME: moves a name from the saved directory to the current one (RFC 8881 §18.26).
+
+use crate::fs::FileSystem;
+use crate::server::callbacks::Callbacks;
+use crate::server::compound::{Answer, Compound};
+use crate::server::files::change_info;
+use wire::nfs4::*;
+
+pub(super) async fn run<F: FileSystem, C: Callbacks>(
+    cx: &mut Compound<'_, F, C>,
+    args: RENAME4args,
+) -> Answer<RENAME4resok> {
+    let (from, to) = (cx.saved_file()?, cx.file()?);
+    cx.check_grace()?;
+    let renamed = cx.fs().rename(&cx.ctx, from, &args.oldname, to, &args.newname).await?;
+    if let Some((replaced, true)) = renamed.replaced {
+        cx.server.orphaned(&cx.ctx, replaced).await;
+    }
+    Ok(RENAME4resok { source_cinfo: change_info(renamed.from), target_cinfo: change_info(renamed.to) })
+}

@@ -1,0 +1,11 @@
+//! SAVEFH: keeps the current filehandle and stateid (RFC 8881 §18.28).
+
+use crate::fs::FileSystem;
+use crate::server::callbacks::Callbacks;
+use crate::server::compound::{Answer, Compound, Void};
+
+pub(super) async fn run<F: FileSystem, C: Callbacks>(cx: &mut Compound<'_, F, C>, _: Void) -> Answer<Void> {
+    cx.file()?;
+    cx.saved = cx.current;
+    Ok(Void)
+}

@@ -1,0 +1,22 @@
+//! SEEK: the next data or hole (RFC 7862 §15.11).
+
+use crate::fs::Content;
+use crate::fs::FileSystem;
+use crate::server::callbacks::Callbacks;
+use crate::server::compound::{Answer, Compound};
+use crate::state::opens::Access;
+use wire::nfs4::*;
+
+pub(super) async fn run<F: FileSystem, C: Callbacks>(
+    cx: &mut Compound<'_, F, C>,
+    args: SEEK4args,
+) -> Answer<seek_res4> {
+    let file = cx.file()?;
+    cx.permit(file, args.sa_stateid, Access::Read).await?;
+    let what = match args.sa_what {
+        NFS4_CONTENT_DATA => Content::Data,
+        NFS4_CONTENT_HOLE => Content::Hole,
+    };
+    let out = cx.fs().seek(&cx.ctx, file, args.sa_offset, what).await?;
+    Ok(seek_res4 { sr_eof: out.eof, sr_offset: out.offset })
+}

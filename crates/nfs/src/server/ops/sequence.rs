@@ -1,0 +1,10 @@
+//! SEQUENCE in any place but the first (RFC 8881 §18.46); there the COMPOUND itself takes it.
+
+use crate::fs::FileSystem;
+use crate::server::callbacks::Callbacks;
+use crate::server::compound::{Answer, Compound, Void};
+use wire::nfs4::*;
+
+pub(super) async fn run<F: FileSystem, C: Callbacks>(_: &mut Compound<'_, F, C>, _: SEQUENCE4args) -> Answer<Void> {
+    Err(NFS4ERR_SEQUENCE_POS.into())
+}

@@ -1,0 +1,43 @@
+//! SETATTR: changes attributes of the current file (RFC 8881 §18.30).
+
+use crate::attrs::{self, Mask};
+use crate::fs::FileSystem;
+use crate::server::callbacks::Callbacks;
+use crate::server::compound::{Answer, Body, Compound};
+use crate::server::files::check_regular;
+use crate::state::opens::Access;
+use crate::state::stateids::{ANONYMOUS, BYPASS};
+use wire::nfs4::*;
+use xdr::Writer;
+
+/// Which attributes were set (`attrsset`).
+pub(super) struct Applied(Mask);
+
+impl Body for Applied {
+    fn put(&self, out: &mut Writer) {
+        out.array(&self.0.to_bitmap(), |out, word| out.u32(*word));
+    }
+}
+
+pub(super) async fn run<F: FileSystem, C: Callbacks>(
+    cx: &mut Compound<'_, F, C>,
+    args: SETATTR4args,
+) -> Answer<Applied> {
+    let file = cx.file()?;
+    let set = cx.to_set(&args.obj_attributes)?;
+    let mut opened = false;
+    if set.size.is_some() {
+        let stateid = cx.stateid(args.stateid)?;
+        if stateid == ANONYMOUS || stateid == BYPASS {
+            cx.check_grace()?;
+            check_regular(cx.fs().getattr(&cx.ctx, file).await?.kind)?;
+            let client = cx.client();
+            cx.state(|state| state.check_io(client, file, &ANONYMOUS, Access::Write))?;
+        } else {
+            opened = cx.permit(file, stateid, Access::Write).await?;
+        }
+        cx.recall_others(file).await;
+    }
+    cx.fs().setattr(&cx.ctx, file, set, opened).await?;
+    Ok(Applied(attrs::set_mask(&set)))
+}

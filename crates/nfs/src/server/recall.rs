@@ -1,0 +1,146 @@
+//! Recalling layouts: CB_LAYOUTRECALL to everybody who holds one, then waiting until all are back (RFC 8881 §12.5.5).
+
+use super::callbacks::{CallbackPath, Callbacks};
+use super::{Server, counters, lock};
+use crate::fs::{FileSystem, Iomode};
+use crate::state::ClientId;
+use crate::state::layouts::{Filter, Recall, RecallAnswer};
+use crate::state::sessions::CallbackEnd;
+use bytes::Bytes;
+use futures_util::future::{self, Either};
+use std::pin::pin;
+use std::task::Poll;
+use std::time::Duration;
+use types::{FileId, Timestamp};
+use wire::nfs4::compound::{Ops, OpsWriter, ResHeader};
+use wire::nfs4::*;
+use xdr::{Malformed, Reader, Xdr};
+
+/// How long to wait before asking again a client that said "later" or could not be reached.
+const ASK_AGAIN: Duration = Duration::from_millis(200);
+
+/// Lets layouts of a file be given again when dropped.
+struct Frozen<'a, F: FileSystem, C: Callbacks>(&'a Server<F, C>, FileId);
+
+impl<F: FileSystem, C: Callbacks> Drop for Frozen<'_, F, C> {
+    fn drop(&mut self) {
+        lock(&self.0.state).thaw_layouts(self.1);
+    }
+}
+
+impl<F: FileSystem, C: Callbacks> Server<F, C> {
+    /// Recalls every layout of a file but those of `except`, and returns when none is left: returned, or revoked after
+    /// one lease by [`Server::tick`], which has fenced its holder then.
+    pub async fn recall(&self, file: FileId, except: Option<ClientId>, now: Timestamp) {
+        let filter = Filter::ALL;
+        let mut recalls = {
+            let mut state = lock(&self.state);
+            if !state.conflicting_layouts(file, filter, except) {
+                return;
+            }
+            state.freeze_layouts(file);
+            state.recall_layouts(file, filter, except, now)
+        };
+        let _frozen = Frozen(self, file);
+        loop {
+            let asked = future::join_all(recalls.iter().map(|recall| self.ask(*recall, now))).await;
+            recalls = asked.into_iter().flatten().collect();
+            let returned = pin!(self.returned(file, filter, except));
+            if recalls.is_empty() {
+                return returned.await;
+            }
+            let pause = pin!(self.callbacks.pause(ASK_AGAIN));
+            if let Either::Left(_) = future::select(returned, pause).await {
+                return;
+            }
+        }
+    }
+
+    /// Waits until nobody but `except` holds a layout that overlaps `filter`.
+    async fn returned(&self, file: FileId, filter: Filter, except: Option<ClientId>) {
+        future::poll_fn(|task| {
+            // Registered before looking, so that a return in between is not missed.
+            lock(&self.waiters).entry(file).or_default().push(task.waker().clone());
+            if lock(&self.state).conflicting_layouts(file, filter, except) { Poll::Pending } else { Poll::Ready(()) }
+        })
+        .await;
+        self.wake(file);
+    }
+
+    /// Tells everybody who waits for layouts of a file to look again.
+    pub(super) fn wake(&self, file: FileId) {
+        let wakers = lock(&self.waiters).remove(&file);
+        wakers.into_iter().flatten().for_each(std::task::Waker::wake);
+    }
+
+    /// Sends one recall; gives it back if the client has to be asked again.
+    async fn ask(&self, recall: Recall, now: Timestamp) -> Option<Recall> {
+        let back = lock(&self.state).backchannel(recall.client);
+        let Some(back) = back else { return Some(recall) };
+        counters::add(&self.counters.recalls, 1);
+        let arguments = CB_LAYOUTRECALL4args {
+            clora_type: recall.kind,
+            clora_iomode: iomode(recall.iomode),
+            clora_changed: false,
+            clora_recall: layoutrecall4::LAYOUTRECALL4_FILE(layoutrecall_file4 {
+                lor_fh: self.fs.encode_handle(recall.file),
+                lor_offset: recall.range.offset,
+                lor_length: recall.range.len,
+                lor_stateid: recall.stateid,
+            }),
+        };
+        let mut ops = OpsWriter::new();
+        ops.op(OP_CB_SEQUENCE, &back.sequence).op(OP_CB_LAYOUTRECALL, &arguments);
+        let path = CallbackPath { connection: back.connection, program: back.program, security: back.security };
+        let reply = self.callbacks.call(path, ops.into_cb_args(Bytes::new(), 1, 0)).await;
+        let (end, status) = match reply.as_ref().map(statuses) {
+            Ok(Ok(statuses)) => statuses,
+            Ok(Err(error)) => {
+                tracing::warn!(client = recall.client.0, %error, "malformed answer to a layout recall");
+                (CallbackEnd::Lost, None)
+            }
+            Err(_) => (CallbackEnd::Lost, None),
+        };
+        let answer = match status {
+            Some(NFS4_OK) => RecallAnswer::WillReturn,
+            Some(NFS4ERR_NOMATCHING_LAYOUT) => RecallAnswer::NothingHeld,
+            _ => RecallAnswer::Later,
+        };
+        let ((), effects) = self.change(|state| {
+            state.callback_done(back.session, back.slot, end);
+            state.recall_answered(recall.id, answer);
+        });
+        let ctx = crate::fs::Ctx { now, ..Default::default() };
+        if let Err(error) = self.settle(&ctx, effects).await {
+            tracing::warn!(%error, "could not follow the answer to a recall");
+        }
+        (answer == RecallAnswer::Later).then_some(recall)
+    }
+}
+
+/// `layoutiomode4` of a recall or return; `None` is ANY.
+fn iomode(iomode: Option<Iomode>) -> layoutiomode4 {
+    match iomode {
+        Some(Iomode::Read) => LAYOUTIOMODE4_READ,
+        Some(Iomode::ReadWrite) => LAYOUTIOMODE4_RW,
+        None => LAYOUTIOMODE4_ANY,
+    }
+}
+
+/// How CB_SEQUENCE ended, and the status of the operation behind it.
+fn statuses(reply: &Bytes) -> Result<(CallbackEnd, Option<nfsstat4>), Malformed> {
+    let mut input = Reader::new(reply.clone());
+    let header = ResHeader::decode(&mut input)?;
+    let mut ops = Ops::new(header.numres, input);
+    match ops.next_number()? {
+        Some(number) if number == OP_CB_SEQUENCE as u32 => {}
+        _ => return Ok((CallbackEnd::Refused, None)),
+    }
+    if let CB_SEQUENCE4res::Default(_) = ops.body()? {
+        return Ok((CallbackEnd::Refused, None));
+    }
+    match ops.next_number()? {
+        Some(_) => Ok((CallbackEnd::Answered, Some(ops.body()?))),
+        None => Ok((CallbackEnd::Answered, None)),
+    }
+}
