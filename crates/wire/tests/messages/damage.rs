@@ -7,6 +7,8 @@ use proptest::prelude::*;
 mod admin;
 #[path = "../../../../fuzz/mutate.rs"]
 mod mutate;
+#[path = "../../../../fuzz/fuzz_targets/native.rs"]
+mod native;
 #[path = "../../../../fuzz/fuzz_targets/nfs4_compound.rs"]
 mod nfs4_compound;
 #[path = "../../../../fuzz/fuzz_targets/record.rs"]
@@ -14,7 +16,7 @@ mod record;
 #[path = "../../../../fuzz/fuzz_targets/rpc.rs"]
 mod rpc;
 
-const TARGETS: [fn(&[u8]); 4] = [rpc::run, record::run, nfs4_compound::run, admin::run];
+const TARGETS: [fn(&[u8]); 5] = [rpc::run, record::run, nfs4_compound::run, native::run, admin::run];
 
 #[test]
 fn damaged_frames() {

@@ -11,7 +11,23 @@ pub const LAYOUTGET: &str = include_str!("../frames/layoutget.hex");
 pub const XATTR: &str = include_str!("../frames/xattr.hex");
 pub const CB_RECALL: &str = include_str!("../frames/cb_recall.hex");
 
-pub const ALL: [&str; 8] = [RPC_CALL, EXCHANGE_ID, CREATE_SESSION, WRITE, READDIR_REPLY, LAYOUTGET, XATTR, CB_RECALL];
+pub const NATIVE_WRITE: &str = include_str!("../frames/native_write.hex");
+pub const NATIVE_READ_REPLY: &str = include_str!("../frames/native_read_reply.hex");
+pub const STATUS: &str = include_str!("../frames/status.hex");
+
+pub const ALL: [&str; 11] = [
+    RPC_CALL,
+    EXCHANGE_ID,
+    CREATE_SESSION,
+    WRITE,
+    READDIR_REPLY,
+    LAYOUTGET,
+    XATTR,
+    CB_RECALL,
+    NATIVE_WRITE,
+    NATIVE_READ_REPLY,
+    STATUS,
+];
 
 /// The bytes of a frame.
 pub fn bytes(frame: &str) -> Bytes {
