@@ -24,7 +24,7 @@ pub type Value = Bytes;
 pub type MergeFn = fn(old: Option<&[u8]>, delta: &[u8]) -> Option<Value>;
 
 /// The store has failed for good: nothing more can be read from it or written to it by this process.
-#[derive(Clone, Debug, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("the metadata store has failed: {0}")]
 pub struct Broken(Arc<str>);
 
@@ -204,6 +204,8 @@ pub struct Standing {
     pub bytes: u64,
     /// What it has done.
     pub counters: Counters,
+    /// Why it has failed for good, if it has: the daemon must be started again.
+    pub broken: Option<Broken>,
 }
 
 /// Ordered bytes to bytes: everything the namespace knows about persistence.

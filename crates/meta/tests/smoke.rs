@@ -1,25 +1,11 @@
 //! A namespace made, filled, closed and opened again.
 
-use meta::schema::merge;
-use meta::{Embedded, Format, How, Namespace, StoreError};
-use types::{Cred, FileId, Fsid, SetAttrs, Status, Timestamp};
+#[path = "common/block.rs"]
+mod block;
 
-fn block<T>(future: impl Future<Output = T>) -> T {
-    let mut future = std::pin::pin!(future);
-    struct Unpark(std::thread::Thread);
-    impl std::task::Wake for Unpark {
-        fn wake(self: std::sync::Arc<Self>) {
-            self.0.unpark();
-        }
-    }
-    let waker = std::sync::Arc::new(Unpark(std::thread::current())).into();
-    loop {
-        match future.as_mut().poll(&mut std::task::Context::from_waker(&waker)) {
-            std::task::Poll::Ready(value) => return value,
-            std::task::Poll::Pending => std::thread::park(),
-        }
-    }
-}
+use block::block;
+use meta::{Embedded, Format, How, Namespace, StoreError, merge};
+use types::{Cred, FileId, Fsid, SetAttrs, Status, Timestamp};
 
 #[test]
 fn what_was_made_is_there_after_opening_again() {

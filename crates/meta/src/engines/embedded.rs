@@ -29,8 +29,8 @@ pub enum StoreError {
     InUse(PathBuf),
     #[error("{path} is not a metadata store, or is damaged: {cause}")]
     Damaged { path: PathBuf, cause: String },
-    #[error("{path}: {cause}")]
-    Io { path: PathBuf, cause: std::io::Error },
+    #[error("the metadata store {path} cannot be used: {cause}")]
+    Unusable { path: PathBuf, cause: String },
 }
 
 impl StoreError {
@@ -49,7 +49,7 @@ impl StoreError {
             std::io::ErrorKind::NotFound => StoreError::Missing(path),
             std::io::ErrorKind::AlreadyExists => StoreError::Exists(path),
             std::io::ErrorKind::InvalidData => StoreError::Damaged { path, cause: cause.to_string() },
-            _ => StoreError::Io { path, cause },
+            _ => StoreError::Unusable { path, cause: cause.to_string() },
         }
     }
 }
@@ -64,15 +64,22 @@ pub struct Embedded {
     writer: Option<JoinHandle<()>>,
 }
 
-#[derive(Debug)]
 struct Shared {
     database: Database,
     queue: Arc<Queue>,
     merge: MergeFn,
     state: Mutex<State>,
-    /// Free bytes of the disk below the file, `None` if it cannot be told.
-    free: fn(&Path) -> Option<u64>,
+    free: Box<Free>,
     path: PathBuf,
+}
+
+/// Free bytes of the disk below a store, `None` if it cannot be told.
+type Free = dyn Fn() -> Option<u64> + Send + Sync;
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Embedded").field("path", &self.path).field("state", &self.state).finish_non_exhaustive()
+    }
 }
 
 #[derive(Debug, Default)]
@@ -82,9 +89,12 @@ struct State {
     broken: Option<Broken>,
 }
 
-fn disk_free(path: &Path) -> Option<u64> {
-    let stat = rustix::fs::statvfs(path).ok()?;
-    stat.f_bavail.checked_mul(stat.f_frsize)
+fn disk_free(path: &Path) -> Box<Free> {
+    let path = path.to_owned();
+    Box::new(move || {
+        let stat = rustix::fs::statvfs(&path).ok()?;
+        stat.f_bavail.checked_mul(stat.f_frsize)
+    })
 }
 
 impl Embedded {
@@ -93,7 +103,7 @@ impl Embedded {
         let io = |cause| match cause {
             // The file is made here: what is missing is its directory.
             cause if std::io::Error::kind(&cause) == std::io::ErrorKind::NotFound => {
-                StoreError::Io { path: path.to_owned(), cause }
+                StoreError::Unusable { path: path.to_owned(), cause: cause.to_string() }
             }
             cause => StoreError::from_io(path, cause),
         };
@@ -104,25 +114,25 @@ impl Embedded {
             _ => Path::new("."),
         };
         std::fs::File::open(parent).and_then(|dir| dir.sync_all()).map_err(io)?;
-        Self::start(database, merge, path, disk_free)
+        Self::start(database, merge, path, disk_free(path))
     }
 
     /// Opens the store at `path`, which must exist.
     pub fn open(path: &Path, merge: MergeFn) -> Result<Self, StoreError> {
         let database = Self::builder().open(path).map_err(|error| StoreError::from_redb(path, error))?;
-        Self::start(database, merge, path, disk_free)
+        Self::start(database, merge, path, disk_free(path))
     }
 
     /// Opens a store, or makes it if it is empty, on storage of the caller's, with `free` telling the room left there.
     pub fn on(
         storage: impl StorageBackend,
         merge: MergeFn,
-        free: fn(&Path) -> Option<u64>,
+        free: impl Fn() -> Option<u64> + Send + Sync + 'static,
     ) -> Result<Self, StoreError> {
         let path = Path::new("(given storage)");
         let database =
             Self::builder().create_with_backend(storage).map_err(|error| StoreError::from_redb(path, error))?;
-        Self::start(database, merge, path, free)
+        Self::start(database, merge, path, Box::new(free))
     }
 
     fn builder() -> redb::Builder {
@@ -131,12 +141,7 @@ impl Embedded {
         builder
     }
 
-    fn start(
-        database: Database,
-        merge: MergeFn,
-        path: &Path,
-        free: fn(&Path) -> Option<u64>,
-    ) -> Result<Self, StoreError> {
+    fn start(database: Database, merge: MergeFn, path: &Path, free: Box<Free>) -> Result<Self, StoreError> {
         let path = path.to_owned();
         let shared = Shared { database, queue: Arc::default(), merge, state: Mutex::default(), free, path };
         // Views need the table to be there.
@@ -151,7 +156,7 @@ impl Embedded {
         });
         match writer {
             Ok(writer) => Ok(Embedded { shared, writer: Some(writer) }),
-            Err(cause) => Err(StoreError::Io { path: shared.path.clone(), cause }),
+            Err(cause) => Err(StoreError::Unusable { path: shared.path.clone(), cause: cause.to_string() }),
         }
     }
 }
@@ -216,7 +221,7 @@ impl Shared {
 
     /// Applies the batches in order in one transaction; on error nothing is known about any of them.
     fn commit_window(&self, batches: &[&Batch], create: bool) -> Result<Vec<Outcome>, Broken> {
-        let free = (self.free)(&self.path).unwrap_or(u64::MAX);
+        let free = (self.free)().unwrap_or(u64::MAX);
         let mut transaction = self.database.begin_write().map_err(Broken::new)?;
         transaction.set_quick_repair(true);
         let mut verdicts = Vec::with_capacity(batches.len());
@@ -350,6 +355,7 @@ impl Engine for Embedded {
 
     fn standing(&self) -> Standing {
         let bytes = std::fs::metadata(&self.shared.path).map_or(0, |file| file.len());
-        Standing { kind: "embedded", term: 0, bytes, counters: self.shared.state().counters }
+        let state = self.shared.state();
+        Standing { kind: "embedded", term: 0, bytes, counters: state.counters, broken: state.broken.clone() }
     }
 }

@@ -91,6 +91,6 @@ impl Engine for Memory {
         let map = self.map.read().unwrap_or_else(PoisonError::into_inner);
         let bytes = map.iter().map(|(key, value)| (key.len() + value.len()) as u64).sum();
         let counters = *self.counters.lock().unwrap_or_else(PoisonError::into_inner);
-        Standing { kind: "memory", term: 0, bytes, counters }
+        Standing { kind: "memory", term: 0, bytes, counters, broken: None }
     }
 }

@@ -1,0 +1,26 @@
+//! Waits for a future on this thread.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake};
+use std::thread::Thread;
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// The result of `future`.
+pub fn block<T>(future: impl Future<Output = T>) -> T {
+    let mut future = pin!(future);
+    let waker = Arc::new(Unpark(std::thread::current())).into();
+    loop {
+        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(value) => return value,
+            Poll::Pending => std::thread::park(),
+        }
+    }
+}
