@@ -4,7 +4,7 @@ use crate::Replaced;
 use crate::engine::{Expect, Value, Walk};
 use crate::permission::{S_ISGID, mode_in};
 use crate::schema::{self, Body, Core, Tail, XattrTally};
-use crate::tx::Tx;
+use crate::tx::{Settled, Tx};
 use types::{Cred, FileId, FileKind, SetAttrs, SetTime, Status, Timestamp, limits};
 
 /// The time that a request means.
@@ -65,12 +65,38 @@ pub(crate) fn is_empty(tx: &Tx<'_>, dir: FileId) -> Result<bool, Status> {
     Ok(empty)
 }
 
+/// A file that lost a name: what is left of it, to be completed when the batch is committed.
+pub(crate) struct Lost {
+    id: FileId,
+    core: Core,
+    tail: LostTail,
+    orphan: bool,
+}
+
+enum LostTail {
+    Gone(Tail),
+    Merge(usize),
+}
+
+impl Lost {
+    /// The file as it is after the batch.
+    pub(crate) fn settle(self, settled: &Settled) -> Result<Replaced, Status> {
+        let mut attrs = match self.tail {
+            LostTail::Gone(tail) => self.core.attrs(self.id, &tail),
+            LostTail::Merge(index) => settled.attrs(self.id, (&self.core, &self.core), index)?.1,
+        };
+        if attrs.kind == FileKind::Directory {
+            attrs.nlink = 0;
+        }
+        Ok(Replaced { attrs, orphan: self.orphan })
+    }
+}
+
 /// Takes one name from a file on which the batch relies; the entry itself is the caller's to remove.
 ///
 /// A directory goes with its name, and must be empty (`NotEmpty`) and stay so until the commit. A regular file that
 /// loses its last name becomes an orphan; anything else cannot be open, and goes.
-pub(crate) fn lose_name(tx: &mut Tx<'_>, id: FileId, core: &Core) -> Result<Replaced, Status> {
-    let mut tail = tx.tail(id)?;
+pub(crate) fn lose_name(tx: &mut Tx<'_>, id: FileId, core: &Core) -> Result<Lost, Status> {
     let mut left = core.clone();
     left.names = core.names.checked_sub(1).ok_or(Status::Corrupt)?;
     let kind = core.kind();
@@ -81,20 +107,16 @@ pub(crate) fn lose_name(tx: &mut Tx<'_>, id: FileId, core: &Core) -> Result<Repl
         tx.expect(Expect::NoneIn(schema::dentry_key(id, 0), schema::dentries_end(id)));
     }
     let orphan = left.names == 0 && kind == FileKind::Regular;
-    if left.names > 0 || orphan {
+    let tail = if left.names > 0 || orphan {
         tx.put_core(id, &left);
-        tx.touch(id);
-        tail.ctime = tx.now;
-        tail.change += 1;
+        LostTail::Merge(tx.touch(id))
     } else {
+        let tail = tx.rely_on_tail(id)?;
         tx.delete_inode(id, core)?;
-    }
+        LostTail::Gone(tail)
+    };
     if orphan {
         tx.put(schema::orphan_key(id), Value::new());
     }
-    let mut attrs = left.attrs(id, &tail);
-    if kind == FileKind::Directory {
-        attrs.nlink = 0;
-    }
-    Ok(Replaced { attrs, orphan })
+    Ok(Lost { id, core: left, tail, orphan })
 }

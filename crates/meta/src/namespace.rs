@@ -441,6 +441,8 @@ impl<E: Engine> Namespace<E> {
     }
 
     /// Gives a regular file its layout unless it has one; answers with the one it has then.
+    ///
+    /// The attributes in the answer are as they were when the operation began.
     pub async fn set_layout(&self, now: Timestamp, id: FileId, layout: &Layout) -> Result<FileInfo, Status> {
         self.change(&Cred::root(), now, |tx| ops::set_layout::plan(tx, id, layout)).await
     }

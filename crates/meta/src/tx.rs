@@ -150,6 +150,14 @@ impl<'a> Tx<'a> {
         self.record(&schema::tail_key(id))?.ok_or(Status::Corrupt)
     }
 
+    /// The often changing half of a file; the batch conflicts if that is another one by then.
+    pub(crate) fn rely_on_tail(&mut self, id: FileId) -> Result<Tail, Status> {
+        let key = schema::tail_key(id);
+        let value = self.view.get(&key)?.ok_or(Status::Corrupt)?;
+        self.batch.expects.push(Expect::Reads(key, value.clone()));
+        Tail::from_value(value)
+    }
+
     /// The attributes of a file.
     pub(crate) fn attrs(&self, id: FileId) -> Result<Attrs, Status> {
         Ok(self.core(id)?.attrs(id, &self.tail(id)?))

@@ -22,5 +22,5 @@ pub(crate) fn plan(tx: &mut Tx<'_>, dir: FileId, name: &[u8]) -> Plan<Removed> {
     tx.delete(found.key);
     let subdirs = if core.kind() == FileKind::Directory { -1 } else { 0 };
     let touch = tx.change_dir(dir, -1, subdirs);
-    Ok(Box::new(move |settled| Ok(Removed { file, dir: settled.change(touch)? })))
+    Ok(Box::new(move |settled| Ok(Removed { file: file.settle(settled)?, dir: settled.change(touch)? })))
 }

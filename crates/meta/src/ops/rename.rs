@@ -70,7 +70,10 @@ pub(crate) fn plan(tx: &mut Tx<'_>, from: End<'_>, to: End<'_>) -> Plan<Renamed>
     };
     move_name(tx, &moved, to.dir, core);
     let (from, to) = count(tx, (from.dir, to.dir), is_dir, target.is_some());
-    Ok(Box::new(move |settled| Ok(Renamed { from: settled.change(from)?, to: settled.change(to)?, replaced })))
+    Ok(Box::new(move |settled| {
+        let replaced = replaced.map(|lost| lost.settle(settled)).transpose()?;
+        Ok(Renamed { from: settled.change(from)?, to: settled.change(to)?, replaced })
+    }))
 }
 
 /// `Inval` if `to` is `moved` or below it; relies on every directory from `to` to the root staying where it is, so that

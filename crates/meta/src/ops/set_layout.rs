@@ -8,7 +8,8 @@ use types::{FileId, Status, limits};
 
 /// Sets the layout of a regular file that has none, else leaves it; answers with the one it has then.
 ///
-/// No attribute changes: a layout is not something that the file's users see.
+/// No attribute changes: a layout is not something that the file's users see. Those in the answer are as they were
+/// when the operation began.
 pub(crate) fn plan(tx: &mut Tx<'_>, id: FileId, layout: &Layout) -> Plan<FileInfo> {
     if layout.body.len() > limits::LAYOUT_RECORD_MAX {
         return Err(Status::TooBig);

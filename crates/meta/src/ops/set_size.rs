@@ -2,7 +2,7 @@
 
 use super::Plan;
 use crate::Changed;
-use crate::permission::{S_ISGID, S_ISUID, without_set_ids};
+use crate::permission::without_set_ids;
 use crate::schema::{SizeDelta, TailDelta};
 use crate::tx::Tx;
 use types::{FileId, FileKind, Status, Timestamp, limits};
@@ -12,7 +12,7 @@ use types::{FileId, FileKind, Status, Timestamp, limits};
 /// Whoever wrote had the file open or a layout of it, so nothing is checked; but like any write by somebody other than
 /// the superuser it takes the set-user-id and set-group-id bits.
 pub(crate) fn plan(tx: &mut Tx<'_>, id: FileId, end: u64, mtime: Option<Timestamp>) -> Plan<Changed> {
-    let mut before = tx.core(id)?;
+    let before = tx.rely_on(id)?;
     match before.kind() {
         FileKind::Regular => {}
         FileKind::Directory => return Err(Status::IsDir),
@@ -22,12 +22,11 @@ pub(crate) fn plan(tx: &mut Tx<'_>, id: FileId, end: u64, mtime: Option<Timestam
         return Err(Status::FBig);
     }
     let mut after = before.clone();
-    if before.mode & (S_ISUID | S_ISGID) != 0 && !tx.cred.is_root() {
-        before = tx.rely_on(id)?;
+    if !tx.cred.is_root() {
         after.mode = without_set_ids(before.mode, before.gid, tx.cred);
-        if after != before {
-            tx.put_core(id, &after);
-        }
+    }
+    if after != before {
+        tx.put_core(id, &after);
     }
     let mtime = mtime.unwrap_or(tx.now);
     let size = SizeDelta::Grow(end);

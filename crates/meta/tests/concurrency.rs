@@ -1,0 +1,337 @@
+//! Operations at the same time: whatever overlaps, the outcome is that of some order of the operations.
+
+#[path = "common/block.rs"]
+mod block;
+#[path = "common/disk.rs"]
+mod disk;
+
+use block::block;
+use bytes::Bytes;
+use disk::Disk;
+use meta::engine::Engine;
+use meta::{Embedded, Format, How, Memory, Namespace, SetXattr, merge};
+use std::collections::{BTreeMap, BTreeSet};
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Barrier};
+use std::task::{Context, Waker};
+use types::{Attrs, Cred, FileId, FileKind, Fsid, SetAttrs, Status, Timestamp};
+
+const NOW: Timestamp = Timestamp { secs: 100, nanos: 0 };
+const ROOT: FileId = FileId::ROOT;
+
+fn alice() -> Cred {
+    Cred { uid: 1000, gid: 1000, groups: vec![] }
+}
+
+fn mode(mode: u32) -> SetAttrs {
+    SetAttrs { mode: Some(mode), ..SetAttrs::default() }
+}
+
+fn namespace<E: Engine>(engine: E) -> Namespace<E> {
+    let format =
+        Format { fsid: Fsid([7; 16]), now: NOW, cookie_key: [3; 16], root_mode: 0o777, root_uid: 0, root_gid: 0 };
+    block(Namespace::format(engine, format)).expect("format")
+}
+
+/// A file by the path it had when the operations began.
+type Tree = BTreeMap<&'static str, FileId>;
+
+/// `/`, `/p`, `/p/q`, `/p/q/r`, `/s`, `/s/t` (directories), `/f`, `/p/g` and `/s/h` (files, `f` and `h` the same one).
+fn plant<E: Engine>(fs: &Namespace<E>) -> Tree {
+    let cred = alice();
+    let mut tree = Tree::from([("", ROOT)]);
+    for (path, parent, name) in
+        [("p", "", "p"), ("p/q", "p", "q"), ("p/q/r", "p/q", "r"), ("s", "", "s"), ("s/t", "s", "t")]
+    {
+        let made = block(fs.mkdir(&cred, NOW, tree[parent], name.as_bytes(), &mode(0o755))).expect("mkdir");
+        tree.insert(path, made.attrs.id);
+    }
+    for (path, parent, name) in [("f", "", "f"), ("p/g", "p", "g")] {
+        let how = How::Guarded(mode(0o644));
+        let made = block(fs.create(&cred, NOW, tree[parent], name.as_bytes(), &how, None)).expect("create");
+        tree.insert(path, made.file.attrs.id);
+    }
+    block(fs.link(&cred, NOW, tree["f"], tree["s"], b"h")).expect("link");
+    tree
+}
+
+/// An operation of the list below, by words: what, and up to two paths.
+type Op = (&'static str, &'static str, &'static str);
+
+const OPS: &[Op] = &[
+    ("create", "p/q", "new"),
+    ("create", "p/q/r", "new"),
+    ("create", "", "x"),
+    ("mkdir", "", "x"),
+    ("mkdir", "p/q/r", "x"),
+    ("symlink", "s", "x"),
+    ("link", "f", "x"),
+    ("remove", "p/q", "r"),
+    ("remove", "", "f"),
+    ("remove", "s", "h"),
+    ("remove", "s", "t"),
+    ("reap", "f", ""),
+    ("chmod", "p/q", ""),
+    ("chmod", "p", ""),
+    ("truncate", "f", ""),
+    ("write", "f", ""),
+    ("xattr", "p/q", ""),
+    ("layout", "f", ""),
+    ("rename", "/p", "s/t/p"),
+    ("rename", "/s", "p/q/s"),
+    ("rename", "p/q", "s/t"),
+    ("rename", "s/t", "p/q"),
+    ("rename", "s/t", "p/q/r"),
+    ("rename", "/f", "p/g"),
+    ("rename", "p/g", "s/h"),
+    ("rename", "s/h", "/f"),
+    ("rename", "/f", "/y"),
+];
+
+/// Directory and name of a path such as `p/q` or `/f`; the directory is named by what was there in the beginning.
+fn split(tree: &Tree, path: &'static str) -> (FileId, &'static [u8]) {
+    let (dir, name) = path.rsplit_once('/').expect("a slash");
+    (tree[dir], name.as_bytes())
+}
+
+type Running<'a> = Pin<Box<dyn Future<Output = Result<String, Status>> + Send + 'a>>;
+
+/// The operation, with everything in its answer that does not depend on the numbers of inodes.
+fn start<'a, E: Engine>(fs: &'a Namespace<E>, tree: &'a Tree, op: Op) -> Running<'a> {
+    Box::pin(async move {
+        let cred = &alice();
+        let (what, at, to) = op;
+        let name = to.as_bytes();
+        let show = |a: &Attrs| format!("{:?} {:o} {} {} {}", a.kind, a.mode, a.nlink, a.size, a.change);
+        Ok(match what {
+            "create" => {
+                let made = fs.create(cred, NOW, tree[at], name, &How::Unchecked(mode(0o600)), None).await?;
+                format!("{} {} {:?}", made.created, show(&made.file.attrs), made.dir)
+            }
+            "mkdir" => show(&fs.mkdir(cred, NOW, tree[at], name, &mode(0o700)).await?.attrs),
+            "symlink" => show(&fs.symlink(cred, NOW, tree[at], name, b"target", &mode(0)).await?.attrs),
+            "link" => show(&fs.link(cred, NOW, tree[at], ROOT, name).await?.attrs),
+            "remove" => {
+                let removed = fs.remove(cred, NOW, tree[at], name).await?;
+                format!("{} {} {:?}", show(&removed.file.attrs), removed.file.orphan, removed.dir)
+            }
+            "reap" => format!("{:?}", fs.reap(NOW, tree[at]).await?),
+            "chmod" => {
+                let changed = fs.setattr(cred, NOW, tree[at], &mode(0o500), false).await?;
+                show(&changed.after)
+            }
+            "truncate" => {
+                let set = SetAttrs { size: Some(3), ..SetAttrs::default() };
+                show(&fs.setattr(cred, NOW, tree[at], &set, false).await?.after)
+            }
+            "write" => show(&fs.set_size(cred, NOW, tree[at], 10, None).await?.after),
+            "xattr" => {
+                fs.setxattr(cred, NOW, tree[at], b"weir.unit", b"4096", SetXattr::Create).await?;
+                String::new()
+            }
+            "layout" => {
+                let layout = meta::Layout { kind: 1, body: Bytes::from_static(b"here") };
+                format!("{:?}", fs.set_layout(NOW, tree[at], &layout).await?.layout)
+            }
+            "rename" => {
+                let renamed = fs.rename(cred, NOW, split(tree, at), split(tree, to)).await?;
+                let replaced = renamed.replaced.map(|replaced| (show(&replaced.attrs), replaced.orphan));
+                format!("{replaced:?} {:?} {:?}", renamed.from, renamed.to)
+            }
+            _ => panic!("no such operation: {what}"),
+        })
+    })
+}
+
+/// Everything there is: path, attributes, extended attributes.
+fn dump<E: Engine>(fs: &Namespace<E>) -> Vec<String> {
+    let root = Cred::root();
+    let mut lines = Vec::new();
+    let mut todo = vec![(String::new(), ROOT)];
+    let mut seen = BTreeSet::new();
+    while let Some((path, dir)) = todo.pop() {
+        assert!(seen.insert(dir), "{path}: a loop, or a directory in two places");
+        for entry in fs.readdir(&root, dir, 0, 1000).expect("readdir").entries {
+            let path = format!("{path}/{}", String::from_utf8_lossy(&entry.name));
+            let a = entry.attrs;
+            let xattrs = fs.effective_xattrs(a.id, b"").expect("xattrs");
+            let layout = fs.info(a.id).expect("info").layout.is_some();
+            lines.push(format!("{path} {:?} {:o} {} {} {layout} {xattrs:?}", a.kind, a.mode, a.nlink, a.size));
+            if a.kind == FileKind::Directory {
+                assert_eq!(fs.lookup_parent(&root, a.id).map(|parent| parent.id), Ok(dir));
+                todo.push((path, a.id));
+            }
+        }
+        let attrs = fs.getattr(dir).expect("getattr");
+        lines.push(format!("{path}/ {} {}", attrs.nlink, attrs.size));
+    }
+    let (orphans, doomed) = (fs.orphans(FileId(0), 9).expect("orphans"), fs.doomed(FileId(0), 9).expect("doomed"));
+    lines.push(format!("{} orphans, {} doomed, {:?} files", orphans.len(), doomed.len(), fs.files()));
+    lines.sort();
+    lines
+}
+
+type Result3 = (Vec<Result<String, Status>>, Vec<String>);
+
+/// One after the other, the answers in the order of `ops`.
+fn serial(ops: &[Op], order: &[usize]) -> Result3 {
+    let fs = namespace(Memory::new(merge));
+    let tree = plant(&fs);
+    let mut answers: Vec<_> = ops.iter().map(|_| Err(Status::Delay)).collect();
+    for n in order {
+        answers[*n] = block(start(&fs, &tree, ops[*n]));
+    }
+    (answers, dump(&fs))
+}
+
+/// All of them planned on one view, none of which has seen another; then committed.
+fn together(ops: &[Op]) -> Result3 {
+    let disk = Disk::default();
+    let fs = namespace(Embedded::on(disk.clone(), merge, || None).expect("store"));
+    let tree = plant(&fs);
+    let mut context = Context::from_waker(Waker::noop());
+    disk.hold_syncs();
+    let value = Bytes::from_static(b"keeps the writer busy");
+    let mut busy = Box::pin(fs.registry_put(NOW, b"busy", Some(&value)));
+    assert!(busy.as_mut().poll(&mut context).is_pending());
+    disk.wait_for_sync();
+    let mut running: Vec<Running<'_>> = ops.iter().map(|op| start(&fs, &tree, *op)).collect();
+    let done: Vec<_> = running.iter_mut().map(|op| op.as_mut().poll(&mut context)).collect();
+    disk.release_syncs();
+    assert_eq!(block(busy), Ok(()));
+    let answers = running.into_iter().zip(done).map(|(op, done)| match done {
+        // Refused or nothing to do: known without a commit.
+        std::task::Poll::Ready(answer) => answer,
+        std::task::Poll::Pending => block(op),
+    });
+    (answers.collect(), dump(&fs))
+}
+
+fn check(ops: &[Op], orders: &[&[usize]]) {
+    let got = together(ops);
+    let wanted: Vec<Result3> = orders.iter().map(|order| serial(ops, order)).collect();
+    assert!(wanted.contains(&got), "{ops:?} together: {got:#?}\none after the other: {wanted:#?}");
+}
+
+#[test]
+fn any_two_operations_have_an_order() {
+    for a in OPS {
+        for b in OPS {
+            check(&[*a, *b], &[&[0, 1], &[1, 0]]);
+        }
+    }
+}
+
+#[test]
+fn any_three_renames_and_removals_have_an_order() {
+    let ops: Vec<Op> = OPS.iter().copied().filter(|(what, ..)| matches!(*what, "rename" | "remove")).collect();
+    let orders: [&[usize]; 6] = [&[0, 1, 2], &[0, 2, 1], &[1, 0, 2], &[1, 2, 0], &[2, 0, 1], &[2, 1, 0]];
+    for (n, a) in ops.iter().enumerate() {
+        for (m, b) in ops.iter().enumerate().skip(n + 1) {
+            for c in ops.iter().skip(m + 1) {
+                check(&[*a, *b, *c], &orders);
+                check(&[*c, *b, *a], &orders);
+            }
+        }
+    }
+}
+
+#[test]
+fn creates_in_one_directory_never_conflict_and_never_outlive_it() {
+    let fs = namespace(Memory::new(merge));
+    let cred = alice();
+    for round in 0..200 {
+        let made = block(fs.mkdir(&cred, NOW, ROOT, b"d", &mode(0o755))).expect("mkdir");
+        let dir = made.attrs.id;
+        let barrier = Barrier::new(3);
+        let conflicts = fs.standing().counters.conflicts;
+        let (created, removed) = std::thread::scope(|scope| {
+            let creator = |prefix: u8| {
+                let (fs, cred, barrier) = (&fs, &cred, &barrier);
+                scope.spawn(move || {
+                    barrier.wait();
+                    let create = |n: u8| {
+                        let how = How::Guarded(mode(0o644));
+                        block(fs.create(cred, NOW, dir, &[prefix, b'a' + n], &how, None)).map(drop)
+                    };
+                    (0..8).map(create).collect::<Vec<_>>()
+                })
+            };
+            let creators = [creator(b'x'), creator(b'y')];
+            barrier.wait();
+            let removed = block(fs.remove(&cred, NOW, ROOT, b"d")).map(drop);
+            (creators.map(|thread| thread.join().expect("creator")).concat(), removed)
+        });
+        match removed {
+            Ok(()) => assert!(created.iter().all(|created| *created == Err(Status::Stale)), "{round}: {created:?}"),
+            Err(status) => {
+                assert_eq!(status, Status::NotEmpty);
+                assert!(created.iter().all(|created| *created == Ok(())), "{round}: {created:?}");
+                let names = fs.readdir(&cred, dir, 0, 100).expect("names").entries;
+                assert_eq!((names.len(), fs.getattr(dir).map(|attrs| attrs.size)), (16, Ok(16)));
+                for entry in names {
+                    block(fs.remove(&cred, NOW, dir, &entry.name)).expect("remove");
+                }
+                block(fs.remove(&cred, NOW, ROOT, b"d")).expect("rmdir");
+            }
+        }
+        // Only the removal may have met a create, and each meeting ends one of its runs.
+        assert!(fs.standing().counters.conflicts - conflicts <= 32);
+    }
+}
+
+#[test]
+fn creates_of_many_threads_do_not_conflict() {
+    let fs = Arc::new(namespace(Embedded::on(Disk::default(), merge, || None).expect("store")));
+    std::thread::scope(|scope| {
+        for thread in 0..8 {
+            let fs = fs.clone();
+            scope.spawn(move || {
+                for n in 0..50 {
+                    let name = format!("{thread}-{n}");
+                    let how = How::Guarded(mode(0o644));
+                    block(fs.create(&alice(), NOW, ROOT, name.as_bytes(), &how, None)).expect("create");
+                }
+            });
+        }
+    });
+    let root = fs.getattr(ROOT).expect("root");
+    assert_eq!((root.size, root.change), (400, 401));
+    assert_eq!(fs.standing().counters.conflicts, 0);
+}
+
+#[test]
+fn concurrent_renames_never_make_a_loop() {
+    let fs = namespace(Memory::new(merge));
+    let cred = alice();
+    let make = |n: u8| block(fs.mkdir(&cred, NOW, ROOT, &[b'a' + n], &mode(0o755))).expect("mkdir").attrs.id;
+    let dirs: Vec<FileId> = (0..8).map(make).collect();
+    let barrier = Barrier::new(4);
+    std::thread::scope(|scope| {
+        for thread in 0..4u64 {
+            let (fs, cred, dirs, barrier) = (&fs, &cred, &dirs, &barrier);
+            scope.spawn(move || {
+                let mut state = thread + 1;
+                let mut random = |n: usize| {
+                    state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                    (state >> 33) as usize % n
+                };
+                barrier.wait();
+                for _ in 0..2000 {
+                    // A directory keeps its name wherever it goes.
+                    let (moved, to) = (random(8), random(9));
+                    let name = [b'a' + moved as u8];
+                    let Ok(from) = fs.lookup_parent(&Cred::root(), dirs[moved]) else { continue };
+                    let to = dirs.get(to).copied().unwrap_or(ROOT);
+                    match block(fs.rename(cred, NOW, (from.id, &name), (to, &name))) {
+                        Ok(_) | Err(Status::Inval | Status::NoEnt) => {}
+                        Err(other) => panic!("{other}"),
+                    }
+                }
+            });
+        }
+    });
+    let directories = dump(&fs).iter().filter(|line| line.contains("Directory")).count();
+    assert_eq!(directories, 8);
+}
