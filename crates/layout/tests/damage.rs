@@ -1,0 +1,51 @@
+//! The fuzz target of this crate, run over damaged records and bodies and over noise: nothing may panic.
+
+use bytes::Bytes;
+use layout::DistributionId::SimpleStripe;
+use layout::kinds::native::{Body, Device, Local, Record};
+use proptest::prelude::*;
+use types::{FileId, Generation, IodId};
+use xdr::Xdr;
+
+#[path = "../../../fuzz/fuzz_targets/layout.rs"]
+mod fuzzed;
+#[path = "../../../fuzz/mutate.rs"]
+mod mutate;
+
+fn good() -> [Bytes; 4] {
+    let record = Record { distribution: SimpleStripe, stripe_unit: 4096, iods: vec![1, 2, 3] };
+    let body = Body {
+        distribution: SimpleStripe,
+        stripe_unit: 64,
+        devices: vec![IodId([1; 16]), IodId([2; 16])],
+        object: FileId(77),
+        generation: Generation(100_000),
+        capability: Bytes::from_static(b"capability"),
+    };
+    let local = Local { boot_id: "boot".into(), path: Bytes::from_static(b"/run/x") };
+    let ticket = Bytes::from_static(b"ticket");
+    let device = Device { iod: IodId([3; 16]), tcp: vec!["host:1".into()], local: Some(local), ticket };
+    [record.to_bytes(), body.to_bytes(), device.to_bytes(), Bytes::from_static(b" 64KiB ")]
+}
+
+#[test]
+fn damaged_bodies() {
+    for bytes in good() {
+        fuzzed::run(&bytes);
+        for seed in 0..2000 {
+            fuzzed::run(&mutate::mutate(&bytes, seed));
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn noise(data in prop::collection::vec(any::<u8>(), 0..300)) {
+        fuzzed::run(&data);
+    }
+
+    #[test]
+    fn policy_like_text(text in "[ 0-9KMGTiBb+.a-z-]{0,12}") {
+        fuzzed::run(text.as_bytes());
+    }
+}

@@ -1,0 +1,37 @@
+//! File attributes (`fattr4`), as replies carry them and as SETATTR does.
+#![cfg_attr(fuzzing, no_main)]
+
+use bytes::Bytes;
+use nfs::attrs::{Mask, decode, decode_set, encode, encode_set};
+use nfs::fs::FsInfo;
+use wire::nfs4::fattr4;
+use xdr::Xdr;
+
+/// Feeds `data` to both decoders.
+pub fn run(data: &[u8]) {
+    let Ok(attrs) = fattr4::from_bytes(&Bytes::copy_from_slice(data)) else { return };
+    if let Ok(values) = decode(&attrs) {
+        let (mask, _) = Mask::from_bitmap(&attrs.attrmask);
+        assert_eq!(decode(&encode(mask, &values)), Ok(values));
+    }
+    let info = FsInfo {
+        lease_secs: 90,
+        max_file_size: 1 << 62,
+        max_read: 1 << 20,
+        max_write: 1 << 20,
+        max_link: 1000,
+        max_name: 255,
+        layout_types: vec![1],
+        layout_block: 4096,
+        xattrs: true,
+        thresholds: true,
+    };
+    for minor in [1, 2] {
+        if let Ok(set) = decode_set(&attrs, &info, minor) {
+            assert_eq!(decode_set(&encode_set(&set), &info, minor), Ok(set));
+        }
+    }
+}
+
+#[cfg(fuzzing)]
+libfuzzer_sys::fuzz_target!(|data: &[u8]| run(data));

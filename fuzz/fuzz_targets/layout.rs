@@ -1,0 +1,43 @@
+//! Layout records, layout and device bodies, and policy xattrs: what decodes is written and read again unchanged.
+#![cfg_attr(fuzzing, no_main)]
+
+use bytes::Bytes;
+use layout::Policy;
+use layout::kinds::native::{Body, Device, Record};
+use layout::policy::NAMES;
+use std::fmt::Debug;
+use types::ByteRange;
+use xdr::Xdr;
+
+/// Feeds `data` to every decoder.
+pub fn run(data: &[u8]) {
+    let bytes = Bytes::copy_from_slice(data);
+    value::<Device>(&bytes);
+    if let Some(record) = value::<Record>(&bytes) {
+        record.distribution().expect("a record that decodes has a geometry");
+    }
+    if let Some(body) = value::<Body>(&bytes) {
+        let distribution = body.distribution().expect("a body that decodes has a geometry");
+        let range = ByteRange { offset: body.object.0 >> 2, len: u64::from(body.generation.0) };
+        let mapped: u64 = distribution.pieces(range).take(64).map(|piece| piece.file.len).sum();
+        assert!(mapped <= range.len);
+    }
+    let mut policy = Policy::default();
+    for name in NAMES {
+        if policy.set(name.as_bytes(), data).is_ok() {
+            let text = policy.get(name).expect("every part has a text");
+            let mut again = Policy::default();
+            again.set(name.as_bytes(), text.as_bytes()).expect("its own text is read again");
+            assert_eq!(again.get(name), Some(text));
+        }
+    }
+}
+
+fn value<T: Xdr + PartialEq + Debug>(data: &Bytes) -> Option<T> {
+    let value = T::from_bytes(data).ok()?;
+    assert_eq!(T::from_bytes(&value.to_bytes()).as_ref(), Ok(&value));
+    Some(value)
+}
+
+#[cfg(fuzzing)]
+libfuzzer_sys::fuzz_target!(|data: &[u8]| run(data));
