@@ -38,8 +38,11 @@ impl Entry {
 /// The requester's slots of one channel: used by the client for requests and by the server for callbacks.
 #[derive(Clone, Debug)]
 pub struct Slots {
+    /// One per slot that the peer accepts, and above them those still in use.
     entries: Vec<Entry>,
-    /// Slots up to this one are used.
+    /// The highest slot that the peer accepts.
+    highest: u32,
+    /// Slots up to this one are used; at most `highest`.
     target: u32,
 }
 
@@ -47,7 +50,7 @@ impl Slots {
     /// `count` slots, at least one, none of them used.
     pub fn new(count: u32) -> Self {
         let count = count.max(1);
-        Slots { entries: vec![Entry::FRESH; count as usize], target: count - 1 }
+        Slots { entries: vec![Entry::FRESH; count as usize], highest: count - 1, target: count - 1 }
     }
 
     /// The lowest free slot that the peer wants to be used; `None` when all are taken.
@@ -71,6 +74,12 @@ impl Slots {
     /// Number of slots that may be used at once.
     pub fn usable(&self) -> usize {
         self.target as usize + 1
+    }
+
+    /// Whether this request is in flight.
+    pub fn is_busy(&self, ticket: Ticket) -> bool {
+        let entry = self.entries.get(ticket.slot as usize);
+        entry.is_some_and(|e| e.state == Use::Busy && e.next == ticket.sequence)
     }
 
     fn entry(&mut self, ticket: Ticket) -> Option<&mut Entry> {
@@ -129,19 +138,25 @@ impl Slots {
 
     /// Obeys what the peer grants: `highest` is the highest slot it accepts, `target` the highest it wants used.
     ///
-    /// Neither is taken beyond `limit` slots. Slots that are given up begin again at 1 when they come back.
+    /// Neither is taken beyond `limit` slots. Slots that the peer does not accept any more begin again at 1 when they
+    /// come back; those it only does not want used keep their numbers.
     pub fn grant(&mut self, highest: u32, target: u32, limit: u32) {
-        let limit = limit.max(1) - 1;
-        self.target = target.min(highest).min(limit);
-        if self.entries.len() <= self.target as usize {
-            self.entries.resize(self.target as usize + 1, Entry::FRESH);
+        self.highest = highest.min(limit.max(1) - 1);
+        self.target = target.min(self.highest);
+        if self.entries.len() <= self.highest as usize {
+            self.entries.resize(self.highest as usize + 1, Entry::FRESH);
         }
         self.shrink();
     }
 
-    /// Forgets free slots above the target.
+    /// Asks for fewer slots to be used, without a word on how many the peer accepts.
+    pub fn aim(&mut self, target: u32) {
+        self.target = target.min(self.highest);
+    }
+
+    /// Forgets slots that the peer does not accept, once they are free.
     fn shrink(&mut self) {
-        let last = self.entries.iter().rposition(|e| e.state != Use::Free).unwrap_or(0);
-        self.entries.truncate(last.max(self.target as usize) + 1);
+        let busy = self.highest_used().unwrap_or(0);
+        self.entries.truncate(self.highest.max(busy) as usize + 1);
     }
 }

@@ -64,7 +64,8 @@ fn a_channel_never_grows_in_negotiation() {
 
 #[test]
 fn channels_too_small_to_work_are_refused() {
-    let broken: [(fn(&mut channel_attrs4), nfsstat4); 4] = [
+    type Break = fn(&mut channel_attrs4);
+    let broken: [(Break, nfsstat4); 4] = [
         (|c| c.ca_maxrequestsize = 100, NFS4ERR_TOOSMALL),
         (|c| c.ca_maxresponsesize = 0, NFS4ERR_TOOSMALL),
         (|c| c.ca_maxoperations = 1, NFS4ERR_INVAL),
@@ -129,8 +130,8 @@ fn errors_of_sequence_change_nothing() {
         (SEQUENCE4args { sa_highest_slotid: 2, ..good }, ok, NFS4ERR_BAD_HIGH_SLOT),
         (SEQUENCE4args { sa_sequenceid: 0, ..good }, ok, NFS4ERR_SEQ_MISORDERED),
         (SEQUENCE4args { sa_sequenceid: 2, ..good }, ok, NFS4ERR_SEQ_MISORDERED),
-        (good.clone(), Request { size: 1_049_621, ..ok }, NFS4ERR_REQ_TOO_BIG),
-        (good.clone(), Request { operations: 9, ..ok }, NFS4ERR_TOO_MANY_OPS),
+        (good, Request { size: 1_049_621, ..ok }, NFS4ERR_REQ_TOO_BIG),
+        (good, Request { operations: 9, ..ok }, NFS4ERR_TOO_MANY_OPS),
     ];
     for (args, request, error) in attempts {
         assert_eq!(state.sequence(&args, request, at(50)), Err(error));

@@ -1,0 +1,162 @@
+//! COMPOUND from the client's side: operations gathered behind a SEQUENCE, results taken one by one with typed errors.
+
+use bytes::Bytes;
+use wire::nfs4::compound::{ArgsHeader, OpNumber, Ops};
+use wire::nfs4::*;
+use xdr::{Malformed, Segments, Writer, Xdr};
+
+/// The operations of one request, without the SEQUENCE in front, so that they can be sent again in another session.
+///
+/// Payloads are kept as they are and never copied.
+#[derive(Debug, Default)]
+pub struct Compound {
+    out: Writer,
+    numbers: Vec<nfs_opnum4>,
+    once: bool,
+}
+
+impl Compound {
+    /// No operation yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Asks for the reply to be kept, because to do this twice is not the same as once.
+    pub fn once(mut self) -> Self {
+        self.once = true;
+        self
+    }
+
+    /// Appends an operation.
+    pub fn op(mut self, number: nfs_opnum4, args: &impl Xdr) -> Self {
+        self.out.u32(number.number());
+        args.encode(&mut self.out);
+        self.numbers.push(number);
+        self
+    }
+
+    /// Appends an operation without arguments.
+    pub fn void(mut self, number: nfs_opnum4) -> Self {
+        self.out.u32(number.number());
+        self.numbers.push(number);
+        self
+    }
+
+    /// Appends PUTFH.
+    pub fn putfh(self, handle: &Bytes) -> Self {
+        self.op(OP_PUTFH, &PUTFH4args { object: handle.clone() })
+    }
+
+    /// What is sent: may be encoded as often as needed.
+    pub fn build(self) -> Request {
+        Request { operations: self.out.finish(), numbers: self.numbers, once: self.once }
+    }
+}
+
+/// Operations ready to be sent.
+#[derive(Clone, Debug)]
+pub struct Request {
+    operations: Segments,
+    numbers: Vec<nfs_opnum4>,
+    once: bool,
+}
+
+impl Request {
+    /// Whether the reply is to be kept (`sa_cachethis`).
+    pub fn is_once(&self) -> bool {
+        self.once
+    }
+
+    /// The operations behind SEQUENCE.
+    pub fn numbers(&self) -> &[nfs_opnum4] {
+        &self.numbers
+    }
+
+    /// The arguments of the call (`COMPOUND4args`) behind `sequence`.
+    pub fn encode(&self, sequence: &SEQUENCE4args, minor: u32) -> Segments {
+        let numops = self.numbers.len() as u32 + 1;
+        let mut out = Writer::new();
+        ArgsHeader { tag: Bytes::new(), minorversion: minor, numops }.encode(&mut out);
+        out.u32(OP_SEQUENCE.number());
+        sequence.encode(&mut out);
+        let mut call = out.finish();
+        call.extend(self.operations.clone());
+        call
+    }
+}
+
+/// Why a result is not there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Failed {
+    /// An operation failed; those behind it were not executed.
+    #[error("{op:?} (operation {index}) failed with {status:?}")]
+    Op {
+        /// Which.
+        op: nfs_opnum4,
+        /// Its place behind SEQUENCE, from 0.
+        index: u32,
+        /// Its status.
+        status: nfsstat4,
+    },
+    /// The reply is not that of the request.
+    #[error("malformed reply: {0}")]
+    Malformed(#[from] Malformed),
+}
+
+/// The results of a request, taken in order.
+#[derive(Clone, Debug)]
+pub struct Results {
+    ops: Ops,
+    taken: u32,
+}
+
+impl Results {
+    /// The results behind SEQUENCE, as [`Outcome::Done`](crate::client::session::Outcome::Done) has them.
+    pub fn new(ops: Ops) -> Self {
+        Results { ops, taken: 0 }
+    }
+
+    /// Checks that the next result is that of `op` and a success, and leaves its body.
+    fn enter(&mut self, op: nfs_opnum4) -> Result<(), Failed> {
+        if self.ops.next_number()? != Some(op.number()) {
+            return Err(Malformed::Invalid("a result is missing or of another operation").into());
+        }
+        let index = self.taken;
+        self.taken += 1;
+        match self.ops.body::<nfsstat4>()? {
+            NFS4_OK => Ok(()),
+            status => Err(Failed::Op { op, index, status }),
+        }
+    }
+
+    /// The next result, which has a body (`...resok`) when it is a success.
+    ///
+    /// # Errors
+    /// The operation failed, or the reply is malformed. What stands behind the status of a failed operation can still
+    /// be read from [`Results::rest`].
+    pub fn take<T: Xdr>(&mut self, op: nfs_opnum4) -> Result<T, Failed> {
+        self.enter(op)?;
+        Ok(self.ops.body()?)
+    }
+
+    /// The next result, which has nothing but its status.
+    ///
+    /// # Errors
+    /// The operation failed, or the reply is malformed.
+    pub fn done(&mut self, op: nfs_opnum4) -> Result<(), Failed> {
+        self.enter(op)
+    }
+
+    /// The results not taken yet.
+    pub fn rest(&mut self) -> &mut Ops {
+        &mut self.ops
+    }
+
+    /// Ends reading.
+    ///
+    /// # Errors
+    /// Results are left.
+    pub fn finish(&self) -> Result<(), Failed> {
+        Ok(self.ops.finish()?)
+    }
+}
