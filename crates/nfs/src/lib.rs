@@ -3,7 +3,11 @@
 pub mod attrs;
 pub mod client;
 pub mod fs;
+#[cfg(any(test, feature = "memory"))]
+pub mod memory;
 pub mod server;
 pub mod state;
 pub mod status;
+#[cfg(any(test, feature = "memory"))]
+pub mod trial;
 pub mod values;

@@ -76,6 +76,11 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         &self.fs
     }
 
+    /// The way to clients.
+    pub fn callbacks(&self) -> &C {
+        &self.callbacks
+    }
+
     /// Looks at the state tables, for display; keep it short, every request waits meanwhile.
     pub fn inspect<R>(&self, look: impl FnOnce(&State) -> R) -> R {
         look(&lock(&self.state))
@@ -182,3 +187,6 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         self.fs.reap(ctx, file).await
     }
 }
+
+#[cfg(test)]
+mod tests;

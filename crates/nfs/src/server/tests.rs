@@ -1,0 +1,4 @@
+//! The server against scripted clients, through the real encoding on both sides.
+
+mod mount;
+mod random;

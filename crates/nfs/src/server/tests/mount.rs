@@ -1,0 +1,161 @@
+//! What the Linux client says from mount to umount, and after a restart of either side.
+
+use crate::attrs::{self, Mask};
+use crate::memory::Memory;
+use crate::trial::{Bench, Peer, linux_channels};
+use bytes::Bytes;
+use wire::nfs4::*;
+use wire::nfs4::{nfs_argop4 as Arg, nfs_resop4 as Res};
+
+const CAPS: &[u32] = &[0, 2, 5, 6, 13, 16, 17, 75];
+const FSINFO: &[u32] = &[10, 27, 30, 31, 51, 62, 65, 77, 79, 82];
+const STANDARD: &[u32] = &[1, 3, 4, 8, 20, 33, 35, 36, 37, 41, 45, 47, 52, 53, 55];
+const OWNER: &str = "Linux NFSv4.2 guest";
+
+fn getattr(numbers: &[u32]) -> Arg {
+    Arg::OP_GETATTR(GETATTR4args { attr_request: Mask::of(numbers).to_bitmap() })
+}
+
+fn exchanged(result: EXCHANGE_ID4res) -> EXCHANGE_ID4resok {
+    match result {
+        EXCHANGE_ID4res::NFS4_OK(ok) => ok,
+        EXCHANGE_ID4res::Default(status) => panic!("EXCHANGE_ID: {status:?}"),
+    }
+}
+
+fn attributes(result: &Res) -> crate::values::Values {
+    match result {
+        Res::OP_GETATTR(GETATTR4res::NFS4_OK(ok)) => attrs::decode(&ok.obj_attributes).unwrap(),
+        other => panic!("not attributes: {other:?}"),
+    }
+}
+
+fn handle(result: &Res) -> Bytes {
+    match result {
+        Res::OP_GETFH(GETFH4res::NFS4_OK(ok)) => ok.object.clone(),
+        other => panic!("not a filehandle: {other:?}"),
+    }
+}
+
+/// EXCHANGE_ID twice, CREATE_SESSION, RECLAIM_COMPLETE.
+fn establish(peer: &mut Peer, verifier: verifier4) -> EXCHANGE_ID4resok {
+    let first = exchanged(peer.introduce(OWNER, verifier));
+    let second = exchanged(peer.introduce(OWNER, verifier));
+    if first.eir_flags & EXCHGID4_FLAG_CONFIRMED_R == 0 {
+        assert_ne!(first.eir_clientid, second.eir_clientid, "an unconfirmed record is replaced");
+    }
+    let (fore, back) = linux_channels();
+    let session = peer.new_session(second.eir_sequenceid, fore, back).unwrap();
+    assert_eq!(session.csr_flags, CREATE_SESSION4_FLAG_CONN_BACK_CHAN);
+    second
+}
+
+fn reclaim_complete(peer: &Peer) {
+    peer.ok(vec![Arg::OP_RECLAIM_COMPLETE(RECLAIM_COMPLETE4args { rca_one_fs: false })]);
+}
+
+#[test]
+fn a_mount_gets_all_the_answers_it_needs() {
+    for minor in [1, 2] {
+        let bench = Bench::default();
+        let mut peer = Peer::stranger(&bench, 1);
+        peer.minor = minor;
+        let met = establish(&mut peer, [1; 8]);
+        assert_eq!(met.eir_flags, EXCHGID4_FLAG_USE_PNFS_MDS);
+        assert_eq!((met.eir_sequenceid, met.eir_server_scope.len()), (1, 16));
+        reclaim_complete(&peer);
+        let results = peer.ok(vec![Arg::OP_PUTROOTFH, Arg::OP_SECINFO_NO_NAME(SECINFO_STYLE4_CURRENT_FH)]);
+        let flavors = SECINFO4res::NFS4_OK(vec![secinfo4::Default(AUTH_SYS)]);
+        assert_eq!(results[1], Res::OP_SECINFO_NO_NAME(flavors));
+        let results = peer.ok(vec![Arg::OP_PUTROOTFH, Arg::OP_GETFH, getattr(STANDARD)]);
+        let root = handle(&results[1]);
+        let standard = attributes(&results[2]);
+        assert_eq!(standard.kind, Some(types::FileKind::Directory));
+        assert_eq!(standard.owner, Some(0));
+        for (numbers, later) in [(CAPS, &[][..]), (FSINFO, &[77, 79, 82][..]), (&[28, 29][..], &[][..])] {
+            let results = peer.ok(vec![Arg::OP_PUTFH(PUTFH4args { object: root.clone() }), getattr(numbers)]);
+            let values = attributes(&results[1]);
+            let expected = Mask::of(numbers).without(if minor == 1 { Mask::of(later) } else { Mask::NONE });
+            let sent = attrs::encode(expected, &values);
+            assert_eq!(Mask::from_bitmap(&sent.attrmask).0, expected, "exactly what was asked and is offered");
+        }
+        let access = Arg::OP_ACCESS(ACCESS4args { access: 0x1f });
+        let results = peer.ok(vec![Arg::OP_PUTFH(PUTFH4args { object: root }), access, getattr(STANDARD)]);
+        let granted = ACCESS4resok { supported: 0x1f, access: 0x1f };
+        assert_eq!(results[1], Res::OP_ACCESS(ACCESS4res::NFS4_OK(granted)));
+        assert_eq!(bench.server.fs().owners(), vec![Bytes::from_static(OWNER.as_bytes())]);
+        unmount(&peer);
+        assert_eq!(bench.server.inspect(|state| state.counts()), crate::state::Counts::default());
+        assert!(bench.server.fs().owners().is_empty());
+    }
+}
+
+fn unmount(peer: &Peer) {
+    let destroy = Arg::OP_DESTROY_SESSION(DESTROY_SESSION4args { dsa_sessionid: peer.session });
+    assert_eq!(peer.send(vec![destroy]).status, NFS4_OK);
+    let destroy = Arg::OP_DESTROY_CLIENTID(DESTROY_CLIENTID4args { dca_clientid: peer.client });
+    assert_eq!(peer.send(vec![destroy]).status, NFS4_OK);
+}
+
+#[test]
+fn a_confirmed_owner_that_comes_again_is_purged_by_a_verifier_of_ones() {
+    let bench = Bench::default();
+    let mut peer = Peer::stranger(&bench, 1);
+    establish(&mut peer, [1; 8]);
+    reclaim_complete(&peer);
+    let first = (peer.client, peer.session);
+    // Mounted again: the record is known and confirmed.
+    let again = exchanged(peer.introduce(OWNER, [1; 8]));
+    assert_eq!(again.eir_clientid, first.0);
+    assert_ne!(again.eir_flags & EXCHGID4_FLAG_CONFIRMED_R, 0);
+    // Purge: a verifier of ones, then the real one. The old session lives until the new one confirms.
+    let purge = exchanged(peer.introduce(OWNER, [0xff; 8]));
+    assert_ne!(purge.eir_clientid, first.0);
+    assert_eq!(purge.eir_flags & EXCHGID4_FLAG_CONFIRMED_R, 0);
+    assert!(bench.server.inspect(|state| state.session(first.1).is_some()));
+    let (fore, back) = linux_channels();
+    peer.new_session(purge.eir_sequenceid, fore.clone(), back.clone()).unwrap();
+    assert!(bench.server.inspect(|state| state.session(first.1).is_none()));
+    let real = exchanged(peer.introduce(OWNER, [1; 8]));
+    peer.new_session(real.eir_sequenceid, fore, back).unwrap();
+    reclaim_complete(&peer);
+    peer.ok(vec![Arg::OP_PUTROOTFH, getattr(STANDARD)]);
+    let counts = bench.server.inspect(|state| state.counts());
+    assert_eq!((counts.clients, counts.sessions), (1, 1));
+}
+
+#[test]
+fn after_a_restart_only_known_clients_reclaim_and_others_wait() {
+    let records = Memory::new();
+    {
+        let bench = Bench::new(records);
+        let mut peer = Peer::stranger(&bench, 1);
+        establish(&mut peer, [1; 8]);
+        reclaim_complete(&peer);
+        let bench = restarted(bench);
+        let mut known = Peer::stranger(&bench, 2);
+        establish(&mut known, [1; 8]);
+        let mut other = Peer::stranger(&bench, 3);
+        other.introduce("somebody else", [2; 8]);
+        let (fore, back) = linux_channels();
+        other.new_session(1, fore, back).unwrap();
+        reclaim_complete(&other);
+        let remove = || vec![Arg::OP_PUTROOTFH, Arg::OP_REMOVE(REMOVE4args { target: Bytes::from_static(b"x") })];
+        assert_eq!(other.fails(remove()), NFS4ERR_GRACE);
+        reclaim_complete(&known);
+        assert_eq!(other.fails(remove()), NFS4ERR_NOENT);
+        let again = known.fails(vec![Arg::OP_RECLAIM_COMPLETE(RECLAIM_COMPLETE4args { rca_one_fs: false })]);
+        assert_eq!(again, NFS4ERR_COMPLETE_ALREADY);
+    }
+}
+
+/// The same client records behind a new server.
+fn restarted(bench: Bench) -> Bench {
+    use crate::fs::{ClientRecord, FileSystem};
+    use futures_util::FutureExt;
+    let memory = Memory::new();
+    for owner in bench.server.fs().owners() {
+        memory.persist_client(ClientRecord { owner, clientid: 1 }).now_or_never().unwrap().unwrap();
+    }
+    Bench::new(memory)
+}

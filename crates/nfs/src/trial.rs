@@ -1,0 +1,304 @@
+//! A server over the file system in memory and clients to try it with: for tests and fuzz targets.
+
+mod play;
+
+pub use play::play;
+
+use crate::memory::Memory;
+use crate::server::{Call, CallbackPath, Callbacks, Config, Lost, Server};
+use crate::state::{self, ConnectionId, Principal};
+use bytes::Bytes;
+use futures_util::FutureExt;
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::future::Future;
+use std::sync::{Mutex, PoisonError};
+use std::task::Poll;
+use std::time::Duration;
+use types::{Cred, Timestamp};
+use wire::nfs4::*;
+use xdr::{Segments, Xdr};
+
+/// The lease of a server on trial.
+pub const LEASE: Duration = Duration::from_secs(90);
+
+/// Clients' side of the backchannel: remembers what was called, answers as told.
+#[derive(Debug, Default)]
+pub struct Answers {
+    inner: Mutex<(Vec<(CallbackPath, CB_COMPOUND4args)>, VecDeque<Option<nfsstat4>>)>,
+}
+
+impl Answers {
+    /// The callbacks so far, oldest first.
+    pub fn taken(&self) -> Vec<(CallbackPath, CB_COMPOUND4args)> {
+        std::mem::take(&mut self.inner.lock().unwrap_or_else(PoisonError::into_inner).0)
+    }
+
+    /// What the next callback that has no answer yet gets: a status, or `None` for a lost connection. Without any, callbacks
+    /// succeed.
+    pub fn next(&self, answer: Option<nfsstat4>) {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner).1.push_back(answer);
+    }
+}
+
+impl Callbacks for Answers {
+    async fn call(&self, path: CallbackPath, arguments: Segments) -> Result<Bytes, Lost> {
+        let call = CB_COMPOUND4args::from_bytes(&arguments.to_bytes()).map_err(|_| Lost)?;
+        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let answer = inner.1.pop_front().unwrap_or(Some(NFS4_OK));
+        let sequence = match call.argarray.first() {
+            Some(nfs_cb_argop4::OP_CB_SEQUENCE(sequence)) => sequence.clone(),
+            _ => return Err(Lost),
+        };
+        inner.0.push((path, call));
+        let status = answer.ok_or(Lost)?;
+        let first = nfs_cb_resop4::OP_CB_SEQUENCE(CB_SEQUENCE4res::NFS4_OK(CB_SEQUENCE4resok {
+            csr_sessionid: sequence.csa_sessionid,
+            csr_sequenceid: sequence.csa_sequenceid,
+            csr_slotid: sequence.csa_slotid,
+            csr_highest_slotid: 15,
+            csr_target_highest_slotid: 15,
+        }));
+        let second = nfs_cb_resop4::OP_CB_LAYOUTRECALL(CB_LAYOUTRECALL4res { clorr_status: status });
+        Ok(CB_COMPOUND4res { status, tag: Bytes::new(), resarray: vec![first, second] }.to_bytes())
+    }
+
+    /// Lets the task be polled once more, and no time pass.
+    async fn pause(&self, _: Duration) {
+        let mut again = true;
+        std::future::poll_fn(|task| {
+            task.waker().wake_by_ref();
+            if std::mem::take(&mut again) { Poll::Pending } else { Poll::Ready(()) }
+        })
+        .await;
+    }
+}
+
+/// A server on trial.
+pub struct Bench {
+    /// The server.
+    pub server: Server<Memory, Answers>,
+    /// Its clock.
+    pub now: Cell<Timestamp>,
+}
+
+impl Default for Bench {
+    fn default() -> Self {
+        Bench::new(Memory::new())
+    }
+}
+
+impl Bench {
+    /// A server that starts over `memory`.
+    pub fn new(memory: Memory) -> Self {
+        let now = Timestamp { secs: 1_000_000, nanos: 0 };
+        let config = Config {
+            state: state::Config::new(7, EXCHGID4_FLAG_USE_PNFS_MDS, LEASE),
+            major_id: Bytes::from_static(b"server on trial"),
+            implementation: "trial".into(),
+        };
+        let start = Server::start(memory, Answers::default(), config, now).now_or_never();
+        let server = start.and_then(Result::ok).expect("the file system in memory never waits nor fails here");
+        Bench { server, now: Cell::new(now) }
+    }
+
+    /// Lets time pass on the server's clock.
+    pub fn pass(&self, time: Duration) {
+        self.now.set(self.now.get().after(time));
+        self.server.tick(self.now.get()).now_or_never().expect("nothing in memory waits");
+    }
+}
+
+/// One client with at most one session.
+pub struct Peer<'a> {
+    /// The server.
+    pub bench: &'a Bench,
+    /// Its connection.
+    pub connection: ConnectionId,
+    /// Whose permissions count.
+    pub cred: Cred,
+    /// Minor version.
+    pub minor: u32,
+    /// Client id, 0 before [`Peer::meet`].
+    pub client: u64,
+    /// Session.
+    pub session: sessionid4,
+    /// Sequence number of the last request on slot 0.
+    pub sequence: Cell<u32>,
+    /// Whether replies are to be cached.
+    pub cache: Cell<bool>,
+}
+
+/// What Linux asks for when it makes a session.
+pub fn linux_channels() -> (channel_attrs4, channel_attrs4) {
+    let fore = channel_attrs4 {
+        ca_headerpadsize: 0,
+        ca_maxrequestsize: 1_049_620,
+        ca_maxresponsesize: 1_049_480,
+        ca_maxresponsesize_cached: 7584,
+        ca_maxoperations: 8,
+        ca_maxrequests: 64,
+        ca_rdma_ird: vec![],
+    };
+    let back = channel_attrs4 {
+        ca_headerpadsize: 0,
+        ca_maxrequestsize: 4096,
+        ca_maxresponsesize: 4096,
+        ca_maxresponsesize_cached: 0,
+        ca_maxoperations: 2,
+        ca_maxrequests: 16,
+        ca_rdma_ird: vec![],
+    };
+    (fore, back)
+}
+
+impl<'a> Peer<'a> {
+    /// A client that the server has not met, on a connection of its own.
+    pub fn stranger(bench: &'a Bench, connection: u64) -> Self {
+        Peer {
+            bench,
+            connection: ConnectionId(connection),
+            cred: Cred { uid: 1000, gid: 1000, groups: vec![] },
+            minor: 2,
+            client: 0,
+            session: [0; 16],
+            sequence: Cell::new(0),
+            cache: Cell::new(true),
+        }
+    }
+
+    /// A client with a session, that has nothing to reclaim.
+    pub fn meet(bench: &'a Bench, connection: u64) -> Self {
+        let mut peer = Peer::stranger(bench, connection);
+        peer.introduce(&format!("client {connection}"), [connection as u8; 8]);
+        let (fore, back) = linux_channels();
+        peer.new_session(1, fore, back).expect("a new client gets a session");
+        peer.ok(vec![nfs_argop4::OP_RECLAIM_COMPLETE(RECLAIM_COMPLETE4args { rca_one_fs: false })]);
+        peer
+    }
+
+    /// EXCHANGE_ID; keeps the client id.
+    pub fn introduce(&mut self, owner: &str, verifier: verifier4) -> EXCHANGE_ID4res {
+        let args = EXCHANGE_ID4args {
+            eia_clientowner: client_owner4 {
+                co_verifier: verifier,
+                co_ownerid: Bytes::copy_from_slice(owner.as_bytes()),
+            },
+            eia_flags: EXCHGID4_FLAG_SUPP_MOVED_REFER | EXCHGID4_FLAG_BIND_PRINC_STATEID,
+            eia_state_protect: state_protect4_a::SP4_NONE,
+            eia_client_impl_id: vec![],
+        };
+        let reply = self.send(vec![nfs_argop4::OP_EXCHANGE_ID(args)]);
+        match &reply.resarray[..] {
+            [nfs_resop4::OP_EXCHANGE_ID(result)] => {
+                if let EXCHANGE_ID4res::NFS4_OK(result) = result {
+                    self.client = result.eir_clientid;
+                }
+                result.clone()
+            }
+            other => panic!("not the answer of EXCHANGE_ID: {other:?}"),
+        }
+    }
+
+    /// CREATE_SESSION; keeps the session.
+    pub fn new_session(
+        &mut self,
+        sequence: u32,
+        fore: channel_attrs4,
+        back: channel_attrs4,
+    ) -> Result<CREATE_SESSION4resok, nfsstat4> {
+        let args = CREATE_SESSION4args {
+            csa_clientid: self.client,
+            csa_sequence: sequence,
+            csa_flags: CREATE_SESSION4_FLAG_PERSIST | CREATE_SESSION4_FLAG_CONN_BACK_CHAN,
+            csa_fore_chan_attrs: fore,
+            csa_back_chan_attrs: back,
+            csa_cb_program: 0x4000_0000,
+            csa_sec_parms: vec![callback_sec_parms4::AUTH_NONE],
+        };
+        match &self.send(vec![nfs_argop4::OP_CREATE_SESSION(args)]).resarray[..] {
+            [nfs_resop4::OP_CREATE_SESSION(CREATE_SESSION4res::NFS4_OK(result))] => {
+                self.session = result.csr_sessionid;
+                self.sequence.set(0);
+                Ok(result.clone())
+            }
+            [nfs_resop4::OP_CREATE_SESSION(CREATE_SESSION4res::Default(status))] => Err(*status),
+            other => panic!("not the answer of CREATE_SESSION: {other:?}"),
+        }
+    }
+
+    /// The request that these operations make.
+    pub fn call(&self, ops: Vec<nfs_argop4>) -> Call {
+        let body = COMPOUND4args { tag: Bytes::from_static(b"try"), minorversion: self.minor, argarray: ops };
+        self.raw(body.to_bytes())
+    }
+
+    /// A request of these bytes.
+    pub fn raw(&self, body: Bytes) -> Call {
+        Call {
+            connection: self.connection,
+            principal: Principal::Sys(self.cred.uid),
+            cred: self.cred.clone(),
+            message_len: body.len() + 100,
+            body,
+            now: self.bench.now.get(),
+            random: 5,
+        }
+    }
+
+    /// SEQUENCE for the next request on slot 0.
+    pub fn next_sequence(&self) -> nfs_argop4 {
+        self.sequence.set(self.sequence.get().wrapping_add(1));
+        nfs_argop4::OP_SEQUENCE(SEQUENCE4args {
+            sa_sessionid: self.session,
+            sa_sequenceid: self.sequence.get(),
+            sa_slotid: 0,
+            sa_highest_slotid: 0,
+            sa_cachethis: self.cache.get(),
+        })
+    }
+
+    /// The request of these operations behind a SEQUENCE, not yet begun.
+    pub fn start(&self, mut ops: Vec<nfs_argop4>) -> impl Future<Output = COMPOUND4res> + use<'a> {
+        ops.insert(0, self.next_sequence());
+        let call = self.call(ops);
+        let server = &self.bench.server;
+        async move { decoded(server.compound(call).await.expect("what was encoded is a COMPOUND")) }
+    }
+
+    /// Sends operations as they are.
+    pub fn send(&self, ops: Vec<nfs_argop4>) -> COMPOUND4res {
+        let reply = self.bench.server.compound(self.call(ops)).now_or_never().expect("nothing has to wait");
+        decoded(reply.expect("what was encoded is a COMPOUND"))
+    }
+
+    /// Sends operations behind a SEQUENCE; returns their results without that of SEQUENCE.
+    pub fn run(&self, ops: Vec<nfs_argop4>) -> (nfsstat4, Vec<nfs_resop4>) {
+        let reply = self.start(ops).now_or_never().expect("nothing has to wait");
+        (reply.status, reply.resarray.into_iter().skip(1).collect())
+    }
+
+    /// Like [`Peer::run`], for operations that must succeed.
+    pub fn ok(&self, ops: Vec<nfs_argop4>) -> Vec<nfs_resop4> {
+        let (status, results) = self.run(ops);
+        assert_eq!(status, NFS4_OK, "{results:?}");
+        results
+    }
+
+    /// Like [`Peer::run`], for what must fail; returns how.
+    pub fn fails(&self, ops: Vec<nfs_argop4>) -> nfsstat4 {
+        let (status, results) = self.run(ops);
+        assert_ne!(status, NFS4_OK, "{results:?}");
+        status
+    }
+}
+
+/// Reads a reply, which must be one; the last result has the status of the whole.
+fn decoded(reply: Segments) -> COMPOUND4res {
+    let reply = COMPOUND4res::from_bytes(&reply.to_bytes()).expect("replies can be read");
+    if let Some(last) = reply.resarray.last() {
+        let bytes = last.to_bytes();
+        assert_eq!(bytes[4..8], (reply.status as u32).to_be_bytes(), "{reply:?}");
+    }
+    reply
+}

@@ -1,0 +1,335 @@
+//! Random requests of two clients, decided byte by byte: what the server must survive with its tables in order.
+
+use super::{Bench, LEASE, Peer};
+use crate::attrs::{self, Mask};
+use crate::memory::{DEVICE, LAYOUT_KIND};
+use bytes::Bytes;
+use futures_util::FutureExt;
+use std::time::Duration;
+use types::{SetAttrs, SetTime};
+use wire::nfs4::*;
+use wire::nfs4::{nfs_argop4 as Arg, nfs_resop4 as Res};
+use xdr::Xdr;
+
+/// Decisions, taken from a string of bytes; zeros when it is used up.
+struct Dice<'a>(&'a [u8]);
+
+impl Dice<'_> {
+    fn byte(&mut self) -> u8 {
+        match self.0.split_first() {
+            Some((first, rest)) => {
+                self.0 = rest;
+                *first
+            }
+            None => 0,
+        }
+    }
+
+    fn of<T: Clone>(&mut self, choices: &[T]) -> T {
+        choices[usize::from(self.byte()) % choices.len()].clone()
+    }
+
+    fn number(&mut self) -> u64 {
+        self.of(&[0, 1, 2, 3, 100, 4096, 65536, 1 << 22, u64::from(u32::MAX), u64::MAX - 1, u64::MAX])
+    }
+
+    fn name(&mut self) -> Bytes {
+        Bytes::from_static(self.of::<&[u8]>(&[b"a", b"b", b"c", b"d", b"", b".", b"..", b"a/b", &[b'x'; 256]]))
+    }
+}
+
+/// What the clients have seen: stateids and filehandles to use again, whoever they belong to.
+#[derive(Default)]
+struct Seen {
+    stateids: Vec<stateid4>,
+    handles: Vec<Bytes>,
+}
+
+impl Seen {
+    fn stateid(&self, dice: &mut Dice) -> stateid4 {
+        let which = usize::from(dice.byte());
+        let special = [
+            stateid4 { seqid: 1, other: [0; 12] },
+            stateid4 { seqid: 0, other: [0; 12] },
+            stateid4 { seqid: u32::MAX, other: [255; 12] },
+        ];
+        match self.stateids.len() {
+            n if n > 0 && which >= 64 => {
+                let mut stateid = self.stateids[which % n];
+                stateid.seqid = dice.of(&[0, stateid.seqid, stateid.seqid.wrapping_add(1)]);
+                stateid
+            }
+            _ => special[which % special.len()],
+        }
+    }
+
+    fn note(&mut self, reply: &COMPOUND4res) {
+        for result in &reply.resarray {
+            match result {
+                Res::OP_OPEN(OPEN4res::NFS4_OK(open)) => self.stateids.push(open.stateid),
+                Res::OP_LAYOUTGET(LAYOUTGET4res::NFS4_OK(layout)) => self.stateids.push(layout.logr_stateid),
+                Res::OP_GETFH(GETFH4res::NFS4_OK(handle)) => self.handles.push(handle.object.clone()),
+                _ => {}
+            }
+        }
+        self.stateids.truncate(64);
+        self.handles.truncate(64);
+    }
+}
+
+fn set(dice: &mut Dice) -> fattr4 {
+    let bits = dice.byte();
+    let on = |n: u8| bits >> n & 1 == 1;
+    attrs::encode_set(&SetAttrs {
+        mode: on(0).then_some(0o600),
+        uid: on(1).then_some(1000),
+        gid: on(2).then_some(5),
+        size: on(3).then(|| dice.number().min(1 << 61)),
+        atime: on(4).then_some(SetTime::Now),
+        mtime: on(5).then_some(SetTime::Now),
+    })
+}
+
+fn bitmap(dice: &mut Dice) -> bitmap4 {
+    let all = Mask(u128::MAX).without(attrs::WRITE_ONLY);
+    dice.of(&[Mask::NONE, attrs::OBJECT, attrs::STATFS, all, Mask(u128::MAX)]).to_bitmap()
+}
+
+fn open(dice: &mut Dice) -> OPEN4args {
+    let how = match dice.byte() % 5 {
+        0 => openflag4::OPEN4_CREATE(createhow4::UNCHECKED4(set(dice))),
+        1 => openflag4::OPEN4_CREATE(createhow4::GUARDED4(set(dice))),
+        2 => openflag4::OPEN4_CREATE(createhow4::EXCLUSIVE4([1; 8])),
+        3 => {
+            openflag4::OPEN4_CREATE(createhow4::EXCLUSIVE4_1(creatverfattr { cva_verf: [2; 8], cva_attrs: set(dice) }))
+        }
+        _ => openflag4::Default(OPEN4_NOCREATE),
+    };
+    let claim = match dice.byte() % 8 {
+        0..5 => open_claim4::CLAIM_NULL(dice.name()),
+        5 => open_claim4::CLAIM_PREVIOUS(OPEN_DELEGATE_NONE),
+        6 => open_claim4::CLAIM_DELEG_PREV_FH,
+        _ => open_claim4::CLAIM_FH,
+    };
+    OPEN4args {
+        seqid: 0,
+        share_access: dice.of(&[1, 2, 3, 3, 3, 0, 0x103, 0x403, 0xfff]),
+        share_deny: dice.of(&[0, 0, 0, 1, 2, 3, 4]),
+        owner: state_owner4 { clientid: 0, owner: Bytes::from_static(dice.of(&[b"one", b"two"])) },
+        openhow: how,
+        claim,
+    }
+}
+
+/// Operations on names and attributes.
+fn namespace(dice: &mut Dice, seen: &Seen) -> Arg {
+    match dice.byte() % 19 {
+        0 => Arg::OP_ACCESS(ACCESS4args { access: u32::from(dice.byte()) }),
+        1 => Arg::OP_CREATE(CREATE4args {
+            objtype: dice.of(&[
+                createtype4::NF4DIR,
+                createtype4::NF4LNK(Bytes::from_static(b"target")),
+                createtype4::NF4FIFO,
+                createtype4::NF4CHR(specdata4 { specdata1: 1, specdata2: 2 }),
+                createtype4::Default(NF4REG),
+            ]),
+            objname: dice.name(),
+            createattrs: set(dice),
+        }),
+        2 => Arg::OP_GETATTR(GETATTR4args { attr_request: bitmap(dice) }),
+        3 => Arg::OP_GETFH,
+        4 => Arg::OP_LINK(LINK4args { newname: dice.name() }),
+        5 => Arg::OP_LOOKUP(LOOKUP4args { objname: dice.name() }),
+        6 => Arg::OP_LOOKUPP,
+        7 => Arg::OP_NVERIFY(NVERIFY4args { obj_attributes: set(dice) }),
+        8 => Arg::OP_PUTFH(PUTFH4args { object: Bytes::from_static(b"no such handle") }),
+        9 => Arg::OP_PUTROOTFH,
+        10 => Arg::OP_READDIR(READDIR4args {
+            cookie: u64::from(dice.byte()),
+            cookieverf: [0; 8],
+            dircount: dice.number() as u32,
+            maxcount: dice.number() as u32,
+            attr_request: bitmap(dice),
+        }),
+        11 => Arg::OP_READLINK,
+        12 => Arg::OP_REMOVE(REMOVE4args { target: dice.name() }),
+        13 => Arg::OP_RENAME(RENAME4args { oldname: dice.name(), newname: dice.name() }),
+        14 => Arg::OP_RESTOREFH,
+        15 => Arg::OP_SAVEFH,
+        16 => Arg::OP_SECINFO(SECINFO4args { name: dice.name() }),
+        17 => Arg::OP_SETATTR(SETATTR4args { stateid: seen.stateid(dice), obj_attributes: set(dice) }),
+        _ => match seen.handles.len() {
+            0 => Arg::OP_PUTPUBFH,
+            n => Arg::OP_PUTFH(PUTFH4args { object: seen.handles[usize::from(dice.byte()) % n].clone() }),
+        },
+    }
+}
+
+/// Operations on open files and layouts.
+fn data(dice: &mut Dice, seen: &Seen) -> Arg {
+    match dice.byte() % 18 {
+        0 => Arg::OP_CLOSE(CLOSE4args { seqid: 0, open_stateid: seen.stateid(dice) }),
+        1 => Arg::OP_COMMIT(COMMIT4args { offset: dice.number(), count: dice.number() as u32 }),
+        2..6 => Arg::OP_OPEN(open(dice)),
+        6 => Arg::OP_OPEN_DOWNGRADE(OPEN_DOWNGRADE4args {
+            open_stateid: seen.stateid(dice),
+            seqid: 0,
+            share_access: u32::from(dice.byte() % 5),
+            share_deny: u32::from(dice.byte() % 5),
+        }),
+        7 => {
+            Arg::OP_READ(READ4args { stateid: seen.stateid(dice), offset: dice.number(), count: dice.number() as u32 })
+        }
+        8 => Arg::OP_WRITE(WRITE4args {
+            stateid: seen.stateid(dice),
+            offset: dice.number(),
+            stable: dice.of(&[UNSTABLE4, DATA_SYNC4, FILE_SYNC4]),
+            data: Bytes::from(vec![7; usize::from(dice.byte())]),
+        }),
+        9 => Arg::OP_TEST_STATEID(TEST_STATEID4args { ts_stateids: vec![seen.stateid(dice), seen.stateid(dice)] }),
+        10 => Arg::OP_FREE_STATEID(FREE_STATEID4args { fsa_stateid: seen.stateid(dice) }),
+        11 | 12 => Arg::OP_LAYOUTGET(LAYOUTGET4args {
+            loga_signal_layout_avail: false,
+            loga_layout_type: dice.of(&[LAYOUT_KIND, LAYOUT_KIND, LAYOUT_KIND, 1]),
+            loga_iomode: dice.of(&[LAYOUTIOMODE4_RW, LAYOUTIOMODE4_READ, LAYOUTIOMODE4_ANY]),
+            loga_offset: dice.of(&[0, 0, 4096]),
+            loga_length: dice.number(),
+            loga_minlength: 0,
+            loga_stateid: seen.stateid(dice),
+            loga_maxcount: dice.of(&[4096, 4096, 10]),
+        }),
+        13 => Arg::OP_LAYOUTCOMMIT(LAYOUTCOMMIT4args {
+            loca_offset: 0,
+            loca_length: dice.number(),
+            loca_reclaim: false,
+            loca_stateid: seen.stateid(dice),
+            loca_last_write_offset: dice.of(&[newoffset4::FALSE, newoffset4::TRUE(99)]),
+            loca_time_modify: newtime4::FALSE,
+            loca_layoutupdate: layoutupdate4 { lou_type: LAYOUT_KIND, lou_body: Bytes::new() },
+        }),
+        14 | 15 => Arg::OP_LAYOUTRETURN(LAYOUTRETURN4args {
+            lora_reclaim: false,
+            lora_layout_type: LAYOUT_KIND,
+            lora_iomode: LAYOUTIOMODE4_ANY,
+            lora_layoutreturn: match dice.byte() % 4 {
+                0 => layoutreturn4::Default(LAYOUTRETURN4_ALL),
+                _ => layoutreturn4::LAYOUTRETURN4_FILE(layoutreturn_file4 {
+                    lrf_offset: 0,
+                    lrf_length: dice.number(),
+                    lrf_stateid: seen.stateid(dice),
+                    lrf_body: Bytes::new(),
+                }),
+            },
+        }),
+        16 => Arg::OP_GETDEVICEINFO(GETDEVICEINFO4args {
+            gdia_device_id: dice.of(&[DEVICE, [0; 16]]),
+            gdia_layout_type: LAYOUT_KIND,
+            gdia_maxcount: dice.number() as u32,
+            gdia_notify_types: vec![6],
+        }),
+        _ => Arg::OP_VERIFY(VERIFY4args { obj_attributes: set(dice) }),
+    }
+}
+
+/// Operations of version 4.2, and those that never are for a session's middle.
+fn others(dice: &mut Dice, seen: &Seen, peer: &Peer) -> Arg {
+    let stateid = seen.stateid(dice);
+    match dice.byte() % 16 {
+        0 => {
+            Arg::OP_ALLOCATE(ALLOCATE4args { aa_stateid: stateid, aa_offset: dice.number(), aa_length: dice.number() })
+        }
+        1 => Arg::OP_DEALLOCATE(DEALLOCATE4args {
+            da_stateid: stateid,
+            da_offset: dice.number(),
+            da_length: dice.number(),
+        }),
+        2 => Arg::OP_SEEK(SEEK4args {
+            sa_stateid: stateid,
+            sa_offset: dice.number(),
+            sa_what: dice.of(&[NFS4_CONTENT_DATA, NFS4_CONTENT_HOLE]),
+        }),
+        3 => Arg::OP_IO_ADVISE(IO_ADVISE4args {
+            iaa_stateid: stateid,
+            iaa_offset: dice.number(),
+            iaa_count: dice.number(),
+            iaa_hints: vec![2],
+        }),
+        4 => Arg::OP_SETXATTR(SETXATTR4args {
+            sxa_option: dice.of(&[SETXATTR4_EITHER, SETXATTR4_CREATE, SETXATTR4_REPLACE]),
+            sxa_key: dice.name(),
+            sxa_value: Bytes::from(vec![1; usize::from(dice.byte())]),
+        }),
+        5 => Arg::OP_GETXATTR(GETXATTR4args { gxa_name: dice.name() }),
+        6 => Arg::OP_LISTXATTRS(LISTXATTRS4args { lxa_cookie: dice.number(), lxa_maxcount: dice.number() as u32 }),
+        7 => Arg::OP_REMOVEXATTR(REMOVEXATTR4args { rxa_name: dice.name() }),
+        8 => Arg::OP_SECINFO_NO_NAME(dice.of(&[SECINFO_STYLE4_CURRENT_FH, SECINFO_STYLE4_PARENT])),
+        9 => Arg::OP_RECLAIM_COMPLETE(RECLAIM_COMPLETE4args { rca_one_fs: dice.byte() % 2 == 0 }),
+        10 => Arg::OP_DESTROY_CLIENTID(DESTROY_CLIENTID4args { dca_clientid: peer.client }),
+        11 => Arg::OP_BIND_CONN_TO_SESSION(BIND_CONN_TO_SESSION4args {
+            bctsa_sessid: peer.session,
+            bctsa_dir: channel_dir_from_client4::CDFC4_FORE,
+            bctsa_use_conn_in_rdma_mode: false,
+        }),
+        12 => peer.next_sequence(),
+        13 => Arg::OP_ILLEGAL,
+        14 => Arg::OP_OPENATTR(OPENATTR4args { createdir: false }),
+        _ => Arg::OP_RENEW(RENEW4args { clientid: 0 }),
+    }
+}
+
+/// Plays requests decided by `bytes`. Panics if a reply cannot be read, if a retry is answered otherwise than the request, or
+/// if anything is left once both clients are gone.
+pub fn play(bytes: &[u8]) {
+    let bench = Bench::default();
+    let peers = [Peer::meet(&bench, 1), Peer::meet(&bench, 2)];
+    let mut dice = Dice(bytes);
+    let mut seen = Seen::default();
+    while !dice.0.is_empty() {
+        let peer = &peers[usize::from(dice.byte() & 1)];
+        // Callbacks say that nothing is held, so that nothing that recalls has to wait.
+        (0..4).for_each(|_| bench.server.callbacks().next(Some(NFS4ERR_NOMATCHING_LAYOUT)));
+        let mut ops = vec![peer.next_sequence(), Arg::OP_PUTROOTFH];
+        for _ in 0..dice.byte() % 6 {
+            ops.push(match dice.byte() % 8 {
+                0..4 => namespace(&mut dice, &seen),
+                4..7 => data(&mut dice, &seen),
+                _ => others(&mut dice, &seen, peer),
+            });
+        }
+        let mut body = peer.call(ops).body;
+        if dice.byte() == 255 {
+            // Damage one byte, or cut the request short.
+            let mut damaged = body.to_vec();
+            let at = usize::from(dice.byte()) * 3 % damaged.len();
+            damaged[at] ^= dice.byte();
+            damaged.truncate(damaged.len() - usize::from(dice.byte() % 4) * 4);
+            body = damaged.into();
+        }
+        exchange(peer, body, &mut seen);
+        if dice.byte() == 254 {
+            bench.pass(Duration::from_secs(u64::from(dice.byte())));
+        }
+    }
+    bench.pass(LEASE * 3);
+    bench.pass(LEASE * 3);
+    let left = bench.server.inspect(|state| state.counts());
+    assert_eq!(left, crate::state::Counts::default(), "state is left behind");
+}
+
+/// Sends a request and, if the reply was kept, the same once more.
+fn exchange(peer: &Peer, body: Bytes, seen: &mut Seen) {
+    let send = || peer.bench.server.compound(peer.raw(body.clone())).now_or_never();
+    let Some(Ok(reply)) = send() else { return };
+    let reply = reply.to_bytes();
+    let decoded = COMPOUND4res::from_bytes(&reply).expect("replies can be read");
+    seen.note(&decoded);
+    let kept = reply.len() < 500 && matches!(decoded.resarray.first(), Some(first) if is_sequence(first));
+    if kept && peer.bench.server.inspect(|state| state.session(peer.session).is_some()) {
+        let again = send().and_then(Result::ok).expect("a retry is answered at once").to_bytes();
+        assert_eq!(again, reply, "{:?}", COMPOUND4res::from_bytes(&again));
+    }
+}
+
+fn is_sequence(result: &Res) -> bool {
+    matches!(result, Res::OP_SEQUENCE(SEQUENCE4res::NFS4_OK(_)))
+}
