@@ -1,14 +1,47 @@
 //! An open file: reading, writing behind, and making it durable.
 
-use crate::{Error, Node, Placement, Result};
+mod finish;
+
+use crate::inode::Inode;
+use crate::mount::{Node, OpenFlags};
+use crate::{Error, Placement, Result};
 use bytes::Bytes;
+use std::sync::Arc;
 use types::{Attrs, ByteRange, SetAttrs};
 
 /// An open regular file.
 ///
 /// Methods may run at the same time from several tasks. Writes are accepted before they are on a server: an error of
-/// theirs surfaces at the next write, [`File::fsync`], [`File::close`] or [`File::finish`], exactly once.
-pub struct File {}
+/// theirs surfaces at the next write, [`File::fsync`], [`File::close`] or [`File::finish`], exactly once. A file that is
+/// dropped without being closed is closed in the background, where nobody learns of errors.
+pub struct File {
+    open: Option<Open>,
+    opened_as: Attrs,
+}
+
+/// What there is to close.
+pub(crate) struct Open {
+    inode: Arc<Inode>,
+    key: u64,
+    origin: Origin,
+}
+
+/// How the file came to be open.
+pub(crate) struct Origin {
+    /// The open owner.
+    pub(crate) key: u64,
+    /// What was asked for, when it was a node.
+    pub(crate) node: Option<Node>,
+    /// The name it was created under.
+    pub(crate) name: Option<Name>,
+    pub(crate) flags: OpenFlags,
+}
+
+/// A name in a directory.
+pub(crate) struct Name {
+    pub(crate) dir: Node,
+    pub(crate) name: Bytes,
+}
 
 /// A run of bytes that was read.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -67,80 +100,128 @@ impl ReadResult {
     }
 }
 
-fn pending<T>() -> Result<T> {
-    Err(Error::protocol("this build cannot reach a server"))
-}
-
-#[allow(unused_variables)]
 impl File {
+    pub(crate) fn new(inode: Arc<Inode>, key: u64, opened_as: Attrs, origin: Origin) -> Self {
+        File { open: Some(Open { inode, key, origin }), opened_as }
+    }
+
+    fn open(&self) -> &Open {
+        self.open.as_ref().expect("only closing takes it, and that takes the file")
+    }
+
+    pub(crate) fn inode(&self) -> &Arc<Inode> {
+        &self.open().inode
+    }
+
     /// The file.
     pub fn node(&self) -> Node {
-        Node { id: types::FileId::ROOT, handle: Bytes::new() }
+        self.inode().node.clone()
     }
 
     /// The attributes at opening, with the size as this client knows it now, own writes included.
     pub fn attrs(&self) -> Attrs {
-        unreachable!("no file can be opened")
+        Attrs { size: self.size(), ..self.opened_as }
     }
 
-    /// The size as this client knows it now.
+    /// The size as this client knows it now. Others may have changed it: see [`File::refresh`].
     pub fn size(&self) -> u64 {
-        0
+        self.inode().size()
     }
 
-    /// Asks the server for the attributes, own unsent writes included in the size.
+    /// Asks the server for the attributes; the size counts own writes that the server does not know of yet.
     pub async fn refresh(&self) -> Result<Attrs> {
-        pending()
+        let mount = crate::Mount { inner: self.inode().mount.clone() };
+        mount.getattr(&self.node()).await
     }
 
-    /// Reads `len` bytes from `offset`.
+    /// Reads `len` bytes from `offset`, the pieces on all iods at the same time. Reading several MiB at once is the way
+    /// to keep many iods busy.
     pub async fn read_at(&self, offset: u64, len: usize) -> Result<ReadResult> {
-        pending()
+        if !self.open().origin.flags.read {
+            return Err(Error::usage("reading a file that was opened for writing only"));
+        }
+        self.inode().read(offset, len).await
     }
 
     /// Writes `data` at `offset`; returns when there was room for it in the window. `data` is kept, not copied, until it
     /// is durable.
+    ///
+    /// # Errors
+    /// That of an earlier write, if one failed meanwhile: this write has then not been accepted.
     pub async fn write_at(&self, offset: u64, data: Bytes) -> Result<()> {
-        pending()
+        self.for_writing()?;
+        self.inode().write(offset, data).await
     }
 
-    /// The first run of written bytes at or after `offset`, `None` when there is none. Runs may be reported longer than
-    /// they are, as storage keeps whole blocks, but never shorter.
+    /// The first run of written bytes at or after `offset`, `None` when there is none up to the end. Runs may be
+    /// reported longer than they are, as storage keeps whole blocks, but never shorter than to the next hole.
     pub async fn next_data(&self, offset: u64) -> Result<Option<ByteRange>> {
-        pending()
+        self.inode().next_data(offset).await
     }
 
-    /// Turns a range into a hole; the size stays.
+    /// Turns a range into a hole; the size stays. What was written before is made durable first.
     pub async fn punch(&self, range: ByteRange) -> Result<()> {
-        pending()
+        self.for_writing()?;
+        self.inode().punch(range).await
     }
 
-    /// Cuts or extends the file to `size` bytes; new bytes are a hole.
+    /// Cuts or extends the file to `size` bytes; new bytes are a hole. What was written before is made durable first.
     pub async fn set_len(&self, size: u64) -> Result<()> {
-        pending()
+        self.for_writing()?;
+        let changes = SetAttrs { size: Some(size), ..SetAttrs::default() };
+        self.inode().set_attrs(&changes).await.map(|_| ())
     }
 
     /// Returns when every byte written before and the size are on disk.
     pub async fn fsync(&self) -> Result<()> {
-        pending()
+        self.inode().fsync().await
     }
 
-    /// Makes everything durable and gives the file back to the server.
-    pub async fn close(self) -> Result<()> {
-        pending()
+    /// Makes everything durable and gives the file back to the server. When it fails, something written may not be
+    /// durable; the file is closed all the same.
+    pub async fn close(mut self) -> Result<()> {
+        match self.open.take() {
+            Some(open) => open.close().await,
+            None => Ok(()),
+        }
     }
 
     /// Like [`File::close`], and in the same round trip sets attributes and moves the name under which the file was
-    /// created or opened to `rename_to` (directory and name), so that a copied file appears under its final name
-    /// complete. Answers the final attributes.
+    /// created to `rename_to` (directory and name), so that a copied file appears under its final name complete.
+    /// Answers the final attributes. When it fails, nothing was renamed unless the failure came after the renaming, and
+    /// the file is closed.
     ///
     /// Moving needs a file made by [`Mount::create`](crate::Mount::create).
-    pub async fn finish(self, changes: SetAttrs, rename_to: Option<(&Node, &[u8])>) -> Result<Attrs> {
-        pending()
+    pub async fn finish(mut self, changes: SetAttrs, rename_to: Option<(&Node, &[u8])>) -> Result<Attrs> {
+        match self.open.take() {
+            Some(open) => open.finish(changes, rename_to).await,
+            None => Err(Error::usage("the file is closed")),
+        }
     }
 
     /// Where the bytes of the file live.
     pub async fn placement(&self) -> Result<Placement> {
-        pending()
+        self.inode().placement().await
+    }
+
+    fn for_writing(&self) -> Result<()> {
+        if self.open().origin.flags.write {
+            return Ok(());
+        }
+        Err(Error::usage("writing to a file that was opened for reading only"))
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        let Some(open) = self.open.take() else { return };
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(async move {
+                let id = open.inode.node.id;
+                if let Err(error) = open.close().await {
+                    tracing::warn!(file = %id, "closing a file that was dropped: {error}");
+                }
+            });
+        }
     }
 }

@@ -4,13 +4,21 @@
 //! through it, and it opens a [`File`], through which bytes move. Everything is asynchronous and must run inside a tokio
 //! runtime.
 
+mod compound;
 pub mod counters;
+mod devices;
+mod drivers;
 pub mod error;
+mod extents;
 pub mod file;
+mod inode;
 pub mod mount;
 pub mod options;
 pub mod placement;
+mod session;
 pub mod target;
+mod via_mgr;
+mod window;
 
 pub use counters::Counters;
 pub use error::{Error, ErrorKind};

@@ -1,12 +1,34 @@
-//! A mounted file system: names and attributes.
+//! A mounted file system.
 
-use crate::{Counters, Error, File, Options, Placement, Result, Target};
+mod attrs;
+mod dirs;
+pub(crate) mod names;
+mod open;
+
+pub use dirs::{Entry, ReadDir};
+pub use open::{CreateOptions, OpenFlags};
+
+use crate::compound::Compound;
+use crate::counters::Tally;
+use crate::devices::Devices;
+use crate::drivers::Drivers;
+use crate::inode::Inode;
+use crate::session::Session;
+use crate::window::Window;
+use crate::{Counters, Error, Options, Result, Target};
 use bytes::Bytes;
-use types::{Attrs, FileId, FileKind, SetAttrs, StatFs};
+use std::collections::HashMap;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use types::limits::PAYLOAD_MAX;
+use types::{FileId, StatFs};
+use wire::nfs4::*;
 
 /// A file system in use. Clones share everything.
 #[derive(Clone)]
-pub struct Mount {}
+pub struct Mount {
+    pub(crate) inner: Arc<Inner>,
+}
 
 /// A file of any kind, by identity: stays valid when it is renamed, and becomes stale when it is gone.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -17,211 +39,136 @@ pub struct Node {
     pub handle: Bytes,
 }
 
-/// How to open a file.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct OpenFlags {
-    /// Allow reading.
-    pub read: bool,
-    /// Allow writing.
-    pub write: bool,
-    /// Cut to length 0 while opening; needs `write`.
-    pub truncate: bool,
+/// What everything that belongs to a mount shares.
+pub(crate) struct Inner {
+    pub(crate) session: Session,
+    pub(crate) options: Options,
+    pub(crate) tally: Arc<Tally>,
+    pub(crate) window: Window,
+    pub(crate) devices: Arc<Devices>,
+    pub(crate) drivers: Drivers,
+    root: Node,
+    inodes: Arc<Inodes>,
+    /// Distinguishes the open owners of this mount.
+    owners: AtomicU64,
 }
 
-impl OpenFlags {
-    /// For reading only.
-    pub const READ: OpenFlags = OpenFlags { read: true, write: false, truncate: false };
-    /// For writing only.
-    pub const WRITE: OpenFlags = OpenFlags { read: false, write: true, truncate: false };
-    /// For reading and writing.
-    pub const READ_WRITE: OpenFlags = OpenFlags { read: true, write: true, truncate: false };
+/// The files that are open here.
+#[derive(Default)]
+pub(crate) struct Inodes {
+    table: Mutex<HashMap<FileId, Weak<Inode>>>,
 }
 
-/// How to create a file; it is opened for reading and writing.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct CreateOptions {
-    /// Permission bits of a new file, at most 0o7777; no umask is applied.
-    pub mode: u32,
-    /// Fail with `Exist` when the name is taken. Safe to repeat after a lost answer.
-    pub exclusive: bool,
-    /// Cut a file that exists already to length 0.
-    pub truncate: bool,
-    /// Owner of a new file, when not the caller.
-    pub owner: Option<(u32, u32)>,
-}
+impl Inodes {
+    fn table(&self) -> MutexGuard<'_, HashMap<FileId, Weak<Inode>>> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 
-impl Default for CreateOptions {
-    fn default() -> Self {
-        CreateOptions { mode: 0o644, exclusive: false, truncate: false, owner: None }
+    /// All of them.
+    pub(crate) fn all(&self) -> Vec<Arc<Inode>> {
+        self.table().values().filter_map(Weak::upgrade).collect()
+    }
+
+    /// The open file with this filehandle.
+    pub(crate) fn by_handle(&self, handle: &[u8]) -> Option<Arc<Inode>> {
+        self.all().into_iter().find(|inode| inode.node.handle == handle)
     }
 }
 
-/// A directory entry with what it names.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Entry {
-    /// The name.
-    pub name: Bytes,
-    /// Position to continue after, for [`Mount::readdir_from`].
-    pub cookie: u64,
-    /// What it names.
-    pub node: Node,
-    /// Its attributes.
-    pub attrs: Attrs,
-}
-
-/// A directory being read, page by page.
-pub struct ReadDir {}
-
-impl ReadDir {
-    /// The next entries, in the order of their cookies; `None` at the end. `.` and `..` are never among them. Entries
-    /// that come or go meanwhile may or may not be seen; all others are seen exactly once.
-    pub async fn next_page(&mut self) -> Result<Option<Vec<Entry>>> {
-        pending()
-    }
-}
-
-fn pending<T>() -> Result<T> {
-    Err(Error::protocol("this build cannot reach a server"))
-}
-
-#[allow(unused_variables)]
 impl Mount {
     /// Mounts the file system that `target` is on; its path plays no part.
     pub async fn connect(target: &Target, options: Options) -> Result<Mount> {
-        pending()
+        let tally = Arc::new(Tally::default());
+        let inodes = Arc::new(Inodes::default());
+        let session = Session::connect(target, options.clone(), tally.clone(), inodes.clone()).await?;
+        let mut compound = Compound::new(format!("mounting weir://{}/", target.address()));
+        compound.void(OP_PUTROOTFH).getfh().getattr();
+        let mut results = session.call(compound).await?;
+        results.done(&[OP_PUTROOTFH])?;
+        let handle = results.handle()?;
+        let root = Node { id: results.attrs()?.id, handle };
+        let net = session.net_counters();
+        let devices = Arc::new(Devices::new(session.clone(), options.clone(), tally.clone(), net));
+        let drivers = Drivers::new(devices.clone(), &options, tally.clone());
+        let window = Window::new(options.window_bytes());
+        let owners = AtomicU64::new(0);
+        let inner = Inner { session, options, tally, window, devices, drivers, root, inodes, owners };
+        Ok(Mount { inner: Arc::new(inner) })
     }
 
-    /// Ends the session. Files still open are closed by the server; uncommitted data of theirs are lost.
+    /// Ends the session. Everything that was written should be closed before: what is not durable by then is lost.
     pub async fn disconnect(self) -> Result<()> {
-        pending()
+        self.inner.session.end().await
     }
 
     /// The root directory.
     pub fn root(&self) -> Node {
-        Node { id: FileId::ROOT, handle: Bytes::new() }
-    }
-
-    /// What `name` is in `dir`; symlinks are not followed.
-    pub async fn lookup(&self, dir: &Node, name: &[u8]) -> Result<(Node, Attrs)> {
-        pending()
-    }
-
-    /// Walks components from the root, in as few round trips as possible. Symlinks on the way are followed (at most 40,
-    /// absolute ones from the root of this file system); one at the end only when `follow` is set.
-    pub async fn resolve(&self, path: &[Vec<u8>], follow: bool) -> Result<(Node, Attrs)> {
-        pending()
-    }
-
-    /// The attributes of a file, fresh from the server.
-    pub async fn getattr(&self, node: &Node) -> Result<Attrs> {
-        pending()
-    }
-
-    /// Changes attributes and answers all of them as they are afterwards. A size is set for everybody; whoever has the
-    /// file open here with unwritten data should call [`File::set_len`] instead.
-    pub async fn setattr(&self, node: &Node, changes: &SetAttrs) -> Result<Attrs> {
-        pending()
-    }
-
-    /// Reads a directory from its beginning.
-    pub fn readdir(&self, dir: &Node) -> ReadDir {
-        self.readdir_from(dir, 0)
-    }
-
-    /// Reads a directory after the entry with this cookie (0: from the beginning).
-    pub fn readdir_from(&self, dir: &Node, cookie: u64) -> ReadDir {
-        ReadDir {}
-    }
-
-    /// Makes a directory.
-    pub async fn mkdir(&self, dir: &Node, name: &[u8], mode: u32) -> Result<(Node, Attrs)> {
-        pending()
-    }
-
-    /// Makes a symbolic link with this target.
-    pub async fn symlink(&self, dir: &Node, name: &[u8], target: &[u8]) -> Result<(Node, Attrs)> {
-        pending()
-    }
-
-    /// Makes a device node, socket or named pipe; `rdev` is (major, minor) of devices, else ignored.
-    pub async fn mknod(
-        &self,
-        dir: &Node,
-        name: &[u8],
-        kind: FileKind,
-        mode: u32,
-        rdev: (u32, u32),
-    ) -> Result<(Node, Attrs)> {
-        pending()
-    }
-
-    /// Gives a file that is no directory one more name.
-    pub async fn link(&self, node: &Node, dir: &Node, name: &[u8]) -> Result<Attrs> {
-        pending()
-    }
-
-    /// Moves a name, replacing what `to_name` was, as rename(2) does.
-    pub async fn rename(&self, from_dir: &Node, from_name: &[u8], to_dir: &Node, to_name: &[u8]) -> Result<()> {
-        pending()
-    }
-
-    /// Removes a name of a file or of an empty directory.
-    pub async fn remove(&self, dir: &Node, name: &[u8]) -> Result<()> {
-        pending()
-    }
-
-    /// The target of a symbolic link.
-    pub async fn readlink(&self, node: &Node) -> Result<Bytes> {
-        pending()
-    }
-
-    /// The value of an extended attribute; `name` without its `user.`, here and in the following.
-    pub async fn getxattr(&self, node: &Node, name: &[u8]) -> Result<Bytes> {
-        pending()
-    }
-
-    /// Sets an extended attribute, whether it is there or not.
-    pub async fn setxattr(&self, node: &Node, name: &[u8], value: &[u8]) -> Result<()> {
-        pending()
-    }
-
-    /// The names of all extended attributes.
-    pub async fn listxattr(&self, node: &Node) -> Result<Vec<Bytes>> {
-        pending()
-    }
-
-    /// Removes an extended attribute.
-    pub async fn removexattr(&self, node: &Node, name: &[u8]) -> Result<()> {
-        pending()
+        self.inner.root.clone()
     }
 
     /// Capacity of the file system.
     pub async fn statfs(&self) -> Result<StatFs> {
-        pending()
+        let what = "asking for the capacity";
+        let mut compound = Compound::new(what);
+        compound.putfh(&self.inner.root.handle);
+        compound.op(OP_GETATTR, &GETATTR4args { attr_request: nfs::attrs::STATFS.to_bitmap() });
+        let mut results = self.inner.session.call(compound).await?;
+        results.done(&[OP_PUTFH])?;
+        let got: GETATTR4resok = results.take(OP_GETATTR)?;
+        let values = nfs::attrs::decode(&got.obj_attributes).map_err(|e| Error::protocol(format!("{what}: {e}")))?;
+        values.statfs().ok_or_else(|| Error::protocol(format!("{what}: the mgr left out a number")))
     }
 
-    /// Which of the ACCESS4 bits in `wanted` (RFC 8881 §18.1) the caller has.
-    pub async fn access(&self, node: &Node, wanted: u32) -> Result<u32> {
-        pending()
-    }
-
-    /// Opens a regular file.
-    pub async fn open(&self, node: &Node, flags: OpenFlags) -> Result<File> {
-        pending()
-    }
-
-    /// Opens the regular file `name` in `dir`, creating it when it is missing.
-    pub async fn create(&self, dir: &Node, name: &[u8], options: CreateOptions) -> Result<File> {
-        pending()
-    }
-
-    /// Where the bytes of a regular file live.
-    pub async fn placement(&self, node: &Node) -> Result<Placement> {
-        pending()
+    /// How the mgr and its cluster stand, as groups of names and values to be shown.
+    pub async fn status(&self) -> Result<wire::admin::Status> {
+        self.inner.session.status().await
     }
 
     /// What this mount has done so far.
     pub fn counters(&self) -> Counters {
-        Counters::default()
+        self.inner.tally.snapshot()
+    }
+}
+
+impl Inner {
+    /// What is known of an open file; made if it is not open yet.
+    pub(crate) fn inode(self: &Arc<Self>, node: &Node) -> Arc<Inode> {
+        let mut table = self.inodes.table();
+        if let Some(inode) = table.get(&node.id).and_then(Weak::upgrade) {
+            return inode;
+        }
+        if table.len() >= 64 && table.len().is_power_of_two() {
+            table.retain(|_, inode| inode.strong_count() > 0);
+        }
+        let inode = Arc::new(Inode::new(self.clone(), node.clone()));
+        table.insert(node.id, Arc::downgrade(&inode));
+        inode
+    }
+
+    /// What is known of a file if it is open here.
+    pub(crate) fn open_inode(&self, id: FileId) -> Option<Arc<Inode>> {
+        self.inodes.table().get(&id).and_then(Weak::upgrade)
+    }
+
+    /// Forgets a file that nobody has open any more.
+    pub(crate) fn forget(&self, id: FileId) {
+        let mut table = self.inodes.table();
+        if table.get(&id).is_some_and(|inode| inode.strong_count() == 0) {
+            table.remove(&id);
+        }
+    }
+
+    /// The window is full: everything not durable is made so.
+    pub(crate) fn relieve(&self) {
+        self.inodes.all().iter().for_each(Inode::relieve);
+    }
+
+    /// As [`Inner::relieve`], if there is still no room for a payload.
+    pub(crate) fn relieve_if_full(&self) {
+        if self.window.try_take(PAYLOAD_MAX) {
+            self.window.release(PAYLOAD_MAX as u64);
+        } else {
+            self.relieve();
+        }
     }
 }

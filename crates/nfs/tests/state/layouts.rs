@@ -231,7 +231,19 @@ impl World {
 
     fn apply(&mut self, call: Call) {
         match call {
-            Call::Get(who, mode, from, to) => self.get(who, mode, from, to),
+            Call::Get(who, mode, from, to) => {
+                let (client, open) = self.clients[who];
+                let stateid = self.layouts[who].unwrap_or(open);
+                let got = self.state.grant_layout(client, FILE, KIND, &stateid, segment(MODES[mode], units(from, to)));
+                if self.recall_clashes(who, mode, from, to) {
+                    assert_eq!(got, Err(NFS4ERR_RECALLCONFLICT));
+                } else {
+                    let got = got.unwrap();
+                    assert_eq!(got.seqid, self.layouts[who].map_or(1, |l| l.seqid + 1));
+                    self.layouts[who] = Some(got);
+                    self.held.extend((from..to).map(|u| (who, mode, u)));
+                }
+            }
             Call::Return(who, mode, from, to) => {
                 let Some(stateid) = self.layouts[who] else { return };
                 let filter = Filter { iomode: mode.map(|m| MODES[m]), range: units(from, to) };
@@ -248,7 +260,22 @@ impl World {
                 assert_eq!(grid(who, got.into_iter().map(|(_, i, r)| (i, r)).collect()), gone);
                 self.held = &self.held - &gone;
             }
-            Call::Recall(mode, from, to) => self.recall(mode, from, to),
+            Call::Recall(mode, from, to) => {
+                let filter = Filter { iomode: mode.map(|m| MODES[m]), range: units(from, to) };
+                for recall in self.state.recall_layouts(FILE, filter, None, at(0)) {
+                    let who = usize::from(recall.client == self.clients[1].0);
+                    let last = self.layouts[who].as_mut().expect("only holders are asked");
+                    last.seqid += 1;
+                    assert_eq!(recall.stateid, *last);
+                    self.recalls.push((who, recall));
+                }
+                for (who, ..) in self.selected(None, mode, from, to) {
+                    let asked = |(w, r): &(usize, Recall)| {
+                        *w == who && Filter { iomode: r.iomode, range: r.range }.covers(filter)
+                    };
+                    assert!(self.recalls.iter().any(asked), "a holder was not asked");
+                }
+            }
             Call::NothingHeld => {
                 let Some((who, recall)) = self.recalls.first().copied() else { return };
                 self.state.recall_answered(recall.id, RecallAnswer::NothingHeld);
@@ -258,7 +285,27 @@ impl World {
                 self.check_effects(who, &gone, Gone::Forgotten);
                 self.held = &self.held - &gone;
             }
-            Call::Revoke => self.revoke(),
+            Call::Revoke => {
+                let late: BTreeSet<_> = self.recalls.iter().map(|(w, _)| *w).collect();
+                let session = |who: usize, state: &State| state.client(self.clients[who].0).unwrap().sessions[0];
+                for who in 0..2 {
+                    // Whoever is alive keeps a request running, so that only recalls run out.
+                    let id = session(who, &self.state);
+                    let mut sequence = 1;
+                    while sequence_result(&mut self.state, id, sequence).is_err() {
+                        sequence += 1;
+                    }
+                }
+                self.state.expire(at(90));
+                let mut effects = self.state.take_effects();
+                for who in late {
+                    let gone = self.selected(Some(who), None, 0, UNITS);
+                    let mine: Vec<_> = take_of(&mut effects, self.clients[who].0);
+                    assert_eq!(effect_grid(who, &mine, Gone::Revoked), gone);
+                    self.held = &self.held - &gone;
+                }
+                assert!(effects.is_empty());
+            }
             Call::Close(who) => {
                 let (client, open) = self.clients[who];
                 if self.state.close(client, FILE, &open).is_ok() {
@@ -270,58 +317,6 @@ impl World {
         }
         self.settle();
         self.check();
-    }
-
-    fn get(&mut self, who: usize, mode: usize, from: u64, to: u64) {
-        let (client, open) = self.clients[who];
-        let stateid = self.layouts[who].unwrap_or(open);
-        let got = self.state.grant_layout(client, FILE, KIND, &stateid, segment(MODES[mode], units(from, to)));
-        if self.recall_clashes(who, mode, from, to) {
-            assert_eq!(got, Err(NFS4ERR_RECALLCONFLICT));
-        } else {
-            let got = got.unwrap();
-            assert_eq!(got.seqid, self.layouts[who].map_or(1, |l| l.seqid + 1));
-            self.layouts[who] = Some(got);
-            self.held.extend((from..to).map(|u| (who, mode, u)));
-        }
-    }
-
-    fn recall(&mut self, mode: Option<usize>, from: u64, to: u64) {
-        let filter = Filter { iomode: mode.map(|m| MODES[m]), range: units(from, to) };
-        for recall in self.state.recall_layouts(FILE, filter, None, at(0)) {
-            let who = usize::from(recall.client == self.clients[1].0);
-            let last = self.layouts[who].as_mut().expect("only holders are asked");
-            last.seqid += 1;
-            assert_eq!(recall.stateid, *last);
-            self.recalls.push((who, recall));
-        }
-        for (who, ..) in self.selected(None, mode, from, to) {
-            let asked =
-                |(w, r): &(usize, Recall)| *w == who && Filter { iomode: r.iomode, range: r.range }.covers(filter);
-            assert!(self.recalls.iter().any(asked), "a holder was not asked");
-        }
-    }
-
-    fn revoke(&mut self) {
-        let late: BTreeSet<_> = self.recalls.iter().map(|(w, _)| *w).collect();
-        let session = |who: usize, state: &State| state.client(self.clients[who].0).unwrap().sessions[0];
-        for who in 0..2 {
-            // Whoever is alive keeps a request running, so that only recalls run out.
-            let id = session(who, &self.state);
-            let mut sequence = 1;
-            while sequence_result(&mut self.state, id, sequence).is_err() {
-                sequence += 1;
-            }
-        }
-        self.state.expire(at(90));
-        let mut effects = self.state.take_effects();
-        for who in late {
-            let gone = self.selected(Some(who), None, 0, UNITS);
-            let mine: Vec<_> = take_of(&mut effects, self.clients[who].0);
-            assert_eq!(effect_grid(who, &mine, Gone::Revoked), gone);
-            self.held = &self.held - &gone;
-        }
-        assert!(effects.is_empty());
     }
 
     fn check_effects(&mut self, who: usize, gone: &BTreeSet<(usize, usize, u64)>, why: Gone) {

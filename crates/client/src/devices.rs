@@ -1,0 +1,297 @@
+//! The iods of a mount: their addresses, asked once, and one connection to each.
+
+use crate::counters::{Tally, add};
+use crate::session::Session;
+use crate::{Error, Options, Result};
+use layout::kinds::native;
+use layout::kinds::{Device, KindId};
+use net::rpc::{Connection, Limits, NoService};
+use net::{Address, Counters as NetCounters};
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::sync::{Mutex as AsyncMutex, Semaphore};
+use tokio::time::Instant;
+use types::limits::{EXTENTS_MAX, PAYLOAD_MAX};
+use types::{IodId, Status};
+use wire::native::{HelloArgs, HelloReply, PROGRAM, Procedure, REVISIONS, Ticket, VERSION, decode_reply};
+use wire::rpc::Auth;
+use xdr::{Segments, Writer, Xdr};
+
+/// How long an iod that cannot be reached is left alone before it is tried again.
+const LEFT_ALONE: Duration = Duration::from_secs(5);
+/// Pauses between attempts, doubling from the first to the last.
+const PAUSE: std::ops::RangeInclusive<Duration> = Duration::from_millis(20)..=Duration::from_secs(1);
+
+/// All iods that layouts of this mount have named.
+pub(crate) struct Devices {
+    shared: Arc<Shared>,
+    iods: Mutex<HashMap<IodId, Arc<Iod>>>,
+}
+
+struct Shared {
+    session: Session,
+    options: Options,
+    tally: Arc<Tally>,
+    net: NetCounters,
+    boot_id: Option<[u8; 16]>,
+}
+
+/// Why an iod did not do what it was asked.
+#[derive(Debug)]
+pub(crate) enum Refused {
+    /// It cannot be reached.
+    Unreachable(Error),
+    /// It answered so.
+    Answer(Error),
+}
+
+impl Devices {
+    /// No iod yet; addresses are asked for over `session`.
+    pub(crate) fn new(session: Session, options: Options, tally: Arc<Tally>, net: NetCounters) -> Self {
+        let shared = Arc::new(Shared { session, options, tally, net, boot_id: net::address::boot_id() });
+        Devices { shared, iods: Mutex::default() }
+    }
+
+    /// The iod with this id; nothing is sent yet.
+    pub(crate) fn iod(&self, id: IodId) -> Arc<Iod> {
+        let mut iods = self.iods.lock().unwrap_or_else(PoisonError::into_inner);
+        let shared = &self.shared;
+        let made = || {
+            Arc::new(Iod {
+                id,
+                shared: shared.clone(),
+                link: AsyncMutex::default(),
+                places: Semaphore::new(shared.options.in_flight_per_iod.max(1)),
+            })
+        };
+        iods.entry(id).or_insert_with(made).clone()
+    }
+}
+
+/// One iod.
+pub(crate) struct Iod {
+    id: IodId,
+    shared: Arc<Shared>,
+    link: AsyncMutex<Link>,
+    places: Semaphore,
+}
+
+#[derive(Default)]
+struct Link {
+    connection: Option<Connection>,
+    device: Option<native::Device>,
+    ever: bool,
+    /// Set while it is left alone: until when, and why.
+    gone: Option<(Instant, Error)>,
+}
+
+impl Iod {
+    /// Its addresses, `host:port`.
+    pub(crate) async fn addresses(&self) -> Result<Vec<String>> {
+        let mut link = self.link.lock().await;
+        self.device(&mut link, false).await.map(|device| device.tcp.clone())
+    }
+
+    /// Sends a request and gives its result; asks again when the connection breaks, as every native request may be
+    /// repeated.
+    pub(crate) async fn call<T: Xdr>(
+        &self,
+        procedure: Procedure,
+        args: &Segments,
+        what: &str,
+    ) -> std::result::Result<T, Refused> {
+        // The semaphore is never closed.
+        let _place = self.places.acquire().await;
+        let deadline = Instant::now() + self.shared.options.retry_timeout;
+        let mut pause = *PAUSE.start();
+        loop {
+            let connection = self.connection().await.map_err(Refused::Unreachable)?;
+            self.shared.tally.native(procedure);
+            let timeout = self.shared.options.retry_timeout;
+            let error = match exchange(&connection, procedure, args.clone(), timeout).await {
+                Ok(Ok(result)) => return Ok(result),
+                Ok(Err(failure)) if failure.status == Status::NoSession => {
+                    connection.close();
+                    self.error(what, &failure)
+                }
+                Ok(Err(failure)) if failure.status == Status::Delay => self.error(what, &failure),
+                Ok(Err(failure)) => {
+                    let context = format!("{what} on iod {}", self.id);
+                    let message = match &failure.detail {
+                        Some(detail) => format!("{context}: {} ({detail})", failure.status),
+                        None => format!("{context}: {}", failure.status),
+                    };
+                    return Err(Refused::Answer(Error::new(crate::ErrorKind::Status(failure.status), message)));
+                }
+                Err(error @ (net::Error::Refused(_) | net::Error::Malformed(_) | net::Error::TooBig { .. })) => {
+                    let message = format!("{what} on iod {}: {error}", self.id);
+                    return Err(Refused::Answer(Error::protocol(message)));
+                }
+                Err(error) => {
+                    connection.close();
+                    self.error(what, &error)
+                }
+            };
+            if Instant::now() + pause > deadline {
+                return Err(Refused::Unreachable(error));
+            }
+            add(&self.shared.tally.retries, 1);
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(*PAUSE.end());
+        }
+    }
+
+    fn error(&self, what: &str, why: &dyn std::fmt::Display) -> Error {
+        Error::connection(format!("{what} on iod {}: {why}; is the iod running?", self.id))
+    }
+
+    /// The connection, made if there is none.
+    async fn connection(&self) -> Result<Connection> {
+        let mut link = self.link.lock().await;
+        if let Some(connection) = link.connection.as_ref().filter(|c| !c.is_closed()) {
+            return Ok(connection.clone());
+        }
+        link.connection = None;
+        if let Some((until, why)) = &link.gone
+            && Instant::now() < *until
+        {
+            return Err(why.clone());
+        }
+        let deadline = Instant::now() + self.shared.options.connect_timeout;
+        let mut pause = *PAUSE.start();
+        let mut fresh = false;
+        loop {
+            match self.connect(&mut link, fresh).await {
+                Ok(connection) => {
+                    if link.ever {
+                        add(&self.shared.tally.reconnects, 1);
+                    }
+                    link.ever = true;
+                    link.gone = None;
+                    link.connection = Some(connection.clone());
+                    return Ok(connection);
+                }
+                Err(error) if Instant::now() + pause > deadline => {
+                    link.gone = Some((Instant::now() + LEFT_ALONE, error.clone()));
+                    return Err(error);
+                }
+                // The ticket may have expired, and a restarted iod may have moved: ask for the address again.
+                Err(_) => fresh = true,
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(*PAUSE.end());
+        }
+    }
+
+    async fn device<'a>(&self, link: &'a mut Link, fresh: bool) -> Result<&'a native::Device> {
+        if fresh || link.device.is_none() {
+            let Device::Native(device) = self.shared.session.device(self.id, KindId::Native).await?;
+            link.device = Some(device);
+        }
+        link.device.as_ref().ok_or_else(|| Error::protocol("no address"))
+    }
+
+    async fn connect(&self, link: &mut Link, fresh: bool) -> Result<Connection> {
+        let device = self.device(link, fresh).await?.clone();
+        let mut last = Error::connection(format!("iod {} has no address; is it running?", self.id));
+        for address in addresses(&device, self.shared.boot_id) {
+            let limits = Limits { in_flight: self.shared.options.in_flight_per_iod.max(1) + 1, ..Limits::default() };
+            let timeout = self.shared.options.connect_timeout;
+            let net = self.shared.net.clone();
+            match Connection::connect(&address, Arc::new(NoService), limits, net, timeout).await {
+                Ok(connection) => match self.hello(&connection, &device).await {
+                    Ok(()) => return Ok(connection),
+                    Err(error) => last = error,
+                },
+                Err(error) => last = self.error("connecting", &error),
+            }
+        }
+        Err(last)
+    }
+
+    async fn hello(&self, connection: &Connection, device: &native::Device) -> Result<()> {
+        let bad = |e| Error::protocol(format!("the mgr sent a ticket that makes no sense: {e}"));
+        let args = HelloArgs {
+            ticket: Ticket::from_bytes(&device.ticket).map_err(bad)?,
+            min_version: *REVISIONS.start(),
+            max_version: *REVISIONS.end(),
+            checksums: self.shared.options.checksums,
+            max_payload: PAYLOAD_MAX as u32,
+        };
+        let mut out = Writer::new();
+        args.encode(&mut out);
+        self.shared.tally.native(Procedure::Hello);
+        let timeout = self.shared.options.connect_timeout;
+        let reply: HelloReply = match exchange(connection, Procedure::Hello, out.finish(), timeout).await {
+            Ok(Ok(reply)) => reply,
+            Ok(Err(failure)) => {
+                return Err(Error::status(failure.status, format!("saying hello to iod {}: {failure}", self.id)));
+            }
+            Err(error) => return Err(self.error("saying hello", &error)),
+        };
+        if reply.iod != self.id {
+            let message = format!("{} answers as iod {} instead of {}", connection.peer(), reply.iod, self.id);
+            return Err(Error::connection(message));
+        }
+        let agreed = reply.checksums == self.shared.options.checksums
+            && reply.max_payload as usize >= PAYLOAD_MAX
+            && reply.max_extents as usize >= EXTENTS_MAX;
+        if agreed { Ok(()) } else { Err(Error::protocol(format!("iod {} does not take full-size requests", self.id))) }
+    }
+}
+
+async fn exchange<T: Xdr>(
+    connection: &Connection,
+    procedure: Procedure,
+    args: Segments,
+    timeout: Duration,
+) -> std::result::Result<std::result::Result<T, wire::native::Failure>, net::Error> {
+    let call = connection.call(PROGRAM, VERSION, procedure as u32, &Auth::None, args, timeout);
+    let mut reply = call.await?;
+    let result = decode_reply(&mut reply.body)?;
+    if result.is_ok() {
+        reply.body.finish()?;
+    }
+    Ok(result)
+}
+
+/// The ways to an iod, best first: its Unix socket when it runs on this very boot of this machine, then TCP.
+fn addresses(device: &native::Device, boot_id: Option<[u8; 16]>) -> Vec<Address> {
+    let mut out = Vec::new();
+    if let Some(local) = &device.local
+        && let Ok(theirs) = local.boot_id.trim().parse::<types::Fsid>()
+        && boot_id == Some(theirs.0)
+        && let Ok(path) = std::str::from_utf8(&local.path)
+    {
+        out.push(Address::Unix(PathBuf::from(path)));
+    }
+    out.extend(device.tcp.iter().filter_map(|text| text.parse().ok()));
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+
+    #[test]
+    fn the_unix_socket_is_for_this_host_alone() {
+        let here = [7; 16];
+        let device = |boot: [u8; 16]| native::Device {
+            iod: IodId([1; 16]),
+            tcp: vec!["127.0.0.1:7".into(), "nonsense".into()],
+            local: Some(native::Local {
+                boot_id: types::Fsid(boot).to_string(),
+                path: Bytes::from_static(b"/run/iod.sock"),
+            }),
+            ticket: Bytes::new(),
+        };
+        let tcp = Address::Tcp { host: "127.0.0.1".into(), port: 7 };
+        let unix = Address::Unix("/run/iod.sock".into());
+        assert_eq!(addresses(&device(here), Some(here)), [unix, tcp.clone()]);
+        assert_eq!(addresses(&device([8; 16]), Some(here)), std::slice::from_ref(&tcp));
+        assert_eq!(addresses(&device(here), None), [tcp]);
+    }
+}

@@ -1,0 +1,242 @@
+//! The registry of layout drivers: how bytes move once a layout says where they live.
+
+mod native;
+
+use crate::counters::Tally;
+use crate::devices::Devices;
+use crate::{Error, Options, Result};
+use async_trait::async_trait;
+use bytes::Bytes;
+use layout::Distribution;
+use layout::kinds::{Body, KindId};
+use std::sync::Arc;
+use types::{ByteRange, FileId, IodId, Verifier};
+use wire::native::Crc32c;
+use xdr::Segments;
+
+/// Why a driver did not do what it was asked.
+#[derive(Debug)]
+pub(crate) enum NotDone {
+    /// Nothing was tried, or nothing that could be had an effect that repeating would not have: take the mgr path.
+    NotAttempted(Error),
+    /// The layout is no longer good: get it again, then try again.
+    Stale(Error),
+    /// It was tried and refused.
+    Failed(Error),
+}
+
+/// What became of a request to a driver.
+pub(crate) type Attempt<T> = std::result::Result<T, NotDone>;
+
+/// Bytes on their way to one object, with their checksums.
+#[derive(Clone, Debug)]
+pub(crate) struct Payload {
+    /// Where they go, in order.
+    pub(crate) extents: Vec<ByteRange>,
+    /// The bytes of all extents.
+    pub(crate) data: Segments,
+    /// CRC-32C of each extent, computed once however often the bytes are sent; empty without checksums.
+    pub(crate) checksums: Vec<u32>,
+}
+
+impl Payload {
+    /// The bytes `data` for `extents`, which are as long together.
+    pub(crate) fn new(extents: Vec<ByteRange>, data: Segments, checksums: bool) -> Self {
+        let checksums = if checksums { extent_checksums(&extents, &data) } else { Vec::new() };
+        Payload { extents, data, checksums }
+    }
+}
+
+fn extent_checksums(extents: &[ByteRange], data: &Segments) -> Vec<u32> {
+    let mut parts = data.parts().iter();
+    let mut part: &[u8] = &[];
+    let one = |extent: &ByteRange| {
+        let mut sum = Crc32c::new();
+        let mut left = extent.len as usize;
+        while left > 0 {
+            if part.is_empty() {
+                match parts.next() {
+                    Some(next) => part = next,
+                    None => break,
+                }
+            }
+            let (now, rest) = part.split_at(left.min(part.len()));
+            sum.update(now);
+            (part, left) = (rest, left - now.len());
+        }
+        sum.finish()
+    };
+    extents.iter().map(one).collect()
+}
+
+/// Outcome of a write.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Written {
+    /// What a COMMIT must answer for the bytes to be durable, unless they are already.
+    pub(crate) verifier: Verifier,
+    /// Whether they are durable already.
+    pub(crate) stable: bool,
+}
+
+/// A run of bytes of an object.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Found {
+    /// These bytes.
+    Data(Bytes),
+    /// This many that nobody wrote, or that are beyond the end of the object.
+    Nothing(u64),
+}
+
+impl Found {
+    /// Number of bytes.
+    pub(crate) fn len(&self) -> u64 {
+        match self {
+            Found::Data(data) => data.len() as u64,
+            Found::Nothing(len) => *len,
+        }
+    }
+}
+
+/// What SEEK looks for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Sought {
+    Data,
+    Hole,
+}
+
+/// Length and storage of an object.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ObjectSize {
+    pub(crate) size: u64,
+    pub(crate) allocated: u64,
+}
+
+/// A layout in use. Objects are named by their index in the distribution.
+#[async_trait]
+pub(crate) trait Layout: Send + Sync {
+    /// Where bytes live.
+    fn distribution(&self) -> &Distribution;
+    /// The object id.
+    fn object(&self) -> FileId;
+    /// The iod of each object, in index order.
+    fn iods(&self) -> &[IodId];
+    /// Reads extents, together at most a payload; the answer covers them in order.
+    async fn read(&self, index: usize, extents: &[ByteRange]) -> Attempt<Vec<Found>>;
+    /// Writes extents, durably when `stable`.
+    async fn write(&self, index: usize, payload: &Payload, stable: bool) -> Attempt<Written>;
+    /// Makes everything written to the object durable that was written under the verifier in the answer.
+    async fn commit(&self, index: usize) -> Attempt<Verifier>;
+    /// Turns a range into a hole.
+    async fn punch(&self, index: usize, range: ByteRange) -> Attempt<()>;
+    /// The first byte at or after `offset` that is what is sought; the end of the object is a hole.
+    async fn seek(&self, index: usize, offset: u64, sought: Sought) -> Attempt<Option<u64>>;
+    /// How long the object is.
+    async fn size(&self, index: usize) -> Attempt<ObjectSize>;
+}
+
+/// A driver: makes layouts of one kind usable.
+#[async_trait]
+trait Driver: Send + Sync {
+    /// Makes a layout usable.
+    async fn attach(&self, body: Body) -> Result<Arc<dyn Layout>>;
+}
+
+/// The drivers of a mount.
+pub(crate) struct Drivers {
+    native: native::Native,
+}
+
+impl Drivers {
+    /// Every driver there is.
+    pub(crate) fn new(devices: Arc<Devices>, options: &Options, tally: Arc<Tally>) -> Self {
+        Drivers { native: native::Native::new(devices, options.checksums, tally) }
+    }
+
+    /// Makes a layout usable.
+    pub(crate) async fn attach(&self, kind: KindId, body: &Bytes) -> Result<Arc<dyn Layout>> {
+        let bad = |e| Error::protocol(format!("the mgr sent a {} layout that makes no sense: {e}", kind.name()));
+        let body = Body::decode(kind, body).map_err(bad)?;
+        let driver: &dyn Driver = match kind {
+            KindId::Native => &self.native,
+        };
+        driver.attach(body).await
+    }
+}
+
+/// The part of object `piece.index` that holds a file range, whole stripe rows between first and last byte included.
+/// With dense distributions that is one range per object.
+pub(crate) fn object_ranges(distribution: &Distribution, file: ByteRange) -> Vec<(usize, ByteRange)> {
+    let range = |index| {
+        let start = distribution.object_size(file.offset, index);
+        let end = distribution.object_size(file.end(), index);
+        (index, ByteRange { offset: start, len: end - start })
+    };
+    (0..distribution.count()).map(range).filter(|(_, range)| !range.is_empty()).collect()
+}
+
+/// Cuts what was read from an object into its places in the file. `parts` are the file ranges in the order of the
+/// object's bytes; `found` covers as many bytes.
+pub(crate) fn scatter(parts: &[ByteRange], found: Vec<Found>, mut put: impl FnMut(u64, Found)) {
+    let mut parts = parts.iter().copied();
+    let mut part = ByteRange::default();
+    for mut run in found {
+        while run.len() > 0 {
+            if part.is_empty() {
+                match parts.next() {
+                    Some(next) => part = next,
+                    None => return,
+                }
+            }
+            let len = run.len().min(part.len);
+            let (now, rest) = match run {
+                Found::Data(mut data) => {
+                    let now = data.split_to(len as usize);
+                    (Found::Data(now), Found::Data(data))
+                }
+                Found::Nothing(all) => (Found::Nothing(len), Found::Nothing(all - len)),
+            };
+            put(part.offset, now);
+            part = ByteRange { offset: part.offset + len, len: part.len - len };
+            run = rest;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use layout::DistributionId;
+
+    #[test]
+    fn checksums_follow_extents_and_not_segments() {
+        let mut data = Segments::default();
+        data.push(Bytes::from_static(b"12345"));
+        data.push(Bytes::from_static(b"6789abc"));
+        let extents = vec![ByteRange { offset: 0, len: 9 }, ByteRange { offset: 50, len: 3 }];
+        let payload = Payload::new(extents, data, true);
+        // The check value of CRC-32C.
+        assert_eq!(payload.checksums, [0xe306_9283, wire::native::crc32c(b"abc")]);
+    }
+
+    #[test]
+    fn scattering_follows_parts() {
+        let parts = [ByteRange { offset: 10, len: 3 }, ByteRange { offset: 20, len: 4 }];
+        let found = vec![Found::Data(Bytes::from_static(b"abcd")), Found::Nothing(3)];
+        let mut put = Vec::new();
+        scatter(&parts, found, |at, run| put.push((at, run)));
+        let data = |s: &'static [u8]| Found::Data(Bytes::from_static(s));
+        assert_eq!(put, [(10, data(b"abc")), (20, data(b"d")), (21, Found::Nothing(3))]);
+    }
+
+    #[test]
+    fn object_ranges_hold_every_piece() {
+        let d = Distribution::new(DistributionId::SimpleStripe, 64, 3).unwrap();
+        let file = ByteRange { offset: 70, len: 300 };
+        let ranges = object_ranges(&d, file);
+        for (index, range) in &ranges {
+            let bytes: u64 = d.pieces(file).filter(|p| p.index == *index).map(|p| p.object.len).sum();
+            assert_eq!(bytes, range.len);
+        }
+        assert_eq!(ranges.iter().map(|(_, r)| r.len).sum::<u64>(), 300);
+    }
+}

@@ -1,0 +1,188 @@
+//! The native driver: objects on iods by the native data program.
+
+use super::{Attempt, Driver, Found, Layout, NotDone, ObjectSize, Payload, Sought, Written};
+use crate::counters::{Tally, add};
+use crate::devices::{Devices, Iod, Refused};
+use crate::{Error, Result};
+use async_trait::async_trait;
+use layout::Distribution;
+use layout::kinds::Body;
+use std::sync::Arc;
+use types::{ByteRange, FileId, IodId, Status, Verifier};
+use wire::native::*;
+use xdr::{Segments, Writer, Xdr};
+
+/// How often a payload whose checksum did not match is moved again.
+const CHECKSUM_TRIES: u32 = 3;
+
+pub(super) struct Native {
+    devices: Arc<Devices>,
+    checksums: bool,
+    tally: Arc<Tally>,
+}
+
+impl Native {
+    pub(super) fn new(devices: Arc<Devices>, checksums: bool, tally: Arc<Tally>) -> Self {
+        Native { devices, checksums, tally }
+    }
+}
+
+#[async_trait]
+impl Driver for Native {
+    async fn attach(&self, body: Body) -> Result<Arc<dyn Layout>> {
+        let Body::Native(body) = body;
+        let bad = |e: &dyn std::fmt::Display| {
+            Error::protocol(format!("the mgr sent a native layout that makes no sense: {e}"))
+        };
+        let distribution = body.distribution().map_err(|e| bad(&e))?;
+        let cap = Capability::from_bytes(&body.capability).map_err(|e| bad(&e))?;
+        let iods = body.devices.iter().map(|id| self.devices.iod(*id)).collect();
+        let (checksums, tally) = (self.checksums, self.tally.clone());
+        Ok(Arc::new(Objects { distribution, object: body.object, cap, ids: body.devices, iods, checksums, tally }))
+    }
+}
+
+/// The objects of one file.
+struct Objects {
+    distribution: Distribution,
+    object: FileId,
+    cap: Capability,
+    ids: Vec<IodId>,
+    iods: Vec<Arc<Iod>>,
+    checksums: bool,
+    tally: Arc<Tally>,
+}
+
+fn encode(args: &impl Xdr) -> Segments {
+    let mut out = Writer::new();
+    args.encode(&mut out);
+    out.finish()
+}
+
+/// Sorts an iod's refusal: what a new layout cures, and what it does not.
+fn refused(refusal: Refused) -> NotDone {
+    match refusal {
+        Refused::Unreachable(error) => NotDone::NotAttempted(error),
+        Refused::Answer(error) => match error.as_status() {
+            Some(Status::CapExpired | Status::CapRefused | Status::Fenced) => NotDone::Stale(error),
+            _ => NotDone::Failed(error),
+        },
+    }
+}
+
+impl Objects {
+    async fn call<T: Xdr>(&self, index: usize, procedure: Procedure, args: &Segments, what: &str) -> Attempt<T> {
+        let Some(iod) = self.iods.get(index) else {
+            return Err(NotDone::Failed(Error::usage(format!("{what}: the layout has no object {index}"))));
+        };
+        iod.call(procedure, args, what).await.map_err(refused)
+    }
+
+    fn check(&self, reply: &ReadReply, index: usize) -> std::result::Result<(), Error> {
+        let mut at = 0;
+        for piece in reply.head.pieces.iter().filter(|p| p.kind == PieceKind::Data) {
+            let end = at + piece.len as usize;
+            if crc32c(&reply.data[at..end]) != piece.crc32c {
+                let what = format!("reading from iod {}", self.ids[index]);
+                return Err(Error::status(Status::BadChecksum, what));
+            }
+            at = end;
+        }
+        Ok(())
+    }
+}
+
+/// The pieces of a reply as runs of bytes; they must cover `wanted` bytes.
+fn runs(reply: ReadReply, wanted: u64) -> Option<Vec<Found>> {
+    let mut data = reply.data;
+    let mut found = Vec::with_capacity(reply.head.pieces.len());
+    for piece in &reply.head.pieces {
+        found.push(match piece.kind {
+            PieceKind::Data => Found::Data(data.split_to(piece.len as usize)),
+            PieceKind::Hole | PieceKind::Beyond => Found::Nothing(u64::from(piece.len)),
+        });
+    }
+    (found.iter().map(Found::len).sum::<u64>() == wanted).then_some(found)
+}
+
+#[async_trait]
+impl Layout for Objects {
+    fn distribution(&self) -> &Distribution {
+        &self.distribution
+    }
+
+    fn object(&self) -> FileId {
+        self.object
+    }
+
+    fn iods(&self) -> &[IodId] {
+        &self.ids
+    }
+
+    async fn read(&self, index: usize, extents: &[ByteRange]) -> Attempt<Vec<Found>> {
+        let extents: Vec<Extent> = extents.iter().map(|e| Extent { offset: e.offset, len: e.len as u32 }).collect();
+        let wanted = extents.iter().map(|e| u64::from(e.len)).sum();
+        let args = encode(&ReadArgs { cap: self.cap.clone(), extents });
+        for attempt in 1.. {
+            let reply: ReadReply = self.call(index, Procedure::Read, &args, "reading").await?;
+            if self.checksums
+                && let Err(error) = self.check(&reply, index)
+            {
+                if attempt == CHECKSUM_TRIES {
+                    return Err(NotDone::Failed(error));
+                }
+                add(&self.tally.retries, 1);
+                continue;
+            }
+            add(&self.tally.read_direct, reply.data.len() as u64);
+            let odd = || Error::protocol(format!("iod {} answered other bytes than asked for", self.ids[index]));
+            return runs(reply, wanted).ok_or_else(|| NotDone::Failed(odd()));
+        }
+        unreachable!("the loop returns at its last attempt")
+    }
+
+    async fn write(&self, index: usize, payload: &Payload, stable: bool) -> Attempt<Written> {
+        let sums = payload.checksums.iter().copied().chain(std::iter::repeat(0));
+        let extent = |(e, crc32c): (&ByteRange, u32)| WriteExtent { offset: e.offset, len: e.len as u32, crc32c };
+        let extents = payload.extents.iter().zip(sums).map(extent).collect();
+        let head = WriteHead { cap: self.cap.clone(), stable, extents };
+        let args = encode(&WriteArgs { head, data: payload.data.clone() });
+        let mut attempt = 1;
+        loop {
+            add(&self.tally.written_direct, payload.data.len() as u64);
+            match self.call::<WriteReply>(index, Procedure::Write, &args, "writing").await {
+                Ok(reply) => return Ok(Written { verifier: reply.verifier, stable: reply.stable }),
+                Err(NotDone::Failed(e)) if e.is(Status::BadChecksum) && attempt < CHECKSUM_TRIES => {
+                    add(&self.tally.retries, 1);
+                    attempt += 1;
+                }
+                Err(not_done) => return Err(not_done),
+            }
+        }
+    }
+
+    async fn commit(&self, index: usize) -> Attempt<Verifier> {
+        let args = encode(&ObjectArgs { cap: self.cap.clone() });
+        self.call::<CommitReply>(index, Procedure::Commit, &args, "committing").await.map(|reply| reply.verifier)
+    }
+
+    async fn punch(&self, index: usize, range: ByteRange) -> Attempt<()> {
+        let args = encode(&PunchArgs { cap: self.cap.clone(), offset: range.offset, len: range.len });
+        self.call::<Nothing>(index, Procedure::Punch, &args, "punching a hole").await.map(|_| ())
+    }
+
+    async fn seek(&self, index: usize, offset: u64, sought: Sought) -> Attempt<Option<u64>> {
+        let what = match sought {
+            Sought::Data => SeekWhat::Data,
+            Sought::Hole => SeekWhat::Hole,
+        };
+        let args = encode(&SeekArgs { cap: self.cap.clone(), offset, what });
+        self.call::<SeekReply>(index, Procedure::Seek, &args, "seeking").await.map(|reply| reply.offset)
+    }
+
+    async fn size(&self, index: usize) -> Attempt<ObjectSize> {
+        let args = encode(&ObjectArgs { cap: self.cap.clone() });
+        let reply: SizeReply = self.call(index, Procedure::Size, &args, "asking for the size").await?;
+        Ok(ObjectSize { size: reply.size, allocated: reply.allocated })
+    }
+}

@@ -1,0 +1,183 @@
+//! Closing: everything durable, then size, attributes, layout, open and name in as few round trips as can be.
+
+use super::Open;
+use crate::compound::{Compound, Failed, Results};
+use crate::inode::StatusOnly;
+use crate::mount::Node;
+use crate::mount::names::{append_rename, take_rename};
+use crate::{Error, Result};
+use bytes::Bytes;
+use types::{Attrs, SetAttrs};
+use wire::nfs4::*;
+
+/// What is left to do of a close. Normally one COMPOUND does all of it.
+struct Rest {
+    /// The LAYOUTCOMMIT and LAYOUTRETURN that go with it.
+    report: bool,
+    give_back: bool,
+    changes: SetAttrs,
+    /// The open to close.
+    close: Option<stateid4>,
+    attrs: bool,
+    rename: Option<(Node, Bytes)>,
+}
+
+impl Open {
+    /// See [`crate::File::close`].
+    pub(super) async fn close(self) -> Result<()> {
+        self.end(SetAttrs::default(), None, false).await.map(|_| ())
+    }
+
+    /// See [`crate::File::finish`].
+    pub(super) async fn finish(self, changes: SetAttrs, rename_to: Option<(&Node, &[u8])>) -> Result<Attrs> {
+        let rename_to = rename_to.map(|(dir, name)| (dir.clone(), Bytes::copy_from_slice(name)));
+        if rename_to.is_some() && self.origin.name.is_none() {
+            let refusal = Error::usage("a file that was not created by name cannot be renamed while it is closed");
+            return self.end(SetAttrs::default(), None, false).await.and(Err(refusal));
+        }
+        let attrs = self.end(changes, rename_to, true).await?;
+        attrs.ok_or_else(|| Error::protocol("closing a file: the mgr left out the attributes"))
+    }
+
+    async fn end(self, changes: SetAttrs, rename: Option<(Node, Bytes)>, attrs: bool) -> Result<Option<Attrs>> {
+        let written = if self.origin.flags.write { self.inode.fsync_data().await } else { Ok(()) };
+        let (stateid, last) = self.inode.remove_open(self.key);
+        let mut rest = Rest { report: true, give_back: last, changes, close: stateid, attrs, rename };
+        if written.is_err() {
+            // What is not whole gets neither its final times nor its final name.
+            rest = Rest { changes: SetAttrs::default(), attrs: false, rename: None, ..rest };
+        }
+        let outcome = self.work_off(rest).await;
+        let (id, mount) = (self.inode.node.id, self.inode.mount.clone());
+        drop(self);
+        mount.forget(id);
+        written.and(outcome)
+    }
+
+    async fn work_off(&self, mut rest: Rest) -> Result<Option<Attrs>> {
+        let mut attrs = None;
+        let mut outcome = Ok(());
+        // Each round does something that is then not left, and most closes need one.
+        while rest.is_left() {
+            match self.round(&mut rest, &mut attrs).await {
+                Ok(()) => {}
+                Err(error) => {
+                    outcome = outcome.and(Err(error));
+                    // Nothing but closing makes sense any more.
+                    rest = Rest::closing(rest.give_back, rest.close);
+                }
+            }
+        }
+        outcome.map(|()| attrs)
+    }
+
+    /// One COMPOUND with all that is left. Failures of no importance are taken off the list like successes.
+    async fn round(&self, rest: &mut Rest, attrs: &mut Option<Attrs>) -> Result<()> {
+        let inode = &self.inode;
+        let mut compound = Compound::new("closing a file").cached();
+        compound.putfh(&inode.node.handle);
+        let goodbye = inode.append_goodbye(&mut compound, rest.report, rest.give_back).await;
+        if !rest.changes.is_empty() {
+            let obj_attributes = nfs::attrs::encode_set(&rest.changes);
+            compound.op(OP_SETATTR, &SETATTR4args { stateid: stateid4 { seqid: 0, other: [0; 12] }, obj_attributes });
+        }
+        if let Some(args) = &goodbye.returned {
+            compound.op(OP_LAYOUTRETURN, args);
+        }
+        if let Some(stateid) = &rest.close {
+            compound.op(OP_CLOSE, &CLOSE4args { seqid: 0, open_stateid: *stateid });
+        }
+        if let Some((dir, name)) = &rest.rename
+            && let Some(from) = &self.origin.name
+        {
+            append_rename(&mut compound, &from.dir, &from.name, dir, name);
+        }
+        if rest.attrs {
+            compound.putfh(&inode.node.handle).getattr();
+        }
+        let sent = inode.mount.session.call(compound).await;
+        if sent.is_err() {
+            // The session is gone, and with it whatever was open.
+            (rest.close, rest.give_back) = (None, false);
+        }
+        let mut results = sent?;
+        results.done(&[OP_PUTFH])?;
+        if let Some(end) = goodbye.committed {
+            match results.raw::<LAYOUTCOMMIT4resok>(OP_LAYOUTCOMMIT) {
+                Ok(_) => inode.reported(end),
+                Err(Failed::Nfs(status)) => return self.report_again(rest, status).await,
+                Err(failed) => return Err(results.error(&failed)),
+            }
+        }
+        rest.report = false;
+        self.book(rest, goodbye.returned.is_some(), &mut results, attrs).await
+    }
+
+    async fn book(
+        &self,
+        rest: &mut Rest,
+        returned: bool,
+        results: &mut Results,
+        attrs: &mut Option<Attrs>,
+    ) -> Result<()> {
+        if !rest.changes.is_empty() {
+            results.take::<StatusOnly>(OP_SETATTR)?;
+            rest.changes = SetAttrs::default();
+        }
+        rest.give_back = false;
+        if returned {
+            self.inode.forget_layout().await;
+            match results.raw::<layoutreturn_stateid>(OP_LAYOUTRETURN) {
+                Ok(_) => {}
+                // The mgr has forgotten the layout already. The rest was not carried out and follows.
+                Err(Failed::Nfs(_)) => return Ok(()),
+                Err(failed) => return Err(results.error(&failed)),
+            }
+        }
+        if rest.close.take().is_some() {
+            match results.raw::<stateid4>(OP_CLOSE) {
+                Ok(_) => {}
+                // The mgr has forgotten the open already, having restarted perhaps: it is closed then.
+                Err(Failed::Nfs(status)) => {
+                    tracing::debug!(file = %self.inode.node.id, ?status, "the open was gone before it was closed");
+                    return Ok(());
+                }
+                Err(failed) => return Err(results.error(&failed)),
+            }
+        }
+        if rest.rename.is_some() {
+            take_rename(results)?;
+            rest.rename = None;
+        }
+        if rest.attrs {
+            results.done(&[OP_PUTFH])?;
+            *attrs = Some(results.attrs()?);
+            rest.attrs = false;
+        }
+        Ok(())
+    }
+
+    /// The mgr would not take the report under this layout stateid; a fresh layout may do.
+    async fn report_again(&self, rest: &mut Rest, status: nfsstat4) -> Result<()> {
+        tracing::debug!(file = %self.inode.node.id, ?status, "reporting again under a new layout");
+        self.inode.forget_layout().await;
+        if let Some(stateid) = &rest.close {
+            self.inode.add_open(self.key, *stateid, self.origin.flags);
+        }
+        let reported = self.inode.report().await;
+        // Meanwhile the mgr may have restarted, and the open been reclaimed.
+        rest.close = self.inode.remove_open(self.key).0.or(rest.close.take());
+        rest.report = false;
+        reported
+    }
+}
+
+impl Rest {
+    fn closing(give_back: bool, close: Option<stateid4>) -> Self {
+        Rest { report: false, give_back, changes: SetAttrs::default(), close, attrs: false, rename: None }
+    }
+
+    fn is_left(&self) -> bool {
+        self.close.is_some() || self.attrs || self.rename.is_some() || !self.changes.is_empty()
+    }
+}

@@ -1,0 +1,215 @@
+//! What a mount knows of one open file, shared by everybody here who has it open: layout, size, and bytes on their way.
+
+mod commit;
+mod layouts;
+mod read;
+mod seek;
+mod write;
+
+use layouts::LayoutState;
+pub(crate) use layouts::layoutget;
+pub(crate) use seek::StatusOnly;
+use write::Lane;
+
+use crate::drivers::Layout;
+use crate::extents::Extents;
+use crate::mount::{Inner, OpenFlags};
+use crate::via_mgr::Opened;
+use crate::{Error, Node, Result};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::{Mutex as AsyncMutex, RwLock, watch};
+use types::ByteRange;
+use wire::nfs4::stateid4;
+
+/// One open file.
+pub(crate) struct Inode {
+    pub(crate) mount: Arc<Inner>,
+    pub(crate) node: Node,
+    state: Mutex<State>,
+    /// The layout; the lock also keeps operations on the layout's stateid in order.
+    layout: AsyncMutex<LayoutState>,
+    /// Held while bytes are handed to servers, so that overlapping writes leave in the order they came.
+    order: AsyncMutex<()>,
+    /// Held for reading while a request is sent, for writing while uncommitted bytes are sent again.
+    lanes: Mutex<BTreeMap<Lane, Arc<LaneLocks>>>,
+    /// Counts requests that ended.
+    settled: watch::Sender<u64>,
+}
+
+/// The locks of one lane.
+#[derive(Default)]
+struct LaneLocks {
+    sending: RwLock<()>,
+    committing: AsyncMutex<()>,
+}
+
+#[derive(Default)]
+struct State {
+    opens: Vec<Open>,
+    size: u64,
+    /// Written here, not yet handed to a server.
+    pending: Extents,
+    /// Batches of which some request is not answered yet, with the file ranges they write.
+    in_flight: BTreeMap<u64, Batch>,
+    next_batch: u64,
+    /// Written to a server that may still lose it, in the order sent.
+    uncommitted: BTreeMap<Lane, Vec<write::Sent>>,
+    /// What went wrong since somebody was last told.
+    error: Option<Error>,
+    /// Whether a LAYOUTCOMMIT is due, and one past the last byte written since the last one.
+    unreported: Option<u64>,
+    /// Whether a task is at work making everything durable because the window is full.
+    relieving: bool,
+}
+
+struct Batch {
+    ranges: Vec<ByteRange>,
+    left: usize,
+}
+
+/// An open of the file at the mgr.
+#[derive(Clone)]
+struct Open {
+    /// The open owner.
+    key: u64,
+    stateid: stateid4,
+    read: bool,
+    write: bool,
+}
+
+impl Inode {
+    /// A file that is about to be opened.
+    pub(crate) fn new(mount: Arc<Inner>, node: Node) -> Self {
+        Inode {
+            mount,
+            node,
+            state: Mutex::default(),
+            layout: AsyncMutex::default(),
+            order: AsyncMutex::default(),
+            lanes: Mutex::default(),
+            settled: watch::Sender::new(0),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lane(&self, lane: Lane) -> Arc<LaneLocks> {
+        self.lanes.lock().unwrap_or_else(PoisonError::into_inner).entry(lane).or_default().clone()
+    }
+
+    /// The size, own writes included.
+    pub(crate) fn size(&self) -> u64 {
+        self.state().size
+    }
+
+    /// The server told the size. Bytes of ours that it does not know of yet count.
+    pub(crate) fn learn_size(&self, size: u64) -> u64 {
+        let mut state = self.state();
+        state.size = if state.is_clean() { size } else { state.size.max(size) };
+        state.size
+    }
+
+    /// Adds an open by this owner.
+    pub(crate) fn add_open(&self, key: u64, stateid: stateid4, flags: OpenFlags) {
+        self.state().opens.push(Open { key, stateid, read: flags.read, write: flags.write });
+    }
+
+    /// Takes an open off the list: its stateid, and whether it was the last one.
+    pub(crate) fn remove_open(&self, key: u64) -> (Option<stateid4>, bool) {
+        let mut state = self.state();
+        let at = state.opens.iter().position(|open| open.key == key);
+        let stateid = at.map(|at| state.opens.remove(at).stateid);
+        (stateid, state.opens.is_empty())
+    }
+
+    /// The owners of all opens, with what they may do: write, read.
+    pub(crate) fn opens(&self) -> Vec<(u64, bool, bool)> {
+        self.state().opens.iter().map(|open| (open.key, open.write, open.read)).collect()
+    }
+
+    /// An open has a new stateid.
+    pub(crate) fn reopened(&self, key: u64, stateid: stateid4) {
+        let mut state = self.state();
+        if let Some(open) = state.opens.iter_mut().find(|open| open.key == key) {
+            open.stateid = stateid;
+        }
+    }
+
+    /// Whether somebody here may write to it.
+    pub(crate) fn is_open_for_writing(&self) -> bool {
+        self.state().opens.iter().any(|open| open.write)
+    }
+
+    /// An open that allows the I/O, one for writing if need be.
+    fn opened(&self, write: bool) -> Result<Opened<'_>> {
+        let state = self.state();
+        let open = state.opens.iter().find(|open| if write { open.write } else { open.read || open.write });
+        let open = open.ok_or_else(|| Error::usage("the file is not open for this any more"))?;
+        Ok(Opened {
+            session: &self.mount.session,
+            tally: &self.mount.tally,
+            handle: &self.node.handle,
+            stateid: open.stateid,
+        })
+    }
+
+    /// Waits until no request that is on its way now touches `range` any more.
+    async fn settle(&self, range: ByteRange) {
+        let mut settled = self.settled.subscribe();
+        let newest = self.state().next_batch;
+        loop {
+            let waits = |(number, batch): (&u64, &Batch)| *number < newest && batch.touches(range);
+            if !self.state().in_flight.iter().any(waits) {
+                return;
+            }
+            // The sender lives as long as this inode.
+            let _ = settled.changed().await;
+        }
+    }
+
+    /// Remembers a failure until somebody is told.
+    pub(crate) fn fail(&self, error: Error) {
+        tracing::debug!(file = %self.node.id, "{error}");
+        self.state().error.get_or_insert(error);
+    }
+
+    /// The failure not yet told, once.
+    pub(crate) fn take_error(&self) -> Result<()> {
+        self.state().error.take().map_or(Ok(()), Err)
+    }
+
+    /// Gives up everything that is not yet durable, for a file that nobody can write to any more.
+    pub(crate) fn abandon(&self) {
+        let mut state = self.state();
+        let pending = std::mem::take(&mut state.pending).bytes();
+        let sent: u64 = state.uncommitted.values().flatten().map(write::Sent::bytes).sum();
+        state.uncommitted.clear();
+        self.mount.window.release(pending + sent);
+    }
+}
+
+impl Drop for Inode {
+    fn drop(&mut self) {
+        self.abandon();
+    }
+}
+
+impl State {
+    fn is_clean(&self) -> bool {
+        self.pending.is_empty() && self.in_flight.is_empty() && self.uncommitted.is_empty() && self.unreported.is_none()
+    }
+}
+
+impl Batch {
+    fn touches(&self, range: ByteRange) -> bool {
+        self.ranges.iter().any(|r| r.overlaps(range))
+    }
+}
+
+/// Whether `a` and `b` are the same layout and not merely equal ones.
+fn same(a: &Arc<dyn Layout>, b: &Arc<dyn Layout>) -> bool {
+    std::ptr::addr_eq(Arc::as_ptr(a), Arc::as_ptr(b))
+}

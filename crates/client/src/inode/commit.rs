@@ -1,0 +1,193 @@
+//! Making bytes durable: COMMIT to every server that may lose some, and sending again what one has lost.
+
+use super::write::{Lane, Sent};
+use super::{Inode, State};
+use crate::counters::add;
+use crate::drivers::{Attempt, NotDone};
+use crate::{Error, Result};
+use std::sync::Arc;
+use types::{ByteRange, Status, Verifier};
+
+/// How often bytes are sent again because their server restarted, before that counts as a failure.
+const ROUNDS: u32 = 8;
+
+impl Inode {
+    /// Returns when every byte written before is on disk; the mgr may not know of them yet. Tells failures.
+    pub(crate) async fn fsync_data(self: &Arc<Self>) -> Result<()> {
+        self.hand_over(true).await;
+        self.settle(ByteRange::ALL).await;
+        let lanes: Vec<Lane> = self.state().uncommitted.keys().copied().collect();
+        let commits = lanes.into_iter().map(|lane| self.commit_lane(lane));
+        for outcome in futures_util::future::join_all(commits).await {
+            if let Err(error) = outcome {
+                self.fail(error);
+            }
+        }
+        self.take_error()
+    }
+
+    /// Returns when every byte written before and the size are on disk.
+    pub(crate) async fn fsync(self: &Arc<Self>) -> Result<()> {
+        let data = self.fsync_data().await;
+        data.and(self.report().await)
+    }
+
+    /// Makes everything durable in the background, because the window is full. Failures are told later.
+    pub(crate) fn relieve(self: &Arc<Self>) {
+        {
+            let mut state = self.state();
+            if state.relieving
+                || (state.pending.is_empty() && state.in_flight.is_empty() && state.uncommitted.is_empty())
+            {
+                return;
+            }
+            state.relieving = true;
+        }
+        let inode = self.clone();
+        tokio::spawn(async move {
+            if let Err(error) = inode.fsync_data().await {
+                inode.fail(error);
+            }
+            inode.state().relieving = false;
+            // Writers that began to wait meanwhile count on somebody being at work.
+            inode.mount.relieve_if_full();
+        });
+    }
+
+    /// COMMIT to one server. Bytes that a failure leaves in doubt are given up, and the failure says so.
+    pub(super) async fn commit_lane(&self, lane: Lane) -> Result<()> {
+        let locks = self.lane(lane);
+        let outcome = {
+            let _committing = locks.committing.lock().await;
+            self.commit_rounds(lane).await
+        };
+        match outcome {
+            Ok(()) => Ok(()),
+            Err(NotDone::NotAttempted(error)) if lane != Lane::Mgr => {
+                tracing::debug!(file = %self.node.id, "{error}; going through the mgr");
+                self.move_to_mgr(lane).await?;
+                Box::pin(self.commit_lane(Lane::Mgr)).await
+            }
+            Err(NotDone::NotAttempted(error) | NotDone::Stale(error) | NotDone::Failed(error)) => {
+                let lost = self.state().uncommitted.remove(&lane).unwrap_or_default();
+                self.mount.window.release(lost.iter().map(Sent::bytes).sum());
+                Err(error)
+            }
+        }
+    }
+
+    async fn commit_rounds(&self, lane: Lane) -> Attempt<()> {
+        for _ in 0..ROUNDS {
+            // Only bytes taken before the COMMIT leaves are covered by it.
+            let covered = self.state().uncommitted.get(&lane).map_or(0, Vec::len);
+            if covered == 0 {
+                return Ok(());
+            }
+            let verifier = self.commit_once(lane).await?;
+            match self.state().settle_commit(lane, covered, verifier) {
+                Settled::All(bytes) => {
+                    self.mount.window.release(bytes);
+                    return Ok(());
+                }
+                Settled::Lost(bytes) => self.mount.window.release(bytes),
+            }
+            self.send_again(lane).await?;
+        }
+        let what = format!("committing: the server restarted {ROUNDS} times while it was sent the same bytes");
+        Err(NotDone::Failed(Error::status(Status::Io, what)))
+    }
+
+    async fn commit_once(&self, lane: Lane) -> Attempt<Verifier> {
+        match lane {
+            Lane::Mgr => self.opened(true).map_err(NotDone::Failed)?.commit().await.map_err(NotDone::Failed),
+            Lane::Direct(index) => {
+                let mut stale = None;
+                for _ in 0..3 {
+                    let layout = self.layout(true, stale.as_ref()).await.map_err(NotDone::Failed)?;
+                    let gone = || Error::status(Status::NoLayout, "committing");
+                    let layout = layout.ok_or_else(|| NotDone::NotAttempted(gone()))?;
+                    match layout.commit(index).await {
+                        Err(NotDone::Stale(_)) => stale = Some(layout),
+                        outcome => return outcome,
+                    }
+                }
+                Err(NotDone::NotAttempted(Error::status(Status::CapRefused, "committing")))
+            }
+        }
+    }
+
+    /// Sends everything that the lane's server may have lost again, in the order of the first time.
+    async fn send_again(&self, lane: Lane) -> Attempt<()> {
+        let locks = self.lane(lane);
+        let _all = locks.sending.write().await;
+        let count = self.state().uncommitted.get(&lane).map_or(0, Vec::len);
+        add(&self.mount.tally.retries, count as u64);
+        tracing::info!(file = %self.node.id, ?lane, count, "the server restarted: sending uncommitted bytes again");
+        for at in 0..count {
+            let next = |state: &State| {
+                let sent = state.uncommitted.get(&lane)?.get(at)?;
+                Some((sent.payload.clone(), sent.parts.clone()))
+            };
+            let Some((payload, parts)) = next(&self.state()) else { break };
+            let written = match lane {
+                Lane::Direct(index) => {
+                    let mut stale = None;
+                    loop {
+                        let layout = self.layout(true, stale.as_ref()).await.map_err(NotDone::Failed)?;
+                        let gone = || Error::status(Status::NoLayout, "writing again");
+                        let layout = layout.ok_or_else(|| NotDone::NotAttempted(gone()))?;
+                        match layout.write(index, &payload, false).await {
+                            Err(NotDone::Stale(_)) if stale.is_none() => stale = Some(layout),
+                            outcome => break outcome?,
+                        }
+                    }
+                }
+                Lane::Mgr => {
+                    let opened = self.opened(true).map_err(NotDone::Failed)?;
+                    let offset = parts.first().map_or(0, |part| part.offset);
+                    opened.write(offset, payload.data.to_bytes(), false).await.map_err(NotDone::Failed)?
+                }
+            };
+            if let Some(sent) = self.state().uncommitted.get_mut(&lane).and_then(|all| all.get_mut(at)) {
+                sent.verifier = written.verifier;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What a COMMIT proved; the bytes are those whose window room is free.
+enum Settled {
+    All(u64),
+    Lost(u64),
+}
+
+impl State {
+    /// Books the answer to a COMMIT that covers the first `covered` writes of a lane.
+    ///
+    /// From the first lost write on, all are kept: a later one may overlap it, and must land on top of it again.
+    fn settle_commit(&mut self, lane: Lane, covered: usize, verifier: Verifier) -> Settled {
+        let Some(all) = self.uncommitted.get_mut(&lane) else { return Settled::All(0) };
+        let covered = covered.min(all.len());
+        let lost = all[..covered].iter().map(|sent| (sent.verifier != verifier, sent.number));
+        let first_lost = lost.filter(|(lost, _)| *lost).map(|(_, number)| number).min();
+        let safe = |sent: &Sent| first_lost.is_none_or(|first| sent.number < first);
+        let mut freed = 0;
+        let mut at = 0;
+        all.retain(|sent| {
+            at += 1;
+            let free = at <= covered && safe(sent);
+            freed += if free { sent.bytes() } else { 0 };
+            !free
+        });
+        if first_lost.is_some() {
+            // Parallel requests are answered in any order; what is sent again goes in the order it first left.
+            all.sort_by_key(|sent| sent.number);
+            return Settled::Lost(freed);
+        }
+        if all.is_empty() {
+            self.uncommitted.remove(&lane);
+        }
+        Settled::All(freed)
+    }
+}

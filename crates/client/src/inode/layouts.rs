@@ -1,0 +1,237 @@
+//! The layout of an open file: got when first needed, got again when it has aged, reported and returned.
+
+use super::{Inode, same};
+use crate::compound::{Compound, Failed};
+use crate::drivers::Layout;
+use crate::{Error, Result};
+use layout::kinds::KindId;
+use std::sync::Arc;
+use types::Status;
+use types::limits::LAYOUT_BODY_MAX;
+use wire::nfs4::*;
+
+/// The layout that is held, if any.
+#[derive(Default)]
+pub(crate) struct LayoutState {
+    held: Option<Held>,
+    /// The mgr said that this file has no layout; it is not asked again while the file stays open.
+    refused: bool,
+}
+
+struct Held {
+    layout: Arc<dyn Layout>,
+    kind: KindId,
+    stateid: stateid4,
+    write: bool,
+}
+
+/// The LAYOUTGET that clients of this kind send: everything, whole file.
+pub(crate) fn layoutget(stateid: stateid4, write: bool) -> LAYOUTGET4args {
+    LAYOUTGET4args {
+        loga_signal_layout_avail: false,
+        loga_layout_type: KindId::Native.number(),
+        loga_iomode: if write { LAYOUTIOMODE4_RW } else { LAYOUTIOMODE4_READ },
+        loga_offset: 0,
+        loga_length: NFS4_UINT64_MAX,
+        loga_minlength: 0,
+        loga_stateid: stateid,
+        loga_maxcount: LAYOUT_BODY_MAX as u32 + 1024,
+    }
+}
+
+impl Inode {
+    /// Whether a LAYOUTGET would be of use.
+    pub(crate) async fn wants_layout(&self, write: bool) -> bool {
+        if !self.mount.options.direct {
+            return false;
+        }
+        let state = self.layout.lock().await;
+        !state.refused && state.held.as_ref().is_none_or(|held| write && !held.write)
+    }
+
+    /// Takes over the result of a LAYOUTGET. A refusal is no error: the bytes then go through the mgr.
+    pub(crate) async fn learn_layout(&self, got: std::result::Result<LAYOUTGET4resok, Failed>) {
+        let mut state = self.layout.lock().await;
+        self.adopt(&mut state, got).await;
+    }
+
+    async fn adopt(&self, state: &mut LayoutState, got: std::result::Result<LAYOUTGET4resok, Failed>) {
+        let refused = match got {
+            Ok(got) => match &got.logr_layout[..] {
+                [one] => match self.attach(&one.lo_content).await {
+                    Ok((kind, layout)) => {
+                        let write = one.lo_iomode == LAYOUTIOMODE4_RW;
+                        state.held = Some(Held { layout, kind, stateid: got.logr_stateid, write });
+                        return;
+                    }
+                    Err(error) => error.to_string(),
+                },
+                several => format!("{} layouts instead of one", several.len()),
+            },
+            // It may be had a little later; until then the bytes go through the mgr.
+            Err(Failed::Nfs(NFS4ERR_DELAY | NFS4ERR_GRACE | NFS4ERR_RECALLCONFLICT | NFS4ERR_LAYOUTTRYLATER)) => {
+                return;
+            }
+            Err(failed) => format!("{failed:?}"),
+        };
+        tracing::debug!(file = %self.node.id, "no layout, going through the mgr: {refused}");
+        state.refused = true;
+    }
+
+    async fn attach(&self, content: &layout_content4) -> Result<(KindId, Arc<dyn Layout>)> {
+        let number = content.loc_type;
+        let kind = KindId::from_number(number);
+        let kind = kind.ok_or_else(|| Error::protocol(format!("the mgr sent a layout of unknown kind {number:#x}")))?;
+        Ok((kind, self.mount.drivers.attach(kind, &content.loc_body).await?))
+    }
+
+    /// The layout to use now, `None` when bytes go through the mgr. `stale` is one that turned out to be no good.
+    pub(crate) async fn layout(&self, write: bool, stale: Option<&Arc<dyn Layout>>) -> Result<Option<Arc<dyn Layout>>> {
+        if !self.mount.options.direct {
+            return Ok(None);
+        }
+        let mut state = self.layout.lock().await;
+        if let Some(held) = &state.held
+            && (held.write || !write)
+            && !stale.is_some_and(|stale| same(stale, &held.layout))
+        {
+            return Ok(Some(held.layout.clone()));
+        }
+        if state.refused {
+            return Ok(None);
+        }
+        // Only an open for writing can be given a layout for writing; ask for the most, so as to ask once.
+        let (stateid, write) = match self.opened(true) {
+            Ok(opened) => (opened.stateid, true),
+            Err(_) => (self.opened(write)?.stateid, write),
+        };
+        let mut compound = Compound::new("getting a layout");
+        compound.putfh(&self.node.handle).op(OP_LAYOUTGET, &layoutget(stateid, write));
+        let mut results = self.mount.session.call(compound).await?;
+        results.done(&[OP_PUTFH])?;
+        state.held = None;
+        let got = results.raw(OP_LAYOUTGET);
+        self.adopt(&mut state, got).await;
+        Ok(state.held.as_ref().map(|held| held.layout.clone()))
+    }
+
+    /// Tells the mgr what was written since it was last told: size and time (RFC 8881 §18.42).
+    pub(crate) async fn report(&self) -> Result<()> {
+        for _ in 0..2 {
+            let mut state = self.layout.lock().await;
+            let Some(end) = self.state().unreported else { return Ok(()) };
+            let Some(held) = state.held.as_ref().filter(|held| held.write) else {
+                drop(state);
+                if self.layout(true, None).await?.is_none() {
+                    return Err(Error::status(Status::NoLayout, "reporting what was written"));
+                }
+                continue;
+            };
+            let mut compound = Compound::new("reporting what was written").cached();
+            compound.putfh(&self.node.handle).op(OP_LAYOUTCOMMIT, &held.layoutcommit(end));
+            let mut results = self.mount.session.call(compound).await?;
+            results.done(&[OP_PUTFH])?;
+            match results.raw::<LAYOUTCOMMIT4resok>(OP_LAYOUTCOMMIT) {
+                Ok(_) => {
+                    self.reported(end);
+                    return Ok(());
+                }
+                // The mgr restarted or took the layout back: the bytes are safe, only the report is missing.
+                Err(Failed::Nfs(
+                    NFS4ERR_BAD_STATEID
+                    | NFS4ERR_OLD_STATEID
+                    | NFS4ERR_STALE_STATEID
+                    | NFS4ERR_BADLAYOUT
+                    | NFS4ERR_ADMIN_REVOKED
+                    | NFS4ERR_EXPIRED,
+                )) => state.held = None,
+                Err(failed) => return Err(results.error(&failed)),
+            }
+        }
+        Err(Error::status(Status::NoLayout, "reporting what was written"))
+    }
+
+    /// A report up to `end` arrived.
+    pub(crate) fn reported(&self, end: u64) {
+        let mut state = self.state();
+        if state.unreported == Some(end) {
+            state.unreported = None;
+        }
+    }
+
+    /// Appends the LAYOUTCOMMIT that is due, if `report` and there is one, and hands out the LAYOUTRETURN of a last close.
+    pub(crate) async fn append_goodbye(&self, compound: &mut Compound, report: bool, last: bool) -> Goodbye {
+        let state = self.layout.lock().await;
+        let unreported = self.state().unreported.filter(|_| report);
+        let held = state.held.as_ref();
+        let commit = unreported.and_then(|end| held.filter(|held| held.write).map(|held| (end, held)));
+        if let Some((end, held)) = commit {
+            compound.op(OP_LAYOUTCOMMIT, &held.layoutcommit(end));
+        }
+        let committed = commit.map(|(end, _)| end);
+        Goodbye { committed, returned: held.filter(|_| last).map(Held::layoutreturn) }
+    }
+
+    /// The layout was given back.
+    pub(crate) async fn forget_layout(&self) {
+        self.layout.lock().await.held = None;
+    }
+
+    /// The mgr forgot the layout. Whoever is busy with it goes on until then.
+    pub(crate) async fn lose_layout(&self) {
+        // A task that holds the lock is waiting for the mgr, and will learn it from the mgr's answer.
+        if let Ok(mut state) = self.layout.try_lock() {
+            state.held = None;
+        }
+    }
+
+    /// Answers a recall (RFC 8881 §20.3): makes everything durable, reports it and returns the layout. The next I/O asks
+    /// for a new one.
+    pub(crate) async fn give_back(self: &Arc<Self>) -> Result<()> {
+        let made_durable = self.fsync_data().await;
+        let reported = self.report().await;
+        let mut state = self.layout.lock().await;
+        if let Some(held) = state.held.take() {
+            let mut compound = Compound::new("returning a layout").cached();
+            compound.putfh(&self.node.handle).op(OP_LAYOUTRETURN, &held.layoutreturn());
+            self.mount.session.call(compound).await?.done(&[OP_PUTFH])?;
+        }
+        made_durable.and(reported)
+    }
+}
+
+/// What [`Inode::append_goodbye`] put into the compound, and the LAYOUTRETURN to put in next.
+pub(crate) struct Goodbye {
+    /// A LAYOUTCOMMIT up to here is in it.
+    pub(crate) committed: Option<u64>,
+    /// To be appended by the caller, where it fits.
+    pub(crate) returned: Option<LAYOUTRETURN4args>,
+}
+
+impl Held {
+    fn layoutcommit(&self, end: u64) -> LAYOUTCOMMIT4args {
+        LAYOUTCOMMIT4args {
+            loca_offset: 0,
+            loca_length: NFS4_UINT64_MAX,
+            loca_reclaim: false,
+            loca_stateid: self.stateid,
+            loca_last_write_offset: end.checked_sub(1).map_or(newoffset4::FALSE, newoffset4::TRUE),
+            loca_time_modify: newtime4::FALSE,
+            loca_layoutupdate: layoutupdate4 { lou_type: self.kind.number(), lou_body: bytes::Bytes::new() },
+        }
+    }
+
+    fn layoutreturn(&self) -> LAYOUTRETURN4args {
+        LAYOUTRETURN4args {
+            lora_reclaim: false,
+            lora_layout_type: self.kind.number(),
+            lora_iomode: LAYOUTIOMODE4_ANY,
+            lora_layoutreturn: layoutreturn4::LAYOUTRETURN4_FILE(layoutreturn_file4 {
+                lrf_offset: 0,
+                lrf_length: NFS4_UINT64_MAX,
+                lrf_stateid: self.stateid,
+                lrf_body: bytes::Bytes::new(),
+            }),
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! Reading: the pieces of a range in parallel, put together in file order.
+
+use super::Inode;
+use crate::drivers::{Found, Layout, NotDone, scatter};
+use crate::file::{ReadResult, Segment};
+use crate::{Error, Result};
+use bytes::{Bytes, BytesMut};
+use futures_util::future::try_join_all;
+use layout::list_io::{Request, RequestLimits, plan};
+use std::sync::Arc;
+use types::ByteRange;
+use types::limits::PAYLOAD_MAX;
+
+/// From this many runs on, and below this mean length, neighbours are copied into one buffer: handing out thousands of
+/// tiny slices costs more than copying them.
+const RUNS_MANY: usize = 16;
+const RUNS_SHORT: u64 = 16 << 10;
+
+type Runs = Vec<(u64, Found)>;
+
+impl Inode {
+    /// See [`crate::File::read_at`].
+    pub(crate) async fn read(self: &Arc<Self>, offset: u64, len: usize) -> Result<ReadResult> {
+        let size = self.size();
+        let end = offset.saturating_add(len as u64).min(size);
+        if offset >= end {
+            return Ok(ReadResult { segments: Vec::new(), eof: offset >= size });
+        }
+        let range = ByteRange { offset, len: end - offset };
+        self.expose(range).await;
+        let mut runs = match self.layout(false, None).await? {
+            Some(layout) => self.read_direct(layout, range).await?,
+            None => self.read_via_mgr(range).await?,
+        };
+        runs.sort_unstable_by_key(|(at, _)| *at);
+        Ok(ReadResult { segments: join(runs, range)?, eof: end >= self.size() })
+    }
+
+    /// Sees to it that the servers have everything written to `range`.
+    pub(super) async fn expose(self: &Arc<Self>, range: ByteRange) {
+        if self.state().pending.overlaps(range) {
+            self.hand_over(false).await;
+        }
+        self.settle(range).await;
+    }
+
+    async fn read_direct(&self, layout: Arc<dyn Layout>, range: ByteRange) -> Result<Runs> {
+        let requests = plan(layout.distribution(), &[range], RequestLimits::default());
+        let reads = requests.into_iter().map(|request| self.read_request(layout.clone(), request));
+        Ok(try_join_all(reads).await?.into_iter().flatten().collect())
+    }
+
+    async fn read_request(&self, mut layout: Arc<dyn Layout>, request: Request) -> Result<Runs> {
+        for _ in 0..3 {
+            match layout.read(request.index, &request.extents).await {
+                Ok(found) => {
+                    let mut runs = Vec::new();
+                    scatter(&request.parts, found, |at, run| runs.push((at, run)));
+                    return Ok(runs);
+                }
+                Err(NotDone::Failed(error)) => return Err(error),
+                Err(NotDone::NotAttempted(error)) => {
+                    tracing::debug!(file = %self.node.id, "{error}; going through the mgr");
+                    break;
+                }
+                Err(NotDone::Stale(_)) => match self.layout(false, Some(&layout)).await? {
+                    Some(fresh) => layout = fresh,
+                    None => break,
+                },
+            }
+        }
+        let mut runs = Vec::new();
+        for part in request.parts {
+            runs.extend(self.read_via_mgr(part).await?);
+        }
+        Ok(runs)
+    }
+
+    async fn read_via_mgr(&self, range: ByteRange) -> Result<Runs> {
+        let mut starts = Vec::new();
+        let mut at = range.offset;
+        while at < range.end() {
+            let len = (range.end() - at).min(PAYLOAD_MAX as u64);
+            starts.push(ByteRange { offset: at, len });
+            at += len;
+        }
+        let reads = starts.into_iter().map(|chunk| self.read_chunk(chunk));
+        Ok(try_join_all(reads).await?.into_iter().flatten().collect())
+    }
+
+    async fn read_chunk(&self, chunk: ByteRange) -> Result<Runs> {
+        let mut runs = Vec::new();
+        let mut at = chunk.offset;
+        while at < chunk.end() {
+            let (data, eof) = self.opened(false)?.read(at, (chunk.end() - at) as usize).await?;
+            let len = data.len() as u64;
+            if len > 0 {
+                runs.push((at, Found::Data(data)));
+            } else {
+                // Bytes below the size that the server does not have: cut off meanwhile, or not yet written.
+                if !eof {
+                    return Err(Error::protocol("reading through the mgr: no byte, and not the end"));
+                }
+                runs.push((at, Found::Nothing(chunk.end() - at)));
+                break;
+            }
+            at += len;
+        }
+        Ok(runs)
+    }
+}
+
+/// Runs in file order as segments; they must cover `range` exactly.
+fn join(runs: Runs, range: ByteRange) -> Result<Vec<Segment>> {
+    let gap = || Error::protocol("reading: the servers left out bytes");
+    let many = runs.len() > RUNS_MANY && range.len / (runs.len() as u64) < RUNS_SHORT;
+    let mut out = Joined { segments: Vec::new(), copied: BytesMut::new(), copying: many };
+    let mut at = range.offset;
+    for (offset, found) in runs {
+        if offset != at {
+            return Err(gap());
+        }
+        at += found.len();
+        match found {
+            Found::Data(data) => out.data(data, range.end() - offset),
+            Found::Nothing(len) => out.hole(len),
+        }
+    }
+    if at != range.end() {
+        return Err(gap());
+    }
+    out.flush();
+    Ok(out.segments)
+}
+
+struct Joined {
+    segments: Vec<Segment>,
+    copied: BytesMut,
+    copying: bool,
+}
+
+impl Joined {
+    fn data(&mut self, data: Bytes, room: u64) {
+        if data.is_empty() {
+        } else if self.copying {
+            if self.copied.is_empty() {
+                self.copied.reserve(room as usize);
+            }
+            self.copied.extend_from_slice(&data);
+        } else {
+            self.segments.push(Segment::Data(data));
+        }
+    }
+
+    fn hole(&mut self, len: u64) {
+        self.flush();
+        match self.segments.last_mut() {
+            _ if len == 0 => {}
+            Some(Segment::Hole(before)) => *before += len,
+            _ => self.segments.push(Segment::Hole(len)),
+        }
+    }
+
+    fn flush(&mut self) {
+        if !self.copied.is_empty() {
+            self.segments.push(Segment::Data(self.copied.split().freeze()));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn data(text: &'static str) -> Found {
+        Found::Data(Bytes::from_static(text.as_bytes()))
+    }
+
+    #[test]
+    fn holes_merge_and_gaps_are_refused() {
+        let range = ByteRange { offset: 5, len: 9 };
+        let runs = vec![(5, data("ab")), (7, Found::Nothing(2)), (9, Found::Nothing(3)), (12, data("cd"))];
+        let segments = join(runs, range).unwrap();
+        let bytes = |s: &'static str| Segment::Data(Bytes::from_static(s.as_bytes()));
+        assert_eq!(segments, [bytes("ab"), Segment::Hole(5), bytes("cd")]);
+        assert!(join(vec![(5, data("ab"))], range).is_err());
+        assert!(join(vec![(6, data("abcdefgh"))], range).is_err());
+    }
+
+    #[test]
+    fn tiny_runs_become_one_buffer() {
+        let runs: Runs = (0..100).map(|i| (i, data("x"))).collect();
+        let segments = join(runs, ByteRange { offset: 0, len: 100 }).unwrap();
+        assert_eq!(segments, [Segment::Data(Bytes::from(vec![b'x'; 100]))]);
+    }
+}

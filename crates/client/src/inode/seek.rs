@@ -1,0 +1,149 @@
+//! Looking for data, making holes, changing the length, and where the bytes are.
+
+use super::Inode;
+use crate::compound::Compound;
+use crate::drivers::{Layout, NotDone, Sought, object_ranges};
+use crate::placement::{PlacedObject, Placement};
+use crate::{Error, Result};
+use futures_util::future::try_join_all;
+use std::sync::Arc;
+use types::{Attrs, ByteRange, SetAttrs, Status};
+use wire::nfs4::*;
+
+impl Inode {
+    /// See [`crate::File::next_data`].
+    pub(crate) async fn next_data(self: &Arc<Self>, offset: u64) -> Result<Option<ByteRange>> {
+        self.expose(ByteRange::ALL).await;
+        let size = self.size();
+        if offset >= size {
+            return Ok(None);
+        }
+        let found = match self.layout(false, None).await? {
+            Some(layout) => match self.next_direct(&layout, offset).await {
+                Ok(found) => Some(found),
+                Err(NotDone::Failed(error)) => return Err(error),
+                Err(_) => None,
+            },
+            None => None,
+        };
+        let found = match found {
+            Some(found) => found,
+            None => self.next_via_mgr(offset).await?,
+        };
+        // A file that was cut meanwhile by others may look longer on the iods than it is.
+        Ok(found.and_then(|run| run.intersection(ByteRange { offset, len: size - offset })))
+    }
+
+    async fn next_via_mgr(&self, offset: u64) -> Result<Option<ByteRange>> {
+        let opened = self.opened(false)?;
+        let Some(start) = opened.seek(offset, NFS4_CONTENT_DATA).await? else { return Ok(None) };
+        let end = opened.seek(start, NFS4_CONTENT_HOLE).await?.unwrap_or(self.size());
+        Ok(Some(ByteRange { offset: start, len: end.saturating_sub(start).max(1) }))
+    }
+
+    async fn next_direct(
+        &self,
+        layout: &Arc<dyn Layout>,
+        offset: u64,
+    ) -> std::result::Result<Option<ByteRange>, NotDone> {
+        let d = layout.distribution();
+        // As many bytes of an object lie before file byte `offset` as the object is long in a file of that size.
+        let seek = |index: usize, from: u64, sought: Sought| async move {
+            let at = layout.seek(index, d.object_size(from, index), sought).await?;
+            Ok(at.and_then(|at| d.file_offset(index, at)).map(|at| at.max(from)))
+        };
+        let data = try_join_all((0..d.count()).map(|index| seek(index, offset, Sought::Data))).await?;
+        let Some(start) = data.into_iter().flatten().min() else { return Ok(None) };
+        // Past the end of an object SEEK finds no hole: all that follows is one.
+        let holes = (0..d.count()).map(|index| async move {
+            let found = seek(index, start, Sought::Hole).await?;
+            Ok::<_, NotDone>(found.or_else(|| d.file_offset(index, d.object_size(start, index))))
+        });
+        let holes = try_join_all(holes).await?;
+        let end = holes.into_iter().flatten().filter(|hole| *hole > start).min().unwrap_or(u64::MAX);
+        Ok(Some(ByteRange { offset: start, len: end - start }))
+    }
+
+    /// See [`crate::File::punch`].
+    pub(crate) async fn punch(self: &Arc<Self>, range: ByteRange) -> Result<()> {
+        // Uncommitted bytes that had to be sent again would fill the hole.
+        self.fsync_data().await?;
+        let Some(range) = range.intersection(ByteRange { offset: 0, len: self.size() }) else { return Ok(()) };
+        let mut stale = None;
+        for _ in 0..3 {
+            let Some(layout) = self.layout(true, stale.as_ref()).await? else { break };
+            let ranges = object_ranges(layout.distribution(), range);
+            let punches = ranges.into_iter().map(|(index, range)| layout.punch(index, range));
+            match try_join_all(punches).await {
+                Ok(_) => {
+                    let mut state = self.state();
+                    state.unreported = Some(state.unreported.unwrap_or(0));
+                    return Ok(());
+                }
+                Err(NotDone::Failed(error)) => return Err(error),
+                Err(NotDone::NotAttempted(_)) => break,
+                Err(NotDone::Stale(_)) => stale = Some(layout),
+            }
+        }
+        self.opened(true)?.punch(range).await
+    }
+
+    /// See [`crate::File::set_len`]; other attributes may change with it.
+    pub(crate) async fn set_attrs(self: &Arc<Self>, changes: &SetAttrs) -> Result<Attrs> {
+        // Bytes beyond the new end must not come back when they are sent again.
+        self.fsync().await?;
+        let _order = self.order.lock().await;
+        let stateid = match changes.size {
+            Some(_) => self.opened(true)?.stateid,
+            None => stateid4 { seqid: 0, other: [0; 12] },
+        };
+        let mut compound = Compound::new("changing the length").cached();
+        compound.putfh(&self.node.handle);
+        let obj_attributes = nfs::attrs::encode_set(changes);
+        compound.op(OP_SETATTR, &SETATTR4args { stateid, obj_attributes }).getattr();
+        let mut results = self.mount.session.call(compound).await?;
+        results.done(&[OP_PUTFH])?;
+        results.take::<StatusOnly>(OP_SETATTR)?;
+        let attrs = results.attrs()?;
+        if changes.size.is_some() {
+            self.state().size = attrs.size;
+        }
+        Ok(attrs)
+    }
+
+    /// Where the bytes live.
+    pub(crate) async fn placement(self: &Arc<Self>) -> Result<Placement> {
+        self.expose(ByteRange::ALL).await;
+        let layout = self.layout(false, None).await?;
+        let layout = layout.ok_or_else(|| Error::status(Status::NoLayout, "asking where the bytes are"))?;
+        let objects = layout.iods().iter().enumerate().map(|(index, iod)| {
+            let (layout, mount) = (layout.clone(), self.mount.clone());
+            async move {
+                let size = layout.size(index).await;
+                let size = size.map_err(|e| match e {
+                    NotDone::NotAttempted(e) | NotDone::Stale(e) | NotDone::Failed(e) => e,
+                })?;
+                let addresses = mount.devices.iod(*iod).addresses().await?;
+                Ok::<_, Error>(PlacedObject { iod: *iod, addresses, size: size.size, allocated: size.allocated })
+            }
+        });
+        let objects = try_join_all(objects).await?;
+        let (distribution, object) = (*layout.distribution(), layout.object());
+        Ok(Placement { distribution, object, objects, file_size: self.size() })
+    }
+}
+
+/// The result of SETATTR behind its status (RFC 8881 §18.30.2): which attributes were set, of no interest to a caller that
+/// asks for them all.
+pub(crate) struct StatusOnly;
+
+impl xdr::Xdr for StatusOnly {
+    fn encode(&self, out: &mut xdr::Writer) {
+        out.u32(0);
+    }
+
+    fn decode(input: &mut xdr::Reader) -> std::result::Result<Self, xdr::Malformed> {
+        input.array(types::limits::BITMAP_WORDS_MAX, xdr::Reader::u32)?;
+        Ok(StatusOnly)
+    }
+}

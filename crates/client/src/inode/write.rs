@@ -1,0 +1,335 @@
+//! Writing behind: bytes gather, leave in batches of parallel requests, and are kept until they are durable.
+
+use super::{Batch, Inode};
+use crate::drivers::{Layout, NotDone, Payload, Written};
+use crate::{Error, Result};
+use bytes::Bytes;
+use layout::list_io::{Request, RequestLimits, plan};
+use std::sync::Arc;
+use types::limits::{FILE_SIZE_MAX, PAYLOAD_MAX};
+use types::{ByteRange, Status, Verifier};
+
+/// How often a layout is got again for one request before it goes through the mgr.
+const LAYOUT_TRIES: u32 = 3;
+
+/// A server whose write verifier covers bytes of a file.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Lane {
+    /// The iod of this object index.
+    Direct(usize),
+    /// The mgr.
+    Mgr,
+}
+
+/// Bytes that a server took but may still lose.
+pub(super) struct Sent {
+    /// Position in the order in which requests left.
+    pub(super) number: u64,
+    /// The bytes and where they go in the object; in the file, for the mgr.
+    pub(super) payload: Arc<Payload>,
+    /// Where they go in the file.
+    pub(super) parts: Vec<ByteRange>,
+    /// What the server said when it took them.
+    pub(super) verifier: Verifier,
+}
+
+impl Sent {
+    pub(super) fn bytes(&self) -> u64 {
+        self.payload.data.len() as u64
+    }
+}
+
+/// Bytes that could not be written, whose window room is to be given back.
+struct Lost {
+    error: Error,
+    bytes: u64,
+}
+
+/// One request of a batch.
+struct Errand {
+    batch: u64,
+    lane: Lane,
+    payload: Arc<Payload>,
+    parts: Vec<ByteRange>,
+    /// Whether the server shall make the bytes durable at once.
+    stable: bool,
+}
+
+impl Inode {
+    /// Takes `data` into the window; see [`crate::File::write_at`].
+    pub(crate) async fn write(self: &Arc<Self>, offset: u64, mut data: Bytes) -> Result<()> {
+        self.take_error()?;
+        if offset.checked_add(data.len() as u64).is_none_or(|end| end > FILE_SIZE_MAX) {
+            return Err(Error::status(Status::FBig, "writing"));
+        }
+        let mut at = offset;
+        while !data.is_empty() {
+            let part = data.split_to(data.len().min(PAYLOAD_MAX));
+            let len = part.len();
+            self.make_room(len).await;
+            let gathered = {
+                let mut state = self.state();
+                let replaced = state.pending.insert(at, part);
+                self.mount.window.release(replaced);
+                at += len as u64;
+                state.size = state.size.max(at);
+                state.pending.bytes()
+            };
+            if gathered >= self.gather_bytes().await {
+                self.hand_over(false).await;
+            }
+        }
+        Ok(())
+    }
+
+    async fn make_room(self: &Arc<Self>, len: usize) {
+        let window = &self.mount.window;
+        if !window.try_take(len) {
+            self.mount.relieve();
+            window.take(len).await;
+        }
+    }
+
+    /// How many bytes gather before they leave: a full request for each object, within a quarter of the window.
+    async fn gather_bytes(&self) -> u64 {
+        let count = self.current_layout().await.map_or(1, |layout| layout.distribution().count());
+        ((count * PAYLOAD_MAX) as u64).min(self.mount.window.size() as u64 / 4)
+    }
+
+    /// Hands all gathered bytes to servers and returns while they are on their way. With `last`, bytes that need just
+    /// one request to a server which holds nothing uncommitted are made durable by that request, which saves a COMMIT.
+    ///
+    /// Failures are remembered and told later.
+    pub(crate) async fn hand_over(self: &Arc<Self>, last: bool) {
+        let _order = self.order.lock().await;
+        if self.state().pending.is_empty() {
+            return;
+        }
+        let layout = self.layout(true, None).await;
+        let layout = match layout {
+            Ok(layout) => layout,
+            Err(error) => {
+                self.fail(error);
+                let pending = std::mem::take(&mut self.state().pending);
+                self.mount.window.release(pending.bytes());
+                return;
+            }
+        };
+        if layout.is_some() && self.has_uncommitted(Lane::Mgr) {
+            // Older bytes that the mgr still holds must not land on top of newer ones.
+            if let Err(error) = self.commit_lane(Lane::Mgr).await {
+                self.fail(error);
+            }
+        }
+        let (batch, extents, ranges) = self.begin_batch().await;
+        let limits = RequestLimits::default();
+        let requests = match &layout {
+            Some(layout) => plan(layout.distribution(), &ranges, limits),
+            None => chunks(&ranges),
+        };
+        let mut errands = Vec::with_capacity(requests.len());
+        for request in requests {
+            let lane = if layout.is_some() { Lane::Direct(request.index) } else { Lane::Mgr };
+            let data = extents.gather(&request.parts);
+            let checksums = self.mount.options.checksums && layout.is_some();
+            let payload = Arc::new(Payload::new(request.extents, data, checksums));
+            errands.push(Errand { batch, lane, payload, parts: request.parts, stable: false });
+        }
+        if last {
+            self.choose_stable(batch, &mut errands);
+        }
+        self.state().in_flight.entry(batch).and_modify(|b| b.left = errands.len());
+        for errand in errands {
+            let (inode, layout) = (self.clone(), layout.clone());
+            tokio::spawn(async move { inode.run(errand, layout).await });
+        }
+    }
+
+    /// Takes what has gathered once nothing that overlaps it is on its way.
+    async fn begin_batch(&self) -> (u64, crate::extents::Extents, Vec<ByteRange>) {
+        let mut settled = self.settled.subscribe();
+        loop {
+            {
+                let mut state = self.state();
+                let ranges = state.pending.ranges();
+                if !state.in_flight.values().any(|batch| ranges.iter().any(|r| batch.touches(*r))) {
+                    let number = state.next_batch;
+                    state.next_batch += 1;
+                    let extents = std::mem::take(&mut state.pending);
+                    state.in_flight.insert(number, Batch { ranges: ranges.clone(), left: 1 });
+                    return (number, extents, ranges);
+                }
+            }
+            // The sender lives as long as this inode.
+            let _ = settled.changed().await;
+        }
+    }
+
+    fn choose_stable(&self, batch: u64, errands: &mut [Errand]) {
+        let state = self.state();
+        let alone = state.in_flight.keys().all(|other| *other == batch);
+        let mut counts = std::collections::BTreeMap::new();
+        errands.iter().for_each(|errand| *counts.entry(errand.lane).or_insert(0) += 1);
+        for errand in errands {
+            let nothing_else = state.uncommitted.get(&errand.lane).is_none_or(Vec::is_empty);
+            errand.stable = alone && nothing_else && counts[&errand.lane] == 1;
+        }
+    }
+
+    /// Carries out one request of a batch and books the outcome.
+    async fn run(self: Arc<Self>, errand: Errand, layout: Option<Arc<dyn Layout>>) {
+        let outcome = match (errand.lane, layout) {
+            (Lane::Direct(index), Some(layout)) => self.write_direct(index, &errand, layout).await,
+            _ => self.write_via_mgr(&errand).await,
+        };
+        if let Err(lost) = outcome {
+            self.mount.window.release(lost.bytes);
+            self.fail(lost.error);
+        }
+        {
+            let mut state = self.state();
+            if let Some(batch) = state.in_flight.get_mut(&errand.batch) {
+                batch.left -= 1;
+                if batch.left == 0 {
+                    state.in_flight.remove(&errand.batch);
+                }
+            }
+        }
+        self.settled.send_modify(|count| *count += 1);
+    }
+
+    async fn write_direct(
+        &self,
+        index: usize,
+        errand: &Errand,
+        mut layout: Arc<dyn Layout>,
+    ) -> std::result::Result<(), Lost> {
+        let bytes = errand.payload.data.len() as u64;
+        let lost = |error| Lost { error, bytes };
+        let locks = self.lane(errand.lane);
+        for _ in 0..LAYOUT_TRIES {
+            let sending = locks.sending.read().await;
+            match layout.write(index, &errand.payload, errand.stable).await {
+                Ok(written) => {
+                    self.book(errand, errand.lane, errand.payload.clone(), errand.parts.clone(), written);
+                    return Ok(());
+                }
+                Err(NotDone::Failed(error)) => return Err(lost(error)),
+                Err(NotDone::NotAttempted(error)) => {
+                    tracing::debug!(file = %self.node.id, "{error}; going through the mgr");
+                    break;
+                }
+                Err(NotDone::Stale(_)) => {
+                    drop(sending);
+                    match self.layout(true, Some(&layout)).await.map_err(lost)? {
+                        Some(fresh) => layout = fresh,
+                        None => break,
+                    }
+                }
+            }
+        }
+        // What this iod took before and may lose has to follow on the same path, and first.
+        self.move_to_mgr(errand.lane).await.map_err(lost)?;
+        self.write_via_mgr(errand).await
+    }
+
+    /// Writes the parts of an errand through the mgr. Its window room is split among them.
+    async fn write_via_mgr(&self, errand: &Errand) -> std::result::Result<(), Lost> {
+        let locks = self.lane(Lane::Mgr);
+        let _sending = locks.sending.read().await;
+        let stable = errand.stable && errand.parts.len() == 1;
+        let mut left = errand.payload.data.len() as u64;
+        for (range, data) in cut(&errand.payload, &errand.parts) {
+            let lost = |error| Lost { error, bytes: left };
+            let opened = self.opened(true).map_err(lost)?;
+            let written = opened.write(range.offset, data.clone(), stable).await.map_err(lost)?;
+            left -= range.len;
+            let payload = Payload { extents: vec![range], data: data.into(), checksums: Vec::new() };
+            self.book(errand, Lane::Mgr, Arc::new(payload), vec![range], written);
+        }
+        Ok(())
+    }
+
+    /// Sends what a lane's server may still lose to the mgr instead.
+    pub(super) async fn move_to_mgr(&self, lane: Lane) -> Result<()> {
+        let (from, to) = (self.lane(lane), self.lane(Lane::Mgr));
+        let _all = from.sending.write().await;
+        let _sending = to.sending.read().await;
+        let mut left = self.state().uncommitted.remove(&lane).unwrap_or_default().into_iter();
+        let mut outcome = Ok(());
+        let opened = self.opened(true);
+        for sent in left.by_ref() {
+            for (range, data) in cut(&sent.payload, &sent.parts) {
+                let opened = opened.as_ref().map_err(Error::clone);
+                let written = match opened {
+                    Ok(opened) => opened.write(range.offset, data.clone(), false).await,
+                    Err(error) => Err(error),
+                };
+                match written {
+                    Ok(written) => {
+                        let payload = Payload { extents: vec![range], data: data.into(), checksums: Vec::new() };
+                        self.keep(Lane::Mgr, sent.number, Arc::new(payload), vec![range], written);
+                    }
+                    Err(error) => {
+                        self.mount.window.release(data.len() as u64);
+                        outcome = Err(error);
+                    }
+                }
+            }
+            if outcome.is_err() {
+                break;
+            }
+        }
+        self.mount.window.release(left.map(|sent| sent.bytes()).sum());
+        outcome
+    }
+
+    fn book(&self, errand: &Errand, lane: Lane, payload: Arc<Payload>, parts: Vec<ByteRange>, written: Written) {
+        self.keep(lane, errand.batch, payload, parts, written);
+    }
+
+    /// Books bytes that a server took: kept if it may lose them, done with if not.
+    fn keep(&self, lane: Lane, number: u64, payload: Arc<Payload>, parts: Vec<ByteRange>, written: Written) {
+        let end = parts.iter().map(|r| r.end()).max().unwrap_or(0);
+        let bytes = payload.data.len() as u64;
+        let mut state = self.state();
+        if lane != Lane::Mgr {
+            state.unreported = Some(state.unreported.unwrap_or(0).max(end));
+        }
+        if written.stable {
+            drop(state);
+            self.mount.window.release(bytes);
+            return;
+        }
+        let sent = Sent { number, payload, parts, verifier: written.verifier };
+        state.uncommitted.entry(lane).or_default().push(sent);
+    }
+
+    fn has_uncommitted(&self, lane: Lane) -> bool {
+        self.state().uncommitted.get(&lane).is_some_and(|sent| !sent.is_empty())
+    }
+
+    async fn current_layout(&self) -> Option<Arc<dyn Layout>> {
+        self.layout(true, None).await.ok().flatten()
+    }
+}
+
+/// Requests to the mgr for file ranges: each at most a payload long.
+fn chunks(ranges: &[ByteRange]) -> Vec<Request> {
+    let mut out = Vec::new();
+    for range in ranges {
+        let mut offset = range.offset;
+        while offset < range.end() {
+            let part = ByteRange { offset, len: (range.end() - offset).min(PAYLOAD_MAX as u64) };
+            offset = part.end();
+            out.push(Request { index: 0, extents: vec![part], parts: vec![part], bytes: part.len });
+        }
+    }
+    out
+}
+
+/// The bytes of a payload by the file ranges that they belong to.
+fn cut(payload: &Payload, parts: &[ByteRange]) -> Vec<(ByteRange, Bytes)> {
+    let mut data = payload.data.to_bytes();
+    parts.iter().map(|part| (*part, data.split_to(part.len as usize))).collect()
+}

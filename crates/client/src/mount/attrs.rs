@@ -1,0 +1,134 @@
+//! Attributes, permissions and extended attributes.
+
+use super::names::shown;
+use super::{Mount, Node};
+use crate::Result;
+use crate::compound::{Compound, Results};
+use crate::inode::StatusOnly;
+use bytes::Bytes;
+use types::limits::PAYLOAD_MAX;
+use types::{Attrs, SetAttrs};
+use wire::nfs4::*;
+use xdr::{Malformed, Reader, Writer, Xdr};
+
+/// Most bytes of names asked for in one LISTXATTRS.
+const XATTR_NAMES_BYTES: u32 = 64 << 10;
+
+impl Mount {
+    /// The attributes of a file, fresh from the server; its size counts bytes written here that the server does not
+    /// know of yet.
+    pub async fn getattr(&self, node: &Node) -> Result<Attrs> {
+        let mut compound = Compound::new("asking for attributes");
+        compound.putfh(&node.handle).getattr();
+        let mut results = self.inner.session.call(compound).await?;
+        results.done(&[OP_PUTFH])?;
+        let mut attrs = results.attrs()?;
+        if let Some(inode) = self.inner.open_inode(node.id) {
+            attrs.size = inode.learn_size(attrs.size);
+        }
+        Ok(attrs)
+    }
+
+    /// Changes attributes and answers all of them as they are afterwards.
+    pub async fn setattr(&self, node: &Node, changes: &SetAttrs) -> Result<Attrs> {
+        if changes.size.is_some()
+            && let Some(inode) = self.inner.open_inode(node.id)
+            && inode.is_open_for_writing()
+        {
+            return inode.set_attrs(changes).await;
+        }
+        let mut compound = Compound::new("changing attributes").cached();
+        let args = SETATTR4args {
+            stateid: stateid4 { seqid: 0, other: [0; 12] },
+            obj_attributes: nfs::attrs::encode_set(changes),
+        };
+        compound.putfh(&node.handle).op(OP_SETATTR, &args).getattr();
+        let mut results = self.inner.session.call(compound).await?;
+        results.done(&[OP_PUTFH])?;
+        results.take::<StatusOnly>(OP_SETATTR)?;
+        let attrs = results.attrs()?;
+        if let Some(inode) = self.inner.open_inode(node.id) {
+            inode.learn_size(attrs.size);
+        }
+        Ok(attrs)
+    }
+
+    /// Which of the ACCESS4 bits in `wanted` (RFC 8881 §18.1, RFC 8276 §8.4.3) the caller has.
+    pub async fn access(&self, node: &Node, wanted: u32) -> Result<u32> {
+        let mut compound = Compound::new("asking for permissions");
+        compound.putfh(&node.handle).op(OP_ACCESS, &ACCESS4args { access: wanted });
+        let mut results = self.inner.session.call(compound).await?;
+        results.done(&[OP_PUTFH])?;
+        results.take::<ACCESS4resok>(OP_ACCESS).map(|got| got.access & wanted)
+    }
+
+    /// The value of an extended attribute; `name` without its `user.`, here and in the following.
+    pub async fn getxattr(&self, node: &Node, name: &[u8]) -> Result<Bytes> {
+        let args = GETXATTR4args { gxa_name: Bytes::copy_from_slice(name) };
+        let what = format!("reading extended attribute {}", shown(name));
+        let mut compound = Compound::new(what);
+        compound.putfh(&node.handle).op(OP_GETXATTR, &args);
+        let mut results = self.inner.session.call(compound).await?;
+        results.done(&[OP_PUTFH])?;
+        results.take::<XattrValue>(OP_GETXATTR).map(|got| got.0)
+    }
+
+    /// Sets an extended attribute, whether it is there or not.
+    pub async fn setxattr(&self, node: &Node, name: &[u8], value: &[u8]) -> Result<()> {
+        let args = SETXATTR4args {
+            sxa_option: SETXATTR4_EITHER,
+            sxa_key: Bytes::copy_from_slice(name),
+            sxa_value: Bytes::copy_from_slice(value),
+        };
+        let what = format!("setting extended attribute {}", shown(name));
+        let mut compound = Compound::new(what).cached();
+        compound.putfh(&node.handle).op(OP_SETXATTR, &args);
+        let mut results = self.inner.session.call(compound).await?;
+        results.done(&[OP_PUTFH])?;
+        results.take::<change_info4>(OP_SETXATTR).map(|_| ())
+    }
+
+    /// The names of all extended attributes.
+    pub async fn listxattr(&self, node: &Node) -> Result<Vec<Bytes>> {
+        let mut names = Vec::new();
+        let mut cookie = 0;
+        loop {
+            let args = LISTXATTRS4args { lxa_cookie: cookie, lxa_maxcount: XATTR_NAMES_BYTES };
+            let mut compound = Compound::new("listing extended attributes");
+            compound.putfh(&node.handle).op(OP_LISTXATTRS, &args);
+            let mut results: Results = self.inner.session.call(compound).await?;
+            results.done(&[OP_PUTFH])?;
+            let got: LISTXATTRS4resok = results.take(OP_LISTXATTRS)?;
+            let stuck = got.lxr_names.is_empty() || got.lxr_cookie == cookie;
+            names.extend(got.lxr_names);
+            if got.lxr_eof || stuck || names.len() > PAYLOAD_MAX {
+                return Ok(names);
+            }
+            cookie = got.lxr_cookie;
+        }
+    }
+
+    /// Removes an extended attribute.
+    pub async fn removexattr(&self, node: &Node, name: &[u8]) -> Result<()> {
+        let args = REMOVEXATTR4args { rxa_name: Bytes::copy_from_slice(name) };
+        let what = format!("removing extended attribute {}", shown(name));
+        let mut compound = Compound::new(what).cached();
+        compound.putfh(&node.handle).op(OP_REMOVEXATTR, &args);
+        let mut results = self.inner.session.call(compound).await?;
+        results.done(&[OP_PUTFH])?;
+        results.take::<change_info4>(OP_REMOVEXATTR).map(|_| ())
+    }
+}
+
+/// The result of GETXATTR behind its status (RFC 8276 §8.4.1.2).
+struct XattrValue(Bytes);
+
+impl Xdr for XattrValue {
+    fn encode(&self, out: &mut Writer) {
+        out.opaque(&self.0);
+    }
+
+    fn decode(input: &mut Reader) -> std::result::Result<Self, Malformed> {
+        input.opaque(PAYLOAD_MAX).map(XattrValue)
+    }
+}

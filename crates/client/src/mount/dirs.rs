@@ -1,0 +1,111 @@
+//! Reading directories, attributes and handles included.
+
+use super::{Mount, Node};
+use crate::compound::{Compound, nfs_error};
+use crate::{Error, Result};
+use bytes::Bytes;
+use nfs::attrs::{self, Mask};
+use types::Attrs;
+use types::limits::PAYLOAD_MAX;
+use wire::nfs4::*;
+
+/// Bytes asked for in one READDIR: some hundred entries.
+const PAGE_BYTES: u32 = 128 << 10;
+const _: () = assert!((PAGE_BYTES as usize) < PAYLOAD_MAX);
+
+const WANTED: Mask = attrs::OBJECT.or(Mask::of(&[FATTR4_RDATTR_ERROR, FATTR4_FILEHANDLE]));
+
+/// A directory entry with what it names.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Entry {
+    /// The name.
+    pub name: Bytes,
+    /// Position to continue after, for [`Mount::readdir_from`].
+    pub cookie: u64,
+    /// What it names.
+    pub node: Node,
+    /// Its attributes.
+    pub attrs: Attrs,
+}
+
+/// A directory being read, page by page.
+pub struct ReadDir {
+    mount: Mount,
+    dir: Node,
+    cookie: u64,
+    verifier: verifier4,
+    done: bool,
+}
+
+impl Mount {
+    /// Reads a directory from its beginning.
+    pub fn readdir(&self, dir: &Node) -> ReadDir {
+        self.readdir_from(dir, 0)
+    }
+
+    /// Reads a directory after the entry with this cookie (0: from the beginning).
+    pub fn readdir_from(&self, dir: &Node, cookie: u64) -> ReadDir {
+        ReadDir { mount: self.clone(), dir: dir.clone(), cookie, verifier: [0; 8], done: false }
+    }
+}
+
+impl ReadDir {
+    /// The next entries, in the order of their cookies; `None` at the end. `.` and `..` are never among them. Entries
+    /// that come or go meanwhile may or may not be seen; all others are seen exactly once.
+    pub async fn next_page(&mut self) -> Result<Option<Vec<Entry>>> {
+        while !self.done {
+            let what = "reading a directory";
+            let mut compound = Compound::new(what);
+            let args = READDIR4args {
+                cookie: self.cookie,
+                cookieverf: self.verifier,
+                dircount: PAGE_BYTES,
+                maxcount: PAGE_BYTES,
+                attr_request: WANTED.to_bitmap(),
+            };
+            compound.putfh(&self.dir.handle).op(OP_READDIR, &args);
+            let mut results = self.mount.inner.session.call(compound).await?;
+            results.done(&[OP_PUTFH])?;
+            let got: READDIR4resok = results.take(OP_READDIR)?;
+            self.verifier = got.cookieverf;
+            self.done = got.reply.eof;
+            let Some(last) = got.reply.entries.last() else {
+                if self.done {
+                    return Ok(None);
+                }
+                return Err(Error::protocol(format!("{what}: an empty page that is not the last")));
+            };
+            if last.cookie == self.cookie {
+                return Err(Error::protocol(format!("{what}: the mgr does not get on")));
+            }
+            self.cookie = last.cookie;
+            let mut page = Vec::with_capacity(got.reply.entries.len());
+            for entry in got.reply.entries {
+                page.extend(self.entry(entry, what)?);
+            }
+            // All entries of a page may have vanished meanwhile; that is not the end.
+            if !page.is_empty() {
+                return Ok(Some(page));
+            }
+        }
+        Ok(None)
+    }
+
+    fn entry(&self, entry: entry4, what: &str) -> Result<Option<Entry>> {
+        let values = attrs::decode(&entry.attrs).map_err(|e| Error::protocol(format!("{what}: {e}")))?;
+        match values.rdattr_error {
+            Some(NFS4ERR_NOENT | NFS4ERR_STALE) => return Ok(None),
+            Some(NFS4_OK) | None => {}
+            Some(status) => return Err(nfs_error(status, what)),
+        }
+        let handle = values.filehandle.clone();
+        let (Some(mut attrs), Some(handle)) = (values.attrs(), handle) else {
+            return Err(Error::protocol(format!("{what}: the mgr left out an attribute")));
+        };
+        if let Some(inode) = self.mount.inner.open_inode(attrs.id) {
+            attrs.size = inode.learn_size(attrs.size);
+        }
+        let node = Node { id: attrs.id, handle };
+        Ok(Some(Entry { name: entry.name, cookie: entry.cookie, node, attrs }))
+    }
+}

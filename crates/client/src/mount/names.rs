@@ -1,0 +1,230 @@
+//! Names: looking them up, walking paths, making, moving and removing them.
+
+use super::{Mount, Node};
+use crate::compound::{Compound, Failed, Results};
+use crate::{Error, Result};
+use bytes::Bytes;
+use std::collections::VecDeque;
+use types::{Attrs, FileKind, SetAttrs, Status};
+use wire::nfs4::*;
+
+/// Most LOOKUPs in one COMPOUND.
+const LOOKUPS_MAX: usize = 32;
+/// Most symlinks followed on one path, as Linux has it.
+const SYMLINKS_MAX: u32 = 40;
+
+/// How a name is shown in messages.
+pub(crate) fn shown(name: &[u8]) -> String {
+    format!("{:?}", String::from_utf8_lossy(name))
+}
+
+fn node(results: &mut Results) -> Result<(Node, Attrs)> {
+    let handle = results.handle()?;
+    let attrs = results.attrs()?;
+    Ok((Node { id: attrs.id, handle }, attrs))
+}
+
+/// Why a walk ended early: at which component, and what happened.
+struct Stopped {
+    at: usize,
+    error: Error,
+}
+
+impl Mount {
+    /// What `name` is in `dir`; symlinks are not followed.
+    pub async fn lookup(&self, dir: &Node, name: &[u8]) -> Result<(Node, Attrs)> {
+        self.walk(dir, &[name.to_vec()]).await.map_err(|stopped| stopped.error)
+    }
+
+    /// Walks components from the root, in as few round trips as possible. Symlinks on the way are followed (at most 40,
+    /// absolute ones from the root of this file system); one at the end only when `follow` is set.
+    pub async fn resolve(&self, path: &[Vec<u8>], follow: bool) -> Result<(Node, Attrs)> {
+        let mut done: Vec<Vec<u8>> = Vec::new();
+        let mut todo: VecDeque<Vec<u8>> = path.iter().cloned().collect();
+        let mut symlinks = 0;
+        loop {
+            // Up to a "..", which takes back what it stands behind once that is known to be no symlink.
+            let run = todo.iter().take_while(|c| *c != b"..").count();
+            let whole: Vec<Vec<u8>> = done.iter().cloned().chain(todo.iter().take(run).cloned()).collect();
+            let at_end = run == todo.len();
+            let link = match self.walk(&self.root(), &whole).await {
+                Ok((node, attrs)) if attrs.kind == FileKind::Symlink && !(at_end && !follow) => (whole.len(), node),
+                Ok(found) if at_end => return Ok(found),
+                Ok(_) => {
+                    done = whole;
+                    done.pop();
+                    todo.drain(..=run);
+                    continue;
+                }
+                Err(stopped) => {
+                    let candidate =
+                        stopped.at > 0 && (stopped.error.is(Status::Symlink) || stopped.error.is(Status::NotDir));
+                    if !candidate {
+                        return Err(stopped.error);
+                    }
+                    let (node, attrs) =
+                        self.walk(&self.root(), &whole[..stopped.at]).await.map_err(|stopped| stopped.error)?;
+                    if attrs.kind != FileKind::Symlink {
+                        return Err(stopped.error);
+                    }
+                    (stopped.at, node)
+                }
+            };
+            symlinks += 1;
+            if symlinks > SYMLINKS_MAX {
+                let what = format!("walking to {}: more than {SYMLINKS_MAX} symbolic links", shown(&path.join(&b'/')));
+                return Err(Error::status(Status::Symlink, what));
+            }
+            let (length, node) = link;
+            let target = self.readlink(&node).await?;
+            let consumed = length - done.len();
+            todo.drain(..consumed);
+            let parts = target.split(|b| *b == b'/').filter(|c| !c.is_empty() && *c != b".").map(<[u8]>::to_vec);
+            for part in parts.collect::<Vec<_>>().into_iter().rev() {
+                todo.push_front(part);
+            }
+            done = if target.starts_with(b"/") { Vec::new() } else { whole[..length - 1].to_vec() };
+        }
+    }
+
+    /// Looks components up one after the other, many in one round trip.
+    async fn walk(&self, from: &Node, path: &[Vec<u8>]) -> std::result::Result<(Node, Attrs), Stopped> {
+        let mut at = 0;
+        let mut here = from.clone();
+        loop {
+            let part = &path[at..path.len().min(at + LOOKUPS_MAX)];
+            let name = path[..at + part.len()].join(&b'/');
+            let mut compound = Compound::new(format!("looking up {}", shown(&name)));
+            compound.putfh(&here.handle);
+            for name in part {
+                compound.op(OP_LOOKUP, &LOOKUP4args { objname: Bytes::copy_from_slice(name) });
+            }
+            compound.getfh().getattr();
+            let stopped = |at, error| Stopped { at, error };
+            let mut results = self.inner.session.call(compound).await.map_err(|e| stopped(at, e))?;
+            results.done(&[OP_PUTFH]).map_err(|e| stopped(at, e))?;
+            for _ in part {
+                results.done(&[OP_LOOKUP]).map_err(|e| stopped(at, e))?;
+                at += 1;
+            }
+            let found = node(&mut results).map_err(|e| stopped(at, e))?;
+            if at == path.len() {
+                return Ok(found);
+            }
+            here = found.0;
+        }
+    }
+
+    async fn create_node(
+        &self,
+        dir: &Node,
+        name: &[u8],
+        objtype: createtype4,
+        attrs: SetAttrs,
+        what: &str,
+    ) -> Result<(Node, Attrs)> {
+        let mut compound = Compound::new(format!("{what} {}", shown(name))).cached();
+        let objname = Bytes::copy_from_slice(name);
+        let createattrs = nfs::attrs::encode_set(&attrs);
+        compound.putfh(&dir.handle);
+        compound.op(OP_CREATE, &CREATE4args { objtype, objname, createattrs }).getfh().getattr();
+        let mut results = self.inner.session.call(compound).await?;
+        results.done(&[OP_PUTFH])?;
+        results.take::<CREATE4resok>(OP_CREATE)?;
+        node(&mut results)
+    }
+
+    /// Makes a directory with these permission bits (no umask is applied).
+    pub async fn mkdir(&self, dir: &Node, name: &[u8], mode: u32) -> Result<(Node, Attrs)> {
+        let attrs = SetAttrs { mode: Some(mode), ..SetAttrs::default() };
+        self.create_node(dir, name, createtype4::NF4DIR, attrs, "making directory").await
+    }
+
+    /// Makes a symbolic link with this target.
+    pub async fn symlink(&self, dir: &Node, name: &[u8], target: &[u8]) -> Result<(Node, Attrs)> {
+        let kind = createtype4::NF4LNK(Bytes::copy_from_slice(target));
+        let attrs = SetAttrs { mode: Some(0o777), ..SetAttrs::default() };
+        self.create_node(dir, name, kind, attrs, "making symbolic link").await
+    }
+
+    /// Makes a device node, socket or named pipe; `rdev` is (major, minor) of devices, else ignored.
+    pub async fn mknod(
+        &self,
+        dir: &Node,
+        name: &[u8],
+        kind: FileKind,
+        mode: u32,
+        rdev: (u32, u32),
+    ) -> Result<(Node, Attrs)> {
+        let numbers = specdata4 { specdata1: rdev.0, specdata2: rdev.1 };
+        let kind = match kind {
+            FileKind::Block => createtype4::NF4BLK(numbers),
+            FileKind::Char => createtype4::NF4CHR(numbers),
+            FileKind::Socket => createtype4::NF4SOCK,
+            FileKind::Fifo => createtype4::NF4FIFO,
+            FileKind::Regular | FileKind::Directory | FileKind::Symlink => {
+                return Err(Error::usage("mknod makes devices, sockets and pipes only"));
+            }
+        };
+        let attrs = SetAttrs { mode: Some(mode), ..SetAttrs::default() };
+        self.create_node(dir, name, kind, attrs, "making special file").await
+    }
+
+    /// Gives a file that is no directory one more name, and answers its attributes.
+    pub async fn link(&self, node: &Node, dir: &Node, name: &[u8]) -> Result<Attrs> {
+        let mut compound = Compound::new(format!("linking {}", shown(name))).cached();
+        compound.putfh(&node.handle).void(OP_SAVEFH).putfh(&dir.handle);
+        compound.op(OP_LINK, &LINK4args { newname: Bytes::copy_from_slice(name) });
+        compound.void(OP_RESTOREFH).getattr();
+        let mut results = self.inner.session.call(compound).await?;
+        results.done(&[OP_PUTFH, OP_SAVEFH, OP_PUTFH])?;
+        results.take::<LINK4resok>(OP_LINK)?;
+        results.done(&[OP_RESTOREFH])?;
+        results.attrs()
+    }
+
+    /// Moves a name, replacing what `to_name` was, as rename(2) does.
+    pub async fn rename(&self, from_dir: &Node, from_name: &[u8], to_dir: &Node, to_name: &[u8]) -> Result<()> {
+        let what = format!("renaming {} to {}", shown(from_name), shown(to_name));
+        let mut compound = Compound::new(what).cached();
+        append_rename(&mut compound, from_dir, from_name, to_dir, to_name);
+        let mut results = self.inner.session.call(compound).await?;
+        take_rename(&mut results)
+    }
+
+    /// Removes a name of a file or of an empty directory.
+    pub async fn remove(&self, dir: &Node, name: &[u8]) -> Result<()> {
+        let mut compound = Compound::new(format!("removing {}", shown(name))).cached();
+        compound.putfh(&dir.handle).op(OP_REMOVE, &REMOVE4args { target: Bytes::copy_from_slice(name) });
+        let mut results = self.inner.session.call(compound).await?;
+        results.done(&[OP_PUTFH])?;
+        results.take::<REMOVE4resok>(OP_REMOVE).map(|_| ())
+    }
+
+    /// The target of a symbolic link.
+    pub async fn readlink(&self, node: &Node) -> Result<Bytes> {
+        let mut compound = Compound::new("reading a symbolic link");
+        compound.putfh(&node.handle).void(OP_READLINK);
+        let mut results = self.inner.session.call(compound).await?;
+        match results.done(&[OP_PUTFH]) {
+            Ok(()) => results.take::<READLINK4resok>(OP_READLINK).map(|got| got.link),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// Appends a RENAME; the current filehandle is then the directory entered.
+pub(crate) fn append_rename(compound: &mut Compound, from: &Node, from_name: &[u8], to: &Node, to_name: &[u8]) {
+    compound.putfh(&from.handle).void(OP_SAVEFH).putfh(&to.handle);
+    let (oldname, newname) = (Bytes::copy_from_slice(from_name), Bytes::copy_from_slice(to_name));
+    compound.op(OP_RENAME, &RENAME4args { oldname, newname });
+}
+
+/// The results of [`append_rename`].
+pub(crate) fn take_rename(results: &mut Results) -> Result<()> {
+    results.done(&[OP_PUTFH, OP_SAVEFH, OP_PUTFH])?;
+    match results.raw::<RENAME4resok>(OP_RENAME) {
+        Ok(_) => Ok(()),
+        Err(failed @ (Failed::Nfs(_) | Failed::Malformed)) => Err(results.error(&failed)),
+    }
+}

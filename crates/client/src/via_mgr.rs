@@ -1,0 +1,108 @@
+//! The mgr path: bytes of a file through READ, WRITE and COMMIT of NFS, for whatever the drivers do not move.
+
+use crate::compound::Compound;
+use crate::counters::{Tally, add};
+use crate::drivers::Written;
+use crate::session::Session;
+use crate::{Error, Result};
+use bytes::Bytes;
+use types::limits::PAYLOAD_MAX;
+use types::{ByteRange, Status, Verifier};
+use wire::nfs4::*;
+
+/// What the operations on an open file need to know.
+pub(crate) struct Opened<'a> {
+    pub(crate) session: &'a Session,
+    pub(crate) tally: &'a Tally,
+    pub(crate) handle: &'a Bytes,
+    /// Of any open of the file that allows the operation.
+    pub(crate) stateid: stateid4,
+}
+
+impl Opened<'_> {
+    fn begin(&self, what: &str) -> Compound {
+        let mut compound = Compound::new(format!("{what} through the mgr"));
+        compound.putfh(self.handle);
+        compound
+    }
+
+    /// Reads up to `len` bytes (at most a payload); fewer only when the file ends or the server likes to.
+    pub(crate) async fn read(&self, offset: u64, len: usize) -> Result<(Bytes, bool)> {
+        let mut compound = self.begin("reading");
+        let count = len.min(PAYLOAD_MAX) as u32;
+        compound.op(OP_READ, &READ4args { stateid: self.stateid, offset, count });
+        let mut results = self.session.call(compound).await?;
+        results.done(&[OP_PUTFH])?;
+        let got: READ4resok = results.take(OP_READ)?;
+        if got.data.len() > count as usize {
+            return Err(Error::protocol("the mgr sent more bytes than were asked for"));
+        }
+        add(&self.tally.read_via_mgr, got.data.len() as u64);
+        Ok((got.data, got.eof))
+    }
+
+    /// Writes all of `data`, at most a payload; the server may need several requests.
+    pub(crate) async fn write(&self, offset: u64, data: Bytes, stable: bool) -> Result<Written> {
+        let how = if stable { FILE_SYNC4 } else { UNSTABLE4 };
+        let mut done = 0;
+        let mut written: Option<Written> = None;
+        loop {
+            let mut compound = self.begin("writing").cached();
+            let rest = data.slice(done..);
+            add(&self.tally.written_via_mgr, rest.len() as u64);
+            let args = WRITE4args { stateid: self.stateid, offset: offset + done as u64, stable: how, data: rest };
+            compound.op(OP_WRITE, &args);
+            let mut results = self.session.call(compound).await?;
+            results.done(&[OP_PUTFH])?;
+            let got: WRITE4resok = results.take(OP_WRITE)?;
+            let now = Written { verifier: Verifier(got.writeverf), stable: got.committed != UNSTABLE4 };
+            if let Some(before) = written
+                && (before.verifier, before.stable) != (now.verifier, now.stable)
+            {
+                // The server restarted between two parts: what it took before may be gone.
+                (done, written) = (0, None);
+                continue;
+            }
+            done += got.count as usize;
+            written = Some(now);
+            if done >= data.len() {
+                return Ok(now);
+            }
+            if got.count == 0 {
+                return Err(Error::status(Status::Io, "writing through the mgr: it took no byte"));
+            }
+        }
+    }
+
+    /// Makes everything written under the verifier in the answer durable.
+    pub(crate) async fn commit(&self) -> Result<Verifier> {
+        let mut compound = self.begin("committing");
+        compound.op(OP_COMMIT, &COMMIT4args { offset: 0, count: 0 });
+        let mut results = self.session.call(compound).await?;
+        results.done(&[OP_PUTFH])?;
+        results.take::<COMMIT4resok>(OP_COMMIT).map(|got| Verifier(got.writeverf))
+    }
+
+    /// Turns a range into a hole.
+    pub(crate) async fn punch(&self, range: ByteRange) -> Result<()> {
+        let mut compound = self.begin("punching a hole").cached();
+        let args = DEALLOCATE4args { da_stateid: self.stateid, da_offset: range.offset, da_length: range.len };
+        compound.op(OP_DEALLOCATE, &args);
+        let mut results = self.session.call(compound).await?;
+        results.done(&[OP_PUTFH, OP_DEALLOCATE])
+    }
+
+    /// The next data or hole at or after `offset`; `None` when `offset` is at or past the end or no data follow.
+    pub(crate) async fn seek(&self, offset: u64, what: data_content4) -> Result<Option<u64>> {
+        let mut compound = self.begin("seeking");
+        compound.op(OP_SEEK, &SEEK4args { sa_stateid: self.stateid, sa_offset: offset, sa_what: what });
+        let mut results = self.session.call(compound).await?;
+        results.done(&[OP_PUTFH])?;
+        match results.take::<seek_res4>(OP_SEEK) {
+            Ok(got) if what == NFS4_CONTENT_DATA && got.sr_eof => Ok(None),
+            Ok(got) => Ok(Some(got.sr_offset)),
+            Err(error) if error.is(Status::NxIo) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
