@@ -2,7 +2,9 @@
 #![cfg_attr(fuzzing, no_main)]
 
 use bytes::Bytes;
-use meta::schema::{Core, Counts, Delta, Dentry, FormatRecord, NextId, Record, Tail};
+use meta::schema::{
+    CookieKey, Core, Counts, Delta, Dentry, FormatRecord, NextId, Record, Tail, bucket, cookie_of, id_of, xattr_name,
+};
 use meta::{Doomed, merge};
 use std::fmt::Debug;
 use types::FileId;
@@ -23,7 +25,17 @@ pub fn run(data: &[u8]) {
         assert_eq!(Delta::from_bytes(delta.to_bytes()), Ok(delta));
     }
     let (first, second) = data.split_at(data.len().min(usize::from(*cut)));
-    merge(Some(first), second);
+    if let Some(after) = merge(Some(first), second) {
+        match (tail(first), tail(&after)) {
+            (Ok(before), Ok(after)) => assert_eq!(after.change, before.change + 1),
+            (before, after) => assert_eq!(before, after),
+        }
+    }
+    if let Some(key) = data.first_chunk() {
+        let cookies = bucket(&CookieKey(*key), data);
+        assert!(cookies.start > 2 && cookies.end <= 1 << 63);
+    }
+    let _ = (cookie_of(data), id_of(data), xattr_name(data));
     if let (Ok(core), Ok(tail)) = (core(first), tail(second)) {
         core.attrs(FileId(1), &tail);
     }

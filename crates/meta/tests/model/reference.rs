@@ -475,23 +475,14 @@ impl Reference {
         }
     }
 
-    pub fn setattr(&mut self, who: &Cred, now: Timestamp, h: Handle, set: &SetAttrs, open: bool) -> Answer<()> {
-        let old = self.live(h)?.clone();
-        if set.is_empty() {
-            return Ok(());
-        }
+    fn may_setattr(&self, who: &Cred, h: Handle, set: &SetAttrs, open: bool) -> Answer<()> {
+        let old = &self.nodes[h];
         let root = who.uid == 0;
         let owner = root || who.uid == old.uid;
-        if let Some(uid) = set.uid
-            && !root
-            && (!owner || uid != old.uid)
-        {
+        if set.uid.is_some_and(|uid| !root && (!owner || uid != old.uid)) {
             return Err(Status::Perm);
         }
-        if let Some(gid) = set.gid
-            && !root
-            && (!owner || (gid != old.gid && !member(who, gid)))
-        {
+        if set.gid.is_some_and(|gid| !root && (!owner || (gid != old.gid && !member(who, gid)))) {
             return Err(Status::Perm);
         }
         if let Some(size) = set.size {
@@ -516,22 +507,30 @@ impl Reference {
             }
         }
         let times = [set.atime, set.mtime];
-        let explicit = times.iter().flatten().any(|t| *t != SetTime::Now);
         if times.iter().any(Option::is_some) && !owner {
-            if explicit {
+            if times.iter().flatten().any(|t| *t != SetTime::Now) {
                 return Err(Status::Perm);
             }
             if !(open && set.size.is_some()) {
                 self.need(who, h, "w")?;
             }
         }
+        Ok(())
+    }
+
+    pub fn setattr(&mut self, who: &Cred, now: Timestamp, h: Handle, set: &SetAttrs, open: bool) -> Answer<()> {
+        let old = self.live(h)?.clone();
+        if set.is_empty() {
+            return Ok(());
+        }
+        self.may_setattr(who, h, set, open)?;
         if (set.uid.is_some() || set.gid.is_some()) && old.kind != FileKind::Directory {
             self.drop_set_ids(who, h, old.gid);
         }
         self.nodes[h].uid = set.uid.unwrap_or(old.uid);
         self.nodes[h].gid = set.gid.unwrap_or(old.gid);
         if let Some(size) = set.size {
-            if !root {
+            if who.uid != 0 {
                 self.drop_set_ids(who, h, old.gid);
             }
             if size != old.size {
@@ -540,10 +539,10 @@ impl Reference {
             self.nodes[h].size = size;
         }
         if let Some(mode) = set.mode {
-            let keep = root || member(who, self.nodes[h].gid);
+            let keep = who.uid == 0 || member(who, self.nodes[h].gid);
             self.nodes[h].mode = if keep { mode } else { mode & !0o2000 };
         }
-        for (which, time) in times.into_iter().enumerate() {
+        for (which, time) in [set.atime, set.mtime].into_iter().enumerate() {
             match time {
                 Some(SetTime::Now) => self.nodes[h].times[which] = now,
                 Some(SetTime::To(time)) => self.nodes[h].times[which] = time,

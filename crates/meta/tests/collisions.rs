@@ -1,0 +1,122 @@
+//! Names whose hashes are alike: planted, as nobody can find them without the key.
+
+#[path = "common/block.rs"]
+mod block;
+#[path = "common/disk.rs"]
+mod disk;
+
+use block::block;
+use bytes::Bytes;
+use disk::Disk;
+use meta::engine::{Batch, Engine, Outcome, Write};
+use meta::schema::{self, CookieKey, Dentry, Record, bucket};
+use meta::{Embedded, Format, How, Namespace, merge};
+use std::future::Future;
+use std::sync::Arc;
+use std::task::{Context, Waker};
+use types::{Cred, FileId, FileKind, Fsid, SetAttrs, Status, Timestamp};
+
+const NOW: Timestamp = Timestamp { secs: 100, nanos: 0 };
+const KEY: [u8; 16] = [2; 16];
+const ROOT: FileId = FileId::ROOT;
+
+struct World {
+    disk: Disk,
+    store: Arc<Embedded>,
+    fs: Namespace<Arc<Embedded>>,
+    other: FileId,
+}
+
+impl World {
+    fn new() -> Self {
+        let disk = Disk::default();
+        let store = Arc::new(Embedded::on(disk.clone(), merge, || None).expect("store"));
+        let format =
+            Format { fsid: Fsid([7; 16]), now: NOW, cookie_key: KEY, root_mode: 0o755, root_uid: 0, root_gid: 0 };
+        let fs = block(Namespace::format(store.clone(), format)).expect("format");
+        let how = How::Guarded(SetAttrs::default());
+        let made = block(fs.create(&Cred::root(), NOW, ROOT, b"other", &how, None)).expect("create");
+        World { disk, store, fs, other: made.file.attrs.id }
+    }
+
+    fn cookie(index: u64) -> u64 {
+        bucket(&CookieKey(KEY), b"a").start + index
+    }
+
+    /// Puts a name where one would be that hashes like `a`, or takes it away.
+    fn plant(&self, index: u64, name: Option<String>) {
+        let entry = |name: String| Dentry { child: self.other, kind: FileKind::Regular, name: name.into() }.to_value();
+        let write = name.map_or(Write::Delete, |name| Write::Put(entry(name)));
+        let writes = vec![(schema::dentry_key(ROOT, Self::cookie(index)), write)];
+        assert!(matches!(self.store.submit(Batch { writes, ..Batch::default() }).wait(), Outcome::Committed { .. }));
+    }
+
+    async fn create(&self) -> Result<(), Status> {
+        let how = How::Guarded(SetAttrs::default());
+        self.fs.create(&Cred::root(), NOW, ROOT, b"a", &how, None).await.map(drop)
+    }
+
+    fn cookie_of_a(&self) -> Option<u64> {
+        let names = self.fs.readdir(&Cred::root(), ROOT, 0, 1000).expect("names").entries;
+        let mut cookies = names.iter().filter(|entry| entry.name == "a").map(|entry| entry.cookie);
+        let cookie = cookies.next();
+        assert_eq!(cookies.next(), None, "two names `a`");
+        cookie
+    }
+}
+
+#[test]
+fn names_with_one_hash_live_side_by_side() {
+    let world = World::new();
+    let root = Cred::root();
+    world.plant(0, Some("x".into()));
+    world.plant(1, Some("y".into()));
+    assert_eq!(world.fs.lookup(&root, ROOT, b"a"), Err(Status::NoEnt));
+    assert_eq!(block(world.create()), Ok(()));
+    assert_eq!(world.cookie_of_a(), Some(World::cookie(2)));
+    // Its cookie stays where it is when the others go.
+    world.plant(0, None);
+    assert_eq!(world.cookie_of_a(), Some(World::cookie(2)));
+    assert_eq!(block(world.create()), Err(Status::Exist));
+    assert!(world.fs.lookup(&root, ROOT, b"a").is_ok());
+    assert!(block(world.fs.remove(&root, NOW, ROOT, b"a")).is_ok());
+    assert_eq!(world.fs.lookup(&root, ROOT, b"a"), Err(Status::NoEnt));
+    // The first free place is taken.
+    assert_eq!(block(world.create()), Ok(()));
+    assert_eq!(world.cookie_of_a(), Some(World::cookie(0)));
+}
+
+#[test]
+fn a_full_bucket_takes_no_more() {
+    let world = World::new();
+    (0..256).for_each(|index| world.plant(index, Some(format!("x{index}"))));
+    assert_eq!(block(world.create()), Err(Status::NoSpc));
+    world.plant(200, None);
+    assert_eq!(block(world.create()), Ok(()));
+    assert_eq!(world.cookie_of_a(), Some(World::cookie(200)));
+}
+
+#[test]
+fn one_name_is_made_once_whatever_lies_beside_it() {
+    for planted in 0..8u64 {
+        let world = World::new();
+        for index in (0..3).filter(|index| planted >> index & 1 == 1) {
+            world.plant(index, Some(format!("x{index}")));
+        }
+        world.disk.hold_syncs();
+        let mut context = Context::from_waker(Waker::noop());
+        let value = Bytes::from_static(b"keeps the writer busy");
+        let mut busy = Box::pin(world.fs.registry_put(NOW, b"busy", Some(&value)));
+        assert!(busy.as_mut().poll(&mut context).is_pending());
+        world.disk.wait_for_sync();
+        // None of the three sees the others' names.
+        let mut creates: Vec<_> = (0..3).map(|_| Box::pin(world.create())).collect();
+        assert!(creates.iter_mut().all(|create| create.as_mut().poll(&mut context).is_pending()));
+        world.disk.release_syncs();
+        assert_eq!(block(busy), Ok(()));
+        let made: Vec<_> = creates.into_iter().map(block).collect();
+        assert_eq!(made.iter().filter(|made| made.is_ok()).count(), 1, "{planted:b}: {made:?}");
+        assert_eq!(made.iter().filter(|made| **made == Err(Status::Exist)).count(), 2);
+        assert!(world.cookie_of_a().is_some());
+    }
+}

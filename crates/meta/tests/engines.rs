@@ -1,0 +1,178 @@
+//! What every store must do, run on each of them.
+
+use bytes::Bytes;
+use meta::engine::{Batch, Engine, Expect, Key, Outcome, Pending, RequestId, Value, View, Walk, Write};
+use meta::{Embedded, Memory};
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+
+/// Appends the delta, up to eight bytes in all; there must be something to append to.
+fn append(old: Option<&[u8]>, delta: &[u8]) -> Option<Value> {
+    let joined = [old?, delta].concat();
+    (joined.len() <= 8).then(|| joined.into())
+}
+
+type Map = BTreeMap<Key, Value>;
+
+#[derive(Clone, Debug, PartialEq)]
+enum Want {
+    Committed(Vec<(Option<Value>, Value)>),
+    Conflict(usize),
+}
+
+/// The rule in the words of the trait, on a copy of everything.
+fn apply(map: &mut Map, batch: &Batch) -> Want {
+    for (n, expect) in batch.expects.iter().enumerate() {
+        let holds = match expect {
+            Expect::Absent(key) => !map.contains_key(key),
+            Expect::Reads(key, value) => map.get(key) == Some(value),
+            Expect::NoneIn(from, to) => !map.keys().any(|key| from <= key && key < to),
+        };
+        if !holds {
+            return Want::Conflict(n);
+        }
+    }
+    let mut after = map.clone();
+    let mut merged = Vec::new();
+    for (n, (key, write)) in batch.writes.iter().enumerate() {
+        match write {
+            Write::Put(value) => drop(after.insert(key.clone(), value.clone())),
+            Write::Delete => drop(after.remove(key)),
+            Write::Merge(delta) => {
+                let old = after.get(key).cloned();
+                let Some(new) = append(old.as_deref(), delta) else {
+                    return Want::Conflict(batch.expects.len() + n);
+                };
+                after.insert(key.clone(), new.clone());
+                merged.push((old, new));
+            }
+        }
+    }
+    *map = after;
+    Want::Committed(merged)
+}
+
+fn outcome(outcome: Outcome) -> Want {
+    match outcome {
+        Outcome::Committed { merged, .. } => Want::Committed(merged),
+        Outcome::Conflict(n) => Want::Conflict(n),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn entries(view: &dyn View, from: &[u8], to: &[u8], limit: usize, stop_at: usize) -> (Vec<(Key, Value)>, Option<Key>) {
+    let mut shown = Vec::new();
+    let next = view
+        .scan(from..to, limit, &mut |key, value| {
+            shown.push((key.to_vec(), Bytes::copy_from_slice(value)));
+            if shown.len() == stop_at { Walk::Stop } else { Walk::On }
+        })
+        .expect("scan");
+    (shown, next)
+}
+
+fn compare(view: &dyn View, map: &Map) {
+    let (from, to) = (Key::new(), vec![0xff; 4]);
+    let all: Vec<_> = map.iter().map(|(key, value)| (key.clone(), value.clone())).collect();
+    assert_eq!(entries(view, &from, &to, usize::MAX, 0), (all.clone(), None));
+    for n in 0..all.len() {
+        assert_eq!(view.get(&all[n].0).expect("get"), Some(all[n].1.clone()));
+        let rest = (all[..n].to_vec(), Some(all[n].0.clone()));
+        assert_eq!(entries(view, &from, &to, n, 0), rest);
+        if n > 0 {
+            assert_eq!(entries(view, &from, &to, usize::MAX, n), rest);
+        }
+        assert_eq!(entries(view, &all[n].0, &to, usize::MAX, 0).0, all[n..]);
+        assert_eq!(entries(view, &from, &all[n].0, usize::MAX, 0), (all[..n].to_vec(), None));
+    }
+    assert_eq!(entries(view, &to, &from, usize::MAX, 0), (vec![], None));
+    assert_eq!(view.get(b"never written").expect("get"), None);
+}
+
+/// Batches in groups: a group is submitted without waiting, and compared when all of it is answered.
+fn run(engine: &dyn Engine, groups: Vec<Vec<Batch>>) -> Map {
+    let mut map = Map::new();
+    for group in groups {
+        let pending: Vec<Pending> = group.iter().map(|batch| engine.submit(batch.clone())).collect();
+        for (batch, pending) in group.iter().zip(pending) {
+            assert_eq!(outcome(pending.wait()), apply(&mut map, batch), "{batch:?}");
+        }
+        compare(&*engine.view().expect("view"), &map);
+    }
+    assert!(matches!(engine.settle().wait(), Outcome::Committed { .. }));
+    map
+}
+
+fn key() -> impl Strategy<Value = Key> {
+    prop_oneof![(0..4u8).prop_map(|n| vec![n]), (0..4u8, 0..3u8).prop_map(|(n, m)| vec![n, m]), Just(vec![])]
+}
+
+fn value() -> impl Strategy<Value = Value> {
+    prop::collection::vec(0..3u8, 0..3).prop_map(Bytes::from)
+}
+
+fn batch() -> impl Strategy<Value = Batch> {
+    let expect = prop_oneof![
+        key().prop_map(Expect::Absent),
+        (key(), value()).prop_map(|(key, value)| Expect::Reads(key, value)),
+        (key(), key()).prop_map(|(from, to)| Expect::NoneIn(from, to)),
+    ];
+    let write = prop_oneof![
+        3 => value().prop_map(Write::Put),
+        2 => Just(Write::Delete),
+        2 => value().prop_map(Write::Merge),
+    ];
+    let expects = prop::collection::vec(expect, 0..2);
+    let writes = prop::collection::vec((key(), write), 0..5);
+    (expects, writes, any::<bool>(), any::<u64>()).prop_map(|(expects, writes, durable, id)| Batch {
+        id: RequestId(id),
+        expects,
+        writes,
+        durable,
+        frees: false,
+    })
+}
+
+fn groups() -> impl Strategy<Value = Vec<Vec<Batch>>> {
+    prop::collection::vec(prop::collection::vec(batch(), 1..6), 1..15)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 500, ..ProptestConfig::default() })]
+
+    #[test]
+    fn memory_keeps_the_rules(groups in groups()) {
+        run(&Memory::new(append), groups);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 50, ..ProptestConfig::default() })]
+
+    #[test]
+    fn embedded_keeps_the_rules_and_what_it_was_given(groups in groups()) {
+        let dir = tempfile::tempdir().expect("directory");
+        let path = dir.path().join("store");
+        let store = Embedded::create(&path, append).expect("store");
+        let map = run(&store, groups);
+        drop(store);
+        let store = Embedded::open(&path, append).expect("store");
+        compare(&*store.view().expect("view"), &map);
+    }
+}
+
+#[test]
+fn a_view_stays_as_it_is() {
+    let dir = tempfile::tempdir().expect("directory");
+    let store = Embedded::create(&dir.path().join("store"), append).expect("store");
+    let put = |value: &'static [u8]| {
+        let writes = vec![(b"key".to_vec(), Write::Put(Bytes::from_static(value)))];
+        assert!(matches!(store.submit(Batch { writes, ..Batch::default() }).wait(), Outcome::Committed { .. }));
+    };
+    put(b"old");
+    let view = store.view().expect("view");
+    put(b"new");
+    assert_eq!(view.get(b"key").expect("get").as_deref(), Some(&b"old"[..]));
+    assert_eq!(store.view().expect("view").get(b"key").expect("get").as_deref(), Some(&b"new"[..]));
+    assert!(store.standing().bytes > 0);
+}
