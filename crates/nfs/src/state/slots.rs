@@ -117,7 +117,7 @@ impl SlotTable {
     /// Judges a request without changing anything.
     ///
     /// # Errors
-    /// BADSLOT, BAD_HIGH_SLOT, SEQ_MISORDERED, DELAY (the same request is being executed), SEQ_FALSE_RETRY.
+    /// BADSLOT, BAD_HIGH_SLOT, SEQ_MISORDERED, DELAY (the slot's request is being executed), SEQ_FALSE_RETRY.
     pub fn judge(&self, slot: u32, sequence: u32, highest: u32, request: Fingerprint) -> Result<Verdict> {
         let entry = self.slots.get(slot as usize).ok_or(NFS4ERR_BADSLOT)?;
         if highest > self.highest() {
@@ -125,7 +125,8 @@ impl SlotTable {
         }
         if sequence == entry.sequence.wrapping_add(1) {
             return match entry.reply {
-                Reply::InProgress { .. } => Err(NFS4ERR_SEQ_MISORDERED),
+                // The client has given up the request being executed; it may have the slot when that is done.
+                Reply::InProgress { .. } => Err(NFS4ERR_DELAY),
                 _ => Ok(Verdict::New),
             };
         }

@@ -60,7 +60,8 @@ impl World {
             Some(0) if plain.text != text => Err(NFS4ERR_SEQ_FALSE_RETRY),
             Some(0) if plain.running => Err(NFS4ERR_DELAY),
             Some(0) => Ok(plain.kept.clone().map_or(Verdict::Uncached, |k| Verdict::Replay(k.into()))),
-            Some(1) if !plain.running => Ok(Verdict::New),
+            Some(1) if plain.running => Err(NFS4ERR_DELAY),
+            Some(1) => Ok(Verdict::New),
             _ => Err(NFS4ERR_SEQ_MISORDERED),
         }
     }
