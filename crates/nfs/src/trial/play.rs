@@ -3,6 +3,7 @@
 use super::{Bench, LEASE, Peer};
 use crate::attrs::{self, Mask};
 use crate::memory::{DEVICE, LAYOUT_KIND};
+use crate::server::Counters;
 use bytes::Bytes;
 use futures_util::FutureExt;
 use std::time::Duration;
@@ -30,11 +31,15 @@ impl Dice<'_> {
     }
 
     fn number(&mut self) -> u64 {
-        self.of(&[0, 1, 2, 3, 100, 4096, 65536, 1 << 22, u64::from(u32::MAX), u64::MAX - 1, u64::MAX])
+        self.of(&[0, 0, 1, 8, 100, 4096, 4096, 65536, 1 << 22, u64::from(u32::MAX), u64::MAX - 1, u64::MAX])
     }
 
     fn name(&mut self) -> Bytes {
-        Bytes::from_static(self.of::<&[u8]>(&[b"a", b"b", b"c", b"d", b"", b".", b"..", b"a/b", &[b'x'; 256]]))
+        const ODD: &[&[u8]] = &[b"", b".", b"..", b"a/b", &[b'x'; 256]];
+        match self.byte() {
+            0..240 => Bytes::from_static(self.of(&[b"a", b"b", b"c", b"dir", b"link"])),
+            _ => Bytes::from_static(self.of(ODD)),
+        }
     }
 }
 
@@ -48,8 +53,11 @@ struct Seen {
 impl Seen {
     fn stateid(&self, dice: &mut Dice) -> stateid4 {
         let which = usize::from(dice.byte());
+        let current = stateid4 { seqid: 1, other: [0; 12] };
         let special = [
-            stateid4 { seqid: 1, other: [0; 12] },
+            current,
+            current,
+            current,
             stateid4 { seqid: 0, other: [0; 12] },
             stateid4 { seqid: u32::MAX, other: [255; 12] },
         ];
@@ -78,10 +86,10 @@ impl Seen {
 }
 
 fn set(dice: &mut Dice) -> fattr4 {
-    let bits = dice.byte();
+    let bits = dice.byte() & dice.byte();
     let on = |n: u8| bits >> n & 1 == 1;
     attrs::encode_set(&SetAttrs {
-        mode: on(0).then_some(0o600),
+        mode: on(0).then_some(0o755),
         uid: on(1).then_some(1000),
         gid: on(2).then_some(5),
         size: on(3).then(|| dice.number().min(1 << 61)),
@@ -96,25 +104,25 @@ fn bitmap(dice: &mut Dice) -> bitmap4 {
 }
 
 fn open(dice: &mut Dice) -> OPEN4args {
-    let how = match dice.byte() % 5 {
-        0 => openflag4::OPEN4_CREATE(createhow4::UNCHECKED4(set(dice))),
-        1 => openflag4::OPEN4_CREATE(createhow4::GUARDED4(set(dice))),
-        2 => openflag4::OPEN4_CREATE(createhow4::EXCLUSIVE4([1; 8])),
-        3 => {
+    let how = match dice.byte() % 8 {
+        0..4 => openflag4::OPEN4_CREATE(createhow4::UNCHECKED4(set(dice))),
+        4 => openflag4::OPEN4_CREATE(createhow4::GUARDED4(set(dice))),
+        5 => openflag4::OPEN4_CREATE(createhow4::EXCLUSIVE4([1; 8])),
+        6 => {
             openflag4::OPEN4_CREATE(createhow4::EXCLUSIVE4_1(creatverfattr { cva_verf: [2; 8], cva_attrs: set(dice) }))
         }
         _ => openflag4::Default(OPEN4_NOCREATE),
     };
-    let claim = match dice.byte() % 8 {
-        0..5 => open_claim4::CLAIM_NULL(dice.name()),
-        5 => open_claim4::CLAIM_PREVIOUS(OPEN_DELEGATE_NONE),
-        6 => open_claim4::CLAIM_DELEG_PREV_FH,
+    let claim = match dice.byte() % 32 {
+        0..29 => open_claim4::CLAIM_NULL(dice.name()),
+        29 => open_claim4::CLAIM_PREVIOUS(OPEN_DELEGATE_NONE),
+        30 => open_claim4::CLAIM_DELEG_PREV_FH,
         _ => open_claim4::CLAIM_FH,
     };
     OPEN4args {
         seqid: 0,
-        share_access: dice.of(&[1, 2, 3, 3, 3, 0, 0x103, 0x403, 0xfff]),
-        share_deny: dice.of(&[0, 0, 0, 1, 2, 3, 4]),
+        share_access: dice.of(&[1, 2, 3, 3, 3, 3, 3, 3, 0, 0x103, 0x403, 0xfff]),
+        share_deny: dice.of(&[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4]),
         owner: state_owner4 { clientid: 0, owner: Bytes::from_static(dice.of(&[b"one", b"two"])) },
         openhow: how,
         claim,
@@ -263,7 +271,7 @@ fn others(dice: &mut Dice, seen: &Seen, peer: &Peer) -> Arg {
         6 => Arg::OP_LISTXATTRS(LISTXATTRS4args { lxa_cookie: dice.number(), lxa_maxcount: dice.number() as u32 }),
         7 => Arg::OP_REMOVEXATTR(REMOVEXATTR4args { rxa_name: dice.name() }),
         8 => Arg::OP_SECINFO_NO_NAME(dice.of(&[SECINFO_STYLE4_CURRENT_FH, SECINFO_STYLE4_PARENT])),
-        9 => Arg::OP_RECLAIM_COMPLETE(RECLAIM_COMPLETE4args { rca_one_fs: dice.byte() % 2 == 0 }),
+        9 => Arg::OP_RECLAIM_COMPLETE(RECLAIM_COMPLETE4args { rca_one_fs: dice.byte() < 128 }),
         10 => Arg::OP_DESTROY_CLIENTID(DESTROY_CLIENTID4args { dca_clientid: peer.client }),
         11 => Arg::OP_BIND_CONN_TO_SESSION(BIND_CONN_TO_SESSION4args {
             bctsa_sessid: peer.session,
@@ -277,25 +285,92 @@ fn others(dice: &mut Dice, seen: &Seen, peer: &Peer) -> Arg {
     }
 }
 
+/// Operations that only make sense one after another.
+fn idiom(dice: &mut Dice, seen: &Seen, ops: &mut Vec<Arg>) {
+    let (dir, link) = (Bytes::from_static(b"dir"), Bytes::from_static(b"link"));
+    match dice.byte() % 6 {
+        0 => {
+            ops.extend([Arg::OP_OPEN(open(dice)), Arg::OP_SAVEFH, Arg::OP_PUTROOTFH]);
+            ops.push(Arg::OP_LINK(LINK4args { newname: dice.name() }));
+        }
+        1 => {
+            let createattrs = set(dice);
+            let create = CREATE4args { objtype: createtype4::NF4DIR, objname: dir.clone(), createattrs };
+            ops.extend([
+                Arg::OP_PUTROOTFH,
+                dice.of(&[Arg::OP_CREATE(create), Arg::OP_LOOKUP(LOOKUP4args { objname: dir })]),
+            ]);
+            ops.extend([Arg::OP_LOOKUPP]);
+        }
+        2 => {
+            let objtype = createtype4::NF4LNK(Bytes::from_static(b"target"));
+            let create = CREATE4args { objtype, objname: link, createattrs: set(dice) };
+            ops.extend([Arg::OP_PUTROOTFH, Arg::OP_CREATE(create), Arg::OP_READLINK]);
+        }
+        3 => {
+            let gxa_name = dice.name();
+            let value = Bytes::from_static(b"value");
+            let set = SETXATTR4args { sxa_option: SETXATTR4_EITHER, sxa_key: gxa_name.clone(), sxa_value: value };
+            ops.extend([Arg::OP_SETXATTR(set), Arg::OP_GETXATTR(GETXATTR4args { gxa_name })]);
+        }
+        4 => {
+            let more = OPEN4args { share_access: OPEN4_SHARE_ACCESS_BOTH, ..open(dice) };
+            let less = OPEN4args { share_access: OPEN4_SHARE_ACCESS_READ, ..more.clone() };
+            ops.extend([Arg::OP_OPEN(less), Arg::OP_PUTROOTFH, Arg::OP_OPEN(more)]);
+            ops.push(Arg::OP_OPEN_DOWNGRADE(OPEN_DOWNGRADE4args {
+                open_stateid: stateid4 { seqid: 1, other: [0; 12] },
+                seqid: 0,
+                share_access: OPEN4_SHARE_ACCESS_READ,
+                share_deny: OPEN4_SHARE_DENY_NONE,
+            }));
+        }
+        _ => {
+            let layout = LAYOUTGET4args {
+                loga_signal_layout_avail: false,
+                loga_layout_type: LAYOUT_KIND,
+                loga_iomode: LAYOUTIOMODE4_RW,
+                loga_offset: 0,
+                loga_length: u64::MAX,
+                loga_minlength: 0,
+                loga_stateid: stateid4 { seqid: 1, other: [0; 12] },
+                loga_maxcount: 4096,
+            };
+            ops.extend([Arg::OP_OPEN(open(dice)), Arg::OP_LAYOUTGET(layout), data(dice, seen)]);
+        }
+    }
+}
+
 /// Plays requests decided by `bytes`. Panics if a reply cannot be read, if a retry is answered otherwise than the request, or
-/// if anything is left once both clients are gone.
-pub fn play(bytes: &[u8]) {
+/// if anything is left once both clients are gone. Returns what the server counted.
+pub fn play(bytes: &[u8]) -> Counters {
     let bench = Bench::default();
-    let peers = [Peer::meet(&bench, 1), Peer::meet(&bench, 2)];
+    let mut peers = [Peer::meet(&bench, 1), Peer::meet(&bench, 2)];
+    let mut met = 2;
     let mut dice = Dice(bytes);
     let mut seen = Seen::default();
     while !dice.0.is_empty() {
-        let peer = &peers[usize::from(dice.byte() & 1)];
+        let which = usize::from(dice.byte() & 1);
+        let peer = &peers[which];
         // Callbacks say that nothing is held, so that nothing that recalls has to wait.
         (0..4).for_each(|_| bench.server.callbacks().next(Some(NFS4ERR_NOMATCHING_LAYOUT)));
         let mut ops = vec![peer.next_sequence(), Arg::OP_PUTROOTFH];
-        for _ in 0..dice.byte() % 6 {
+        let number = peer.sequence.get();
+        if dice.byte() < 64 {
+            ops.push(Arg::OP_SAVEFH);
+        }
+        match dice.byte() {
+            0..100 => ops.push(Arg::OP_OPEN(open(&mut dice))),
+            100..200 => idiom(&mut dice, &seen, &mut ops),
+            _ => {}
+        }
+        for _ in 0..dice.byte() % 5 {
             ops.push(match dice.byte() % 8 {
                 0..4 => namespace(&mut dice, &seen),
                 4..7 => data(&mut dice, &seen),
                 _ => others(&mut dice, &seen, peer),
             });
         }
+        ops.truncate(8);
         let mut body = peer.call(ops).body;
         if dice.byte() == 255 {
             // Damage one byte, or cut the request short.
@@ -305,7 +380,10 @@ pub fn play(bytes: &[u8]) {
             damaged.truncate(damaged.len() - usize::from(dice.byte() % 4) * 4);
             body = damaged.into();
         }
-        exchange(peer, body, &mut seen);
+        if !exchange(peer, number, body, &mut seen) {
+            met += 1;
+            peers[which] = Peer::meet(&bench, met);
+        }
         if dice.byte() == 254 {
             bench.pass(Duration::from_secs(u64::from(dice.byte())));
         }
@@ -314,20 +392,29 @@ pub fn play(bytes: &[u8]) {
     bench.pass(LEASE * 3);
     let left = bench.server.inspect(|state| state.counts());
     assert_eq!(left, crate::state::Counts::default(), "state is left behind");
+    bench.server.counters()
 }
 
-/// Sends a request and, if the reply was kept, the same once more.
-fn exchange(peer: &Peer, body: Bytes, seen: &mut Seen) {
+/// Sends the request with this sequence number and, if the reply was kept, the same once more. Returns whether the
+/// session can still be used.
+fn exchange(peer: &Peer, number: u32, body: Bytes, seen: &mut Seen) -> bool {
     let send = || peer.bench.server.compound(peer.raw(body.clone())).now_or_never();
-    let Some(Ok(reply)) = send() else { return };
+    let Some(Ok(reply)) = send() else {
+        peer.sequence.set(number.wrapping_sub(1));
+        return true;
+    };
     let reply = reply.to_bytes();
     let decoded = COMPOUND4res::from_bytes(&reply).expect("replies can be read");
     seen.note(&decoded);
-    let kept = reply.len() < 500 && matches!(decoded.resarray.first(), Some(first) if is_sequence(first));
+    // A SEQUENCE that failed has not used up its number, nor has one in the middle.
+    let begun = matches!(decoded.resarray.first(), Some(first) if is_sequence(first));
+    peer.sequence.set(if begun { number } else { number.wrapping_sub(1) });
+    let kept = reply.len() < 500 && begun;
     if kept && peer.bench.server.inspect(|state| state.session(peer.session).is_some()) {
         let again = send().and_then(Result::ok).expect("a retry is answered at once").to_bytes();
         assert_eq!(again, reply, "{:?}", COMPOUND4res::from_bytes(&again));
     }
+    !matches!(decoded.status, NFS4ERR_BADSESSION | NFS4ERR_SEQ_MISORDERED)
 }
 
 fn is_sequence(result: &Res) -> bool {
