@@ -8,7 +8,3 @@ pub fn run(data: &[u8]) {
 
 #[cfg(fuzzing)]
 libfuzzer_sys::fuzz_target!(|data: &[u8]| run(data));
-
-#[cfg(not(fuzzing))]
-#[allow(dead_code)]
-fn main() {}
