@@ -44,6 +44,8 @@ pub struct CallContext {
     pub peer: Connection,
     /// The head of the call.
     pub header: CallHeader,
+    /// Length of the whole message in bytes, head and arguments, without record marks.
+    pub message_len: usize,
 }
 
 /// The answer to a call.
@@ -351,10 +353,10 @@ async fn receive<S: Service>(link: Arc<Link>, mut receiver: Receiver, service: A
             continue;
         };
         link.counters.call(true, header.program, header.procedure);
-        let (link, service) = (link.clone(), service.clone());
+        let (link, service, message_len) = (link.clone(), service.clone(), record.len());
         tokio::spawn(async move {
             let peer = Connection { link: link.clone(), _closer: None };
-            let result = service.call(CallContext { peer, header }, body).await;
+            let result = service.call(CallContext { peer, header, message_len }, body).await;
             link.reply(xid, result, hold);
         });
     };
