@@ -1,1 +1,29 @@
 //! The metadata server: binds NFS, namespace and layouts to the network and proxies I/O to the iods.
+//!
+//! [`format`] makes a file system, [`Mgr::start`] serves it.
+
+mod backchannel;
+mod clients;
+mod cluster_file;
+mod config;
+mod counters;
+mod error;
+mod fs;
+mod gateway;
+mod grants;
+mod handle;
+mod iods;
+mod locks;
+mod proxy;
+mod room;
+mod running;
+mod status;
+mod store;
+mod sweeper;
+
+pub use cluster_file::ClusterFile;
+pub use config::{Config, PORT};
+pub use counters::Counters;
+pub use error::Error;
+pub use running::{Mgr, Running};
+pub use store::format;

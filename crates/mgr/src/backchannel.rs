@@ -1,0 +1,79 @@
+//! The way back to clients: their connections by number, and callbacks over them.
+
+use bytes::Bytes;
+use net::rpc::Connection;
+use nfs::server::{CallbackPath, Callbacks, Lost};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use wire::nfs4::callback_sec_parms4;
+use wire::rpc::{Auth, AuthSys};
+use xdr::Segments;
+
+/// How long a client may take to answer a callback.
+const CALLBACK_TIMEOUT: Duration = Duration::from_secs(10);
+/// Callback program version and its procedure CB_COMPOUND (RFC 8881 §20.1).
+const CB_VERSION: u32 = 1;
+const CB_COMPOUND: u32 = 1;
+
+/// The connections of clients.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Backchannel {
+    connections: Arc<Mutex<HashMap<u64, Connection>>>,
+}
+
+impl Backchannel {
+    /// Remembers the connection that a call came over.
+    pub(crate) fn seen(&self, connection: &Connection) {
+        let mut map = self.map();
+        map.entry(connection.id()).or_insert_with(|| connection.clone());
+        // It may have ended, and been forgotten, before this call was looked at.
+        if connection.is_closed() {
+            map.remove(&connection.id());
+        }
+    }
+
+    /// Forgets a connection that has ended.
+    pub(crate) fn lost(&self, connection: u64) {
+        self.map().remove(&connection);
+    }
+
+    fn map(&self) -> MutexGuard<'_, HashMap<u64, Connection>> {
+        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn auth(security: &[callback_sec_parms4]) -> Auth {
+    for parms in security {
+        match parms {
+            callback_sec_parms4::AUTH_NONE => return Auth::None,
+            callback_sec_parms4::AUTH_SYS(sys) => {
+                return Auth::Sys(AuthSys {
+                    stamp: sys.stamp,
+                    machine: sys.machinename.clone(),
+                    uid: sys.uid,
+                    gid: sys.gid,
+                    gids: sys.gids.clone(),
+                });
+            }
+            callback_sec_parms4::RPCSEC_GSS(_) => {}
+        }
+    }
+    Auth::None
+}
+
+impl Callbacks for Backchannel {
+    async fn call(&self, path: CallbackPath, arguments: Segments) -> Result<Bytes, Lost> {
+        let connection = self.map().get(&path.connection.0).cloned().ok_or(Lost)?;
+        let auth = auth(&path.security);
+        let reply = connection.call(path.program, CB_VERSION, CB_COMPOUND, &auth, arguments, CALLBACK_TIMEOUT).await;
+        reply.map(|reply| reply.body.rest()).map_err(|e| {
+            tracing::info!(peer = %connection.peer(), "a callback failed: {e}");
+            Lost
+        })
+    }
+
+    async fn pause(&self, time: Duration) {
+        tokio::time::sleep(time).await;
+    }
+}

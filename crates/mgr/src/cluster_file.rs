@@ -1,0 +1,138 @@
+//! The cluster file: identity and secret of one file system, shared by its mgr and iods, readable by their owner only.
+
+use crate::error::{Error, io_error, random};
+use serde::{Deserialize, Serialize};
+use std::io::Write;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
+use types::Fsid;
+use wire::native::Key;
+
+/// What a mgr and its iods share. Never printed with its key.
+#[derive(Clone, Debug)]
+pub struct ClusterFile {
+    /// The file system.
+    pub fsid: Fsid,
+    /// The secret under which capabilities and tickets are signed.
+    pub key: Key,
+}
+
+/// Largest cluster file read, in bytes.
+const SIZE_MAX: u64 = 4096;
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Text {
+    fsid: String,
+    key: String,
+}
+
+impl ClusterFile {
+    /// Makes a new file system identity with a new secret and writes it to `path`, which must not exist (mode 0600,
+    /// durable).
+    pub fn create(path: &Path) -> Result<Self, Error> {
+        let hint = "make its directory first";
+        let (fsid, key) = (Fsid(*uuid::Uuid::new_v4().as_bytes()), random::<32>()?);
+        let hex: String = key.iter().map(|b| format!("{b:02x}")).collect();
+        let text = format!(
+            "# Identity and secret of a Weir file system. Whoever reads this file can read and change all data.\n\
+             # Every daemon of the file system needs a copy.\nfsid = \"{fsid}\"\nkey = \"{hex}\"\n"
+        );
+        let file = std::fs::File::options().write(true).create_new(true).mode(0o600).open(path);
+        let mut file = file.map_err(|e| match e.kind() {
+            std::io::ErrorKind::AlreadyExists => Error::Exists {
+                path: path.to_owned(),
+                hint: "it may be the only key to existing data: choose another name, or move it away if it is not",
+            },
+            _ => io_error(path, "make the cluster file", hint, e),
+        })?;
+        let written = file.write_all(text.as_bytes()).and_then(|()| file.sync_all());
+        written.map_err(|e| io_error(path, "write the cluster file", hint, e))?;
+        Ok(ClusterFile { fsid, key: Key::new(key) })
+    }
+
+    /// Reads the file at `path`; one that others than its owner can read is refused.
+    pub fn load(path: &Path) -> Result<Self, Error> {
+        let hint = "`weir mkfs` makes a cluster file; copy it to every host that runs a daemon of the file system";
+        let failed = |e| io_error(path, "read the cluster file", hint, e);
+        let bad = |reason: &str| Error::BadFile { path: path.to_owned(), reason: reason.to_owned() };
+        let meta = std::fs::metadata(path).map_err(failed)?;
+        if meta.mode() & 0o077 != 0 {
+            return Err(bad("others can read this secret: run `chmod 600` on it"));
+        }
+        if meta.len() > SIZE_MAX {
+            return Err(bad("too long for a cluster file"));
+        }
+        let text = std::fs::read_to_string(path).map_err(failed)?;
+        // Errors of the parser would quote the line, and with it the secret.
+        let text: Text = toml::from_str(&text)
+            .map_err(|_| bad("not a cluster file: it must hold fsid = \"...\" and key = \"...\" and nothing else"))?;
+        let fsid = text.fsid.parse().map_err(|e| bad(&format!("fsid: {e}")))?;
+        let key = parse_key(&text.key).ok_or_else(|| bad("key: expected 64 hexadecimal digits"))?;
+        Ok(ClusterFile { fsid, key: Key::new(key) })
+    }
+}
+
+fn parse_key(text: &str) -> Option<[u8; 32]> {
+    let digits: Option<Vec<u8>> = text.chars().map(|c| c.to_digit(16).map(|d| d as u8)).collect();
+    let bytes: Vec<u8> = digits?.chunks(2).filter_map(|pair| Some(pair[0] << 4 | pair.get(1)?)).collect();
+    if text.len() == 64 { bytes.try_into().ok() } else { None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn mac(file: &ClusterFile) -> [u8; 32] {
+        file.key.sign_ticket(file.fsid, 1, 2).mac
+    }
+
+    #[test]
+    fn written_files_are_read_back_and_never_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("cluster.toml");
+        let made = ClusterFile::create(&path).unwrap();
+        let read = ClusterFile::load(&path).unwrap();
+        assert_eq!((read.fsid, mac(&read)), (made.fsid, mac(&made)));
+        assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+        assert!(matches!(ClusterFile::create(&path), Err(Error::Exists { .. })));
+        assert_eq!(mac(&ClusterFile::load(&path).unwrap()), mac(&made));
+        let other = ClusterFile::create(&dir.path().join("other")).unwrap();
+        assert_ne!((other.fsid, mac(&other)), (made.fsid, mac(&made)));
+        assert!(!format!("{made:?}").contains(&std::fs::read_to_string(&path).unwrap()[200..]));
+    }
+
+    #[test]
+    fn bad_files_are_explained_without_the_secret() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("cluster.toml");
+        assert!(ClusterFile::load(&path).unwrap_err().to_string().contains("weir mkfs"));
+        assert!(ClusterFile::create(&path.join("x")).unwrap_err().to_string().contains("directory"));
+        let key = "0123456789abcdef".repeat(4);
+        let fsid = "00010203-0405-0607-0809-0a0b0c0d0e0f";
+        let write = |text: &str, mode| {
+            std::fs::write(&path, text).unwrap();
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+        };
+        let good = format!("fsid = \"{fsid}\"\nkey = \"{key}\"\n");
+        write(&good, 0o600);
+        ClusterFile::load(&path).unwrap();
+        write(&good, 0o640);
+        assert!(ClusterFile::load(&path).unwrap_err().to_string().contains("chmod 600"));
+        for text in [
+            "".to_owned(),
+            format!("fsid = \"{fsid}\"\n"),
+            format!("{good}more = 1\n"),
+            format!("fsid = \"{fsid}\"\nkey = \"{key}0\"\n"),
+            format!("fsid = \"{fsid}\"\nkey = \"{}g\"\n", &key[1..]),
+            format!("fsid = \"0\"\nkey = \"{key}\"\n"),
+            format!("fsid = \"{fsid}\"\nkey = {key}\n"),
+            "x".repeat(5000),
+        ] {
+            write(&text, 0o600);
+            let error = ClusterFile::load(&path).unwrap_err().to_string();
+            assert!(error.starts_with(path.to_str().unwrap()) && !error.contains(&key[1..60]), "{error}");
+        }
+    }
+}

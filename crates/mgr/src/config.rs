@@ -1,0 +1,183 @@
+//! What a mgr is told: its configuration file.
+
+use crate::error::{Error, io_error};
+use layout::policy::{STRIPE_COUNT, STRIPE_UNIT};
+use layout::{Policy, PolicyError};
+use net::Address;
+use serde::Deserialize;
+use std::path::{Path, PathBuf};
+
+/// The port of NFS, where a mgr listens unless told otherwise.
+pub const PORT: u16 = 2049;
+
+/// The configuration of a mgr, as its TOML file holds it; unknown keys are errors.
+#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// Where the metadata are; made by `weir mkfs`.
+    pub dir: PathBuf,
+    /// The cluster file.
+    pub cluster_file: PathBuf,
+    /// Where to listen, `host:port` or the path of a Unix socket, all of them.
+    #[serde(default = "default_listen")]
+    pub listen: Vec<String>,
+    /// Where the iods are, `host:port` or the path of a Unix socket.
+    pub iods: Vec<String>,
+    /// How long state outlives its client's last sign of life, in seconds.
+    #[serde(default = "default_lease")]
+    pub lease_secs: u32,
+    /// How long a layout's capability is good for, in seconds; clients renew it by asking for the layout again.
+    #[serde(default = "default_capability")]
+    pub capability_secs: u32,
+    /// Stripe unit of new files where no directory says otherwise, as `1M` or `65536`.
+    ///
+    /// 1 MiB is what one request carries: every smaller file is one object on one iod, and one request moves it;
+    /// larger units would leave iods idle in reads of a few MiB, smaller ones send more requests for the same bytes.
+    #[serde(default = "default_stripe_unit")]
+    pub stripe_unit: String,
+    /// Number of iods per new file where no directory says otherwise; 0 means all that are up.
+    #[serde(default)]
+    pub stripe_count: u32,
+}
+
+fn default_listen() -> Vec<String> {
+    vec![format!("0.0.0.0:{PORT}")]
+}
+
+fn default_lease() -> u32 {
+    90
+}
+
+fn default_capability() -> u32 {
+    3600
+}
+
+fn default_stripe_unit() -> String {
+    "1M".to_owned()
+}
+
+/// Shortest and longest lease in seconds.
+const LEASE: std::ops::RangeInclusive<u32> = 1..=3600;
+/// Shortest and longest life of a capability in seconds.
+const CAPABILITY: std::ops::RangeInclusive<u32> = 5..=7 * 86400;
+/// Most iods of one mgr: their numbers have 16 bits.
+const IODS_MAX: usize = 4096;
+
+/// A configuration whose values have been checked.
+#[derive(Clone, Debug)]
+pub(crate) struct Checked {
+    pub(crate) listen: Vec<Address>,
+    pub(crate) iods: Vec<Address>,
+    pub(crate) policy: Policy,
+    pub(crate) lease_secs: u32,
+    pub(crate) capability_secs: u32,
+}
+
+impl Config {
+    /// A configuration with everything at its default.
+    pub fn new(dir: impl Into<PathBuf>, cluster_file: impl Into<PathBuf>, iods: Vec<String>) -> Self {
+        Config {
+            dir: dir.into(),
+            cluster_file: cluster_file.into(),
+            listen: default_listen(),
+            iods,
+            lease_secs: default_lease(),
+            capability_secs: default_capability(),
+            stripe_unit: default_stripe_unit(),
+            stripe_count: 0,
+        }
+    }
+
+    /// Reads the file at `path`.
+    pub fn load(path: &Path) -> Result<Self, Error> {
+        let hint = "give the mgr's configuration file";
+        let text = std::fs::read_to_string(path).map_err(|e| io_error(path, "read", hint, e))?;
+        Config::parse(&text).map_err(|reason| Error::BadFile { path: path.to_owned(), reason })
+    }
+
+    /// Reads TOML; the error is the parser's, which names line and key.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        toml::from_str(text).map_err(|e| e.to_string().trim_end().to_owned())
+    }
+
+    pub(crate) fn check(&self) -> Result<Checked, Error> {
+        let addresses = |name, texts: &[String], port| {
+            let parse = |text: &String| {
+                Address::parse(text, port).map_err(|e| Error::BadConfig { name, reason: e.to_string() })
+            };
+            texts.iter().map(parse).collect::<Result<Vec<_>, _>>()
+        };
+        let bad = |name, reason: String| Err(Error::BadConfig { name, reason });
+        let policy_error = |name| move |e: PolicyError| Error::BadConfig { name, reason: e.to_string() };
+        let listen = addresses("listen", &self.listen, Some(PORT))?;
+        let iods = addresses("iods", &self.iods, None)?;
+        if listen.is_empty() {
+            return bad("listen", "name at least one address, as in [\"0.0.0.0:2049\"]".into());
+        }
+        if iods.is_empty() {
+            return bad("iods", "name at least one iod, as in [\"node1:2050\"]: they hold the files' bytes".into());
+        }
+        if iods.len() > IODS_MAX {
+            return bad("iods", format!("{} are more than the {IODS_MAX} that one mgr serves", iods.len()));
+        }
+        if let Some(twice) = iods.iter().enumerate().find(|(i, a)| iods[..*i].contains(a)) {
+            return bad("iods", format!("{} is named twice", twice.1));
+        }
+        for (name, value, allowed) in
+            [("lease_secs", self.lease_secs, LEASE), ("capability_secs", self.capability_secs, CAPABILITY)]
+        {
+            if !allowed.contains(&value) {
+                return bad(name, format!("{value} is not from {} to {}", allowed.start(), allowed.end()));
+            }
+        }
+        let mut policy = Policy::default();
+        policy.set(STRIPE_UNIT.as_bytes(), self.stripe_unit.as_bytes()).map_err(policy_error("stripe_unit"))?;
+        let count = self.stripe_count.to_string();
+        policy.set(STRIPE_COUNT.as_bytes(), count.as_bytes()).map_err(policy_error("stripe_count"))?;
+        Ok(Checked { listen, iods, policy, lease_secs: self.lease_secs, capability_secs: self.capability_secs })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn defaults_and_everything_set() {
+        let text = "dir = \"/d\"\ncluster_file = \"/c\"\niods = [\"a:1\", \"/run/b\"]\n";
+        let config = Config::parse(text).unwrap();
+        assert_eq!(config, Config::new("/d", "/c", vec!["a:1".into(), "/run/b".into()]));
+        let checked = config.check().unwrap();
+        assert_eq!(checked.listen, ["0.0.0.0:2049".parse().unwrap()]);
+        assert_eq!((checked.policy, checked.lease_secs, checked.capability_secs), (Policy::default(), 90, 3600));
+        let more = "listen = [\"[::]\", \"/run/mgr\"]\nlease_secs = 15\ncapability_secs = 60\n\
+                    stripe_unit = \"64\"\nstripe_count = 3\n";
+        let checked = Config::parse(&format!("{text}{more}")).unwrap().check().unwrap();
+        assert_eq!(checked.listen, ["[::]:2049".parse().unwrap(), "/run/mgr".parse().unwrap()]);
+        assert_eq!((checked.policy.stripe_unit, checked.policy.stripe_count), (64, 3));
+    }
+
+    #[test]
+    fn bad_settings_are_named() {
+        let unknown = Config::parse("dir = \"/d\"\ncluster_file = \"/c\"\niods = []\nidos = 1\n").unwrap_err();
+        assert!(unknown.contains("idos") && unknown.contains("line 4"), "{unknown}");
+        assert!(Config::parse("dir = \"/d\"\niods = []\n").unwrap_err().contains("cluster_file"));
+        let good = Config::new("/d", "/c", vec!["a:1".into()]);
+        good.check().unwrap();
+        for (name, config) in [
+            ("iods", Config { iods: vec![], ..good.clone() }),
+            ("iods", Config { iods: vec!["nowhere".into()], ..good.clone() }),
+            ("iods", Config { iods: vec!["a:1".into(), "a:1".into()], ..good.clone() }),
+            ("listen", Config { listen: vec![], ..good.clone() }),
+            ("listen", Config { listen: vec!["a:b:c".into()], ..good.clone() }),
+            ("lease_secs", Config { lease_secs: 0, ..good.clone() }),
+            ("capability_secs", Config { capability_secs: u32::MAX, ..good.clone() }),
+            ("stripe_unit", Config { stripe_unit: "100".into(), ..good.clone() }),
+            ("stripe_unit", Config { stripe_unit: "lots".into(), ..good.clone() }),
+            ("stripe_count", Config { stripe_count: 100_000, ..good.clone() }),
+        ] {
+            let error = config.check().unwrap_err().to_string();
+            assert!(error.starts_with(name), "{error}");
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! What the mgr has done besides serving NFS operations, counted.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $field:ident),* $(,)?) => {
+        /// Counts since the mgr started.
+        #[derive(Debug, Default)]
+        pub(crate) struct Counting {
+            $($(#[$doc])* pub(crate) $field: AtomicU64),*
+        }
+
+        /// Counts since the mgr started, at one moment.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+        pub struct Counters {
+            $($(#[$doc])* pub $field: u64),*
+        }
+
+        impl Counting {
+            pub(crate) fn snapshot(&self) -> Counters {
+                Counters { $($field: self.$field.load(Relaxed)),* }
+            }
+        }
+
+        impl Counters {
+            /// Every counter with its name, in a fixed order.
+            pub fn rows(&self) -> Vec<(&'static str, u64)> {
+                vec![$((stringify!($field), self.$field)),*]
+            }
+        }
+    };
+}
+
+counters! {
+    /// Payload bytes that clients read through the mgr.
+    proxy_read_bytes,
+    /// Payload bytes that clients wrote through the mgr.
+    proxy_write_bytes,
+    /// READs that went to iods.
+    proxy_reads,
+    /// WRITEs that went to iods.
+    proxy_writes,
+    /// COMMITs that went to iods.
+    proxy_commits,
+    /// Native layouts granted for reading.
+    layouts_read,
+    /// Native layouts granted for reading and writing.
+    layouts_write,
+    /// Layouts revoked, whose holders were fenced.
+    layouts_revoked,
+    /// LAYOUTCOMMITs that changed something.
+    layout_commits,
+    /// Device addresses told.
+    devices_told,
+    /// Times that iods were asked how far a file reaches.
+    size_queries,
+    /// Files whose objects were cut.
+    truncates,
+    /// Files whose objects were deleted from every iod.
+    objects_swept,
+    /// Files whose objects could not be deleted yet, because an iod was down or failed.
+    sweeps_postponed,
+}
+
+pub(crate) fn add(counter: &AtomicU64, n: u64) {
+    counter.fetch_add(n, Relaxed);
+}

@@ -1,0 +1,96 @@
+//! Why a mgr does not start: messages that say what to do.
+
+use std::io;
+use std::path::PathBuf;
+
+/// Why a mgr or its files could not be made or started.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A directory or file is not there.
+    #[error("{path}: there is no such file or directory; {hint}")]
+    Missing {
+        /// What was looked for.
+        path: PathBuf,
+        /// What to do.
+        hint: &'static str,
+    },
+    /// Something is there already.
+    #[error("{path} exists already; {hint}")]
+    Exists {
+        /// What is in the way.
+        path: PathBuf,
+        /// What to do.
+        hint: &'static str,
+    },
+    /// The system refused.
+    #[error("{path}: cannot {action}: {source}")]
+    Io {
+        /// What was worked on.
+        path: PathBuf,
+        /// What was tried.
+        action: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A file does not hold what it should.
+    #[error("{path}: {reason}")]
+    BadFile {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it and what to do.
+        reason: String,
+    },
+    /// A setting that cannot be.
+    #[error("{name}: {reason}")]
+    BadConfig {
+        /// The setting's name in the configuration file.
+        name: &'static str,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The metadata store cannot be used.
+    #[error(transparent)]
+    Store(#[from] meta::StoreError),
+    /// What is in the metadata store cannot be used.
+    #[error(transparent)]
+    Namespace(#[from] meta::OpenError),
+    /// Store and cluster file belong to different file systems.
+    #[error(
+        "the metadata store {store} is of file system {found}, but the cluster file {file} is of {expected}: give the \
+         cluster file that this store was formatted with"
+    )]
+    ForeignStore {
+        /// The store.
+        store: PathBuf,
+        /// File system of the store.
+        found: types::Fsid,
+        /// The cluster file.
+        file: PathBuf,
+        /// File system of the cluster file.
+        expected: types::Fsid,
+    },
+    /// Nothing can listen there.
+    #[error(transparent)]
+    Net(#[from] net::Error),
+    /// The metadata store failed while starting.
+    #[error("the metadata store failed: {0}")]
+    Metadata(types::Status),
+    /// The system gave no random numbers.
+    #[error("the system gives no random numbers: {0}")]
+    Random(getrandom::Error),
+}
+
+/// The error of a file operation, with a hint for files that are not there.
+pub(crate) fn io_error(path: &std::path::Path, action: &'static str, hint: &'static str, source: io::Error) -> Error {
+    match source.kind() {
+        io::ErrorKind::NotFound => Error::Missing { path: path.to_owned(), hint },
+        _ => Error::Io { path: path.to_owned(), action, source },
+    }
+}
+
+/// `N` bytes that nobody can guess.
+pub(crate) fn random<const N: usize>() -> Result<[u8; N], Error> {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes).map_err(Error::Random)?;
+    Ok(bytes)
+}

@@ -1,0 +1,290 @@
+//! The file system as the NFS server sees it: each method of its door, handed on to the namespace or the room.
+
+use crate::handle;
+use crate::room::{Room, now};
+use bytes::Bytes;
+use layout::Policy;
+use layout::kinds::native::KIND;
+use meta::{ChangeInfo, How, SetXattr};
+use nfs::fs::*;
+use std::sync::Arc;
+use types::{Attrs, ByteRange, Cred, FileId, FileKind, Fsid, SetAttrs, StatFs, Status, Timestamp, Verifier, limits};
+
+/// The room behind the NFS server's door.
+#[derive(Clone, Debug)]
+pub(crate) struct Files(pub(crate) Arc<Room>);
+
+/// Inodes that could still be made, for display: their number is bounded by space only.
+const FILES_FREE: u64 = 1 << 32;
+
+fn change(info: ChangeInfo) -> Change {
+    Change { before: info.before, after: info.after, atomic: info.atomic }
+}
+
+impl Files {
+    /// A failure in `dir`, with the kind of thing that it is instead of a directory told apart.
+    fn in_dir(&self, dir: FileId, status: Status) -> Status {
+        let is_symlink = || self.0.namespace.getattr(dir).is_ok_and(|a| a.kind == FileKind::Symlink);
+        if status == Status::NotDir && is_symlink() { Status::Symlink } else { status }
+    }
+}
+
+/// The ACCESS bits that permission bits amount to.
+fn access_bits(rights: meta::Rights, kind: FileKind) -> u32 {
+    let directory = kind == FileKind::Directory;
+    let mut bits = 0;
+    if rights.read {
+        bits |= access::READ | access::XAREAD | access::XALIST;
+    }
+    if rights.write {
+        bits |= access::MODIFY | access::EXTEND | access::XAWRITE;
+    }
+    match (directory, rights.execute) {
+        (true, true) => bits |= access::LOOKUP,
+        (false, true) => bits |= access::EXECUTE,
+        _ => {}
+    }
+    // Names are changed in a directory that may be searched.
+    if directory && rights.write && rights.execute {
+        bits |= access::DELETE;
+    }
+    bits
+}
+
+impl FileSystem for Files {
+    fn fsid(&self) -> Fsid {
+        self.0.namespace.fsid()
+    }
+
+    fn root(&self) -> FileId {
+        FileId::ROOT
+    }
+
+    fn info(&self) -> FsInfo {
+        FsInfo {
+            lease_secs: self.0.lease_secs,
+            max_file_size: limits::FILE_SIZE_MAX,
+            max_read: limits::PAYLOAD_MAX as u64,
+            max_write: limits::PAYLOAD_MAX as u64,
+            max_link: limits::LINK_MAX,
+            max_name: limits::NAME_MAX as u32,
+            layout_types: vec![KIND],
+            layout_block: self.0.policy.stripe_unit as u32,
+            xattrs: true,
+            thresholds: false,
+        }
+    }
+
+    fn encode_handle(&self, file: FileId) -> Bytes {
+        handle::encode(self.fsid(), file)
+    }
+
+    fn decode_handle(&self, handle: &[u8]) -> Result<FileId> {
+        handle::decode(self.fsid(), handle)
+    }
+
+    async fn getattr(&self, ctx: &Ctx, file: FileId) -> Result<Attrs> {
+        self.0.attrs(ctx, file).await
+    }
+
+    async fn setattr(&self, ctx: &Ctx, file: FileId, set: SetAttrs, opened: bool) -> Result<Attrs> {
+        match set.size {
+            Some(size) => self.0.set_size(ctx, file, size, set, opened).await,
+            None => Ok(self.0.namespace.setattr(&ctx.cred, ctx.now, file, &set, opened).await?.after),
+        }
+    }
+
+    async fn access(&self, ctx: &Ctx, file: FileId, asked: u32) -> Result<u32> {
+        let rights = self.0.namespace.access(&ctx.cred, file)?;
+        Ok(asked & access_bits(rights, self.0.namespace.getattr(file)?.kind))
+    }
+
+    async fn lookup(&self, ctx: &Ctx, dir: FileId, name: &Bytes) -> Result<Attrs> {
+        self.0.namespace.lookup(&ctx.cred, dir, name).map_err(|e| self.in_dir(dir, e))
+    }
+
+    async fn lookup_parent(&self, ctx: &Ctx, dir: FileId) -> Result<Attrs> {
+        self.0.namespace.lookup_parent(&ctx.cred, dir).map_err(|e| self.in_dir(dir, e))
+    }
+
+    async fn readdir(&self, ctx: &Ctx, dir: FileId, after: u64, max: usize) -> Result<DirPage> {
+        let page = self.0.namespace.readdir(&ctx.cred, dir, after, max)?;
+        Ok(DirPage { entries: page.entries, eof: page.eof })
+    }
+
+    async fn create(&self, ctx: &Ctx, dir: FileId, name: &Bytes, kind: CreateKind, set: SetAttrs) -> Result<Created> {
+        let (namespace, cred, now) = (&self.0.namespace, &ctx.cred, ctx.now);
+        let made = match kind {
+            CreateKind::Directory => namespace.mkdir(cred, now, dir, name, &set).await,
+            CreateKind::Symlink(target) => namespace.symlink(cred, now, dir, name, &target, &set).await,
+            CreateKind::Fifo => namespace.mknod(cred, now, dir, name, FileKind::Fifo, (0, 0), &set).await,
+            CreateKind::Socket => namespace.mknod(cred, now, dir, name, FileKind::Socket, (0, 0), &set).await,
+            CreateKind::Block(major, minor) => {
+                namespace.mknod(cred, now, dir, name, FileKind::Block, (major, minor), &set).await
+            }
+            CreateKind::Char(major, minor) => {
+                namespace.mknod(cred, now, dir, name, FileKind::Char, (major, minor), &set).await
+            }
+        };
+        let made = made.map_err(|e| self.in_dir(dir, e))?;
+        Ok(Created { attrs: made.attrs, change: change(made.dir) })
+    }
+
+    async fn open_create(&self, ctx: &Ctx, dir: FileId, name: &Bytes, how: OpenHow, set: SetAttrs) -> Result<Opened> {
+        let how = match how {
+            OpenHow::Unchecked => How::Unchecked(set),
+            OpenHow::Guarded => How::Guarded(set),
+            OpenHow::Exclusive(verifier) => How::Exclusive(verifier.0, set),
+        };
+        let layout = self.0.layout_in(dir)?;
+        match self.0.namespace.create(&ctx.cred, ctx.now, dir, name, &how, layout.as_ref()).await {
+            Ok(made) => Ok(Opened { attrs: made.file.attrs, created: made.created, change: change(made.dir) }),
+            // Something that is no regular file has the name: what to make of it is the caller's.
+            Err(Status::IsDir | Status::Symlink | Status::WrongType) => {
+                let attrs = self.lookup(ctx, dir, name).await?;
+                let now = self.0.namespace.getattr(dir)?.change;
+                Ok(Opened { attrs, created: false, change: Change { before: now, after: now, atomic: true } })
+            }
+            Err(e) => Err(self.in_dir(dir, e)),
+        }
+    }
+
+    async fn remove(&self, ctx: &Ctx, dir: FileId, name: &Bytes) -> Result<Removed> {
+        let removed = self.0.namespace.remove(&ctx.cred, ctx.now, dir, name).await;
+        let removed = removed.map_err(|e| self.in_dir(dir, e))?;
+        Ok(Removed { id: removed.file.attrs.id, orphaned: removed.file.orphan, change: change(removed.dir) })
+    }
+
+    async fn rename(&self, ctx: &Ctx, from_dir: FileId, from: &Bytes, to_dir: FileId, to: &Bytes) -> Result<Renamed> {
+        let renamed = self.0.namespace.rename(&ctx.cred, ctx.now, (from_dir, from), (to_dir, to)).await?;
+        let replaced = renamed.replaced.map(|file| (file.attrs.id, file.orphan));
+        Ok(Renamed { from: change(renamed.from), to: change(renamed.to), replaced })
+    }
+
+    async fn link(&self, ctx: &Ctx, file: FileId, dir: FileId, name: &Bytes) -> Result<Change> {
+        let made = self.0.namespace.link(&ctx.cred, ctx.now, file, dir, name).await;
+        Ok(change(made.map_err(|e| self.in_dir(dir, e))?.dir))
+    }
+
+    async fn readlink(&self, _: &Ctx, file: FileId) -> Result<Bytes> {
+        self.0.namespace.readlink(file).map_err(|e| if e == Status::WrongType { Status::Inval } else { e })
+    }
+
+    async fn read(&self, ctx: &Ctx, file: FileId, offset: u64, len: u32) -> Result<ReadOut> {
+        self.0.read(ctx, file, offset, len).await
+    }
+
+    async fn write(&self, ctx: &Ctx, file: FileId, offset: u64, data: Bytes, stable: Stability) -> Result<WriteOut> {
+        self.0.write(ctx, file, offset, data, stable).await
+    }
+
+    async fn commit(&self, _: &Ctx, file: FileId, _: ByteRange) -> Result<Verifier> {
+        self.0.commit(file).await
+    }
+
+    async fn reap(&self, ctx: &Ctx, file: FileId) -> Result<()> {
+        if self.0.namespace.reap(ctx.now, file).await?.is_some() {
+            self.0.doomed.notify_one();
+        }
+        Ok(())
+    }
+
+    async fn closed(&self, ctx: &Ctx, file: FileId, wrote: bool) -> Result<()> {
+        self.0.closed(ctx, file, wrote).await
+    }
+
+    async fn statfs(&self, _: &Ctx) -> Result<StatFs> {
+        let (bytes_total, bytes_free) = self.0.iods.capacity();
+        let files = self.0.namespace.files()?;
+        let files_total = files.saturating_add(FILES_FREE);
+        Ok(StatFs { bytes_total, bytes_free, bytes_avail: bytes_free, files_total, files_free: FILES_FREE })
+    }
+
+    async fn getxattr(&self, ctx: &Ctx, file: FileId, name: &Bytes) -> Result<Bytes> {
+        self.0.namespace.getxattr(&ctx.cred, file, name)
+    }
+
+    async fn setxattr(&self, ctx: &Ctx, file: FileId, name: &Bytes, value: Bytes, how: XattrHow) -> Result<Change> {
+        if layout::policy::is_policy_name(name)
+            && let Err(e) = Policy::default().set(name, &value)
+        {
+            tracing::info!(file = file.0, "refused: {e}");
+            return Err(Status::Inval);
+        }
+        let how = match how {
+            XattrHow::Either => SetXattr::Either,
+            XattrHow::Create => SetXattr::Create,
+            XattrHow::Replace => SetXattr::Replace,
+        };
+        self.0.namespace.setxattr(&ctx.cred, ctx.now, file, name, &value, how).await.map(change)
+    }
+
+    async fn listxattrs(&self, _: &Ctx, file: FileId) -> Result<Vec<Bytes>> {
+        self.0.namespace.listxattr(file)
+    }
+
+    async fn removexattr(&self, ctx: &Ctx, file: FileId, name: &Bytes) -> Result<Change> {
+        self.0.namespace.removexattr(&ctx.cred, ctx.now, file, name).await.map(change)
+    }
+
+    async fn seek(&self, ctx: &Ctx, file: FileId, offset: u64, what: Content) -> Result<SeekOut> {
+        self.0.seek(ctx, file, offset, what).await
+    }
+
+    /// Iods cannot reserve room, so nothing is promised.
+    async fn allocate(&self, _: &Ctx, _: FileId, _: ByteRange) -> Result<()> {
+        Err(Status::NotSupp)
+    }
+
+    async fn deallocate(&self, ctx: &Ctx, file: FileId, range: ByteRange) -> Result<()> {
+        self.0.deallocate(ctx, file, range).await
+    }
+
+    async fn layout_get(&self, ctx: &Ctx, ask: LayoutAsk) -> Result<LayoutOut> {
+        self.0.layout_get(ctx, ask).await
+    }
+
+    async fn device_info(&self, ctx: &Ctx, device: [u8; 16], kind: u32) -> Result<Bytes> {
+        self.0.device_info(ctx, device, kind)
+    }
+
+    async fn layout_commit(
+        &self,
+        ctx: &Ctx,
+        file: FileId,
+        last_byte: Option<u64>,
+        mtime: Option<Timestamp>,
+        _: Bytes,
+    ) -> Result<Option<u64>> {
+        self.0.layout_commit(ctx, file, last_byte, mtime).await
+    }
+
+    async fn layout_gone(
+        &self,
+        ctx: &Ctx,
+        client: u64,
+        file: FileId,
+        iomode: Iomode,
+        _: ByteRange,
+        why: LayoutGone,
+    ) -> Result<()> {
+        self.0.layout_gone(ctx, client, file, iomode, why).await
+    }
+
+    async fn persist_client(&self, record: ClientRecord) -> Result<()> {
+        self.0.clients.put(now(), record).await
+    }
+
+    async fn forget_client(&self, owner: Bytes) -> Result<()> {
+        self.0.clients.forget(now(), &owner).await
+    }
+
+    async fn clients(&self) -> Result<Vec<ClientRecord>> {
+        self.0.clients.all()
+    }
+}
+
+/// Who acts when nobody asked.
+pub(crate) fn own_ctx() -> Ctx {
+    Ctx { cred: Cred::root(), now: now(), client: 0, minor: 0 }
+}

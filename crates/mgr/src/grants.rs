@@ -1,0 +1,81 @@
+//! Who may be writing past the mgr: layouts for writing that are out, and whether their holders told the size.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use types::FileId;
+
+/// Layouts for writing that are out. Lost with a restart of the mgr, as the layouts themselves are.
+#[derive(Debug, Default)]
+pub(crate) struct Grants {
+    /// Per file and client: whether the client said LAYOUTCOMMIT since it got its layout.
+    files: Mutex<HashMap<FileId, HashMap<u64, bool>>>,
+}
+
+impl Grants {
+    /// A client gets a layout for writing.
+    pub(crate) fn granted(&self, file: FileId, client: u64) {
+        self.map().entry(file).or_default().insert(client, false);
+    }
+
+    /// A client told what it wrote.
+    pub(crate) fn committed(&self, file: FileId, client: u64) {
+        if let Some(committed) = self.map().get_mut(&file).and_then(|clients| clients.get_mut(&client)) {
+            *committed = true;
+        }
+    }
+
+    /// A client has no layout for writing any more; whether it may have written without telling.
+    pub(crate) fn gone(&self, file: FileId, client: u64) -> bool {
+        let mut map = self.map();
+        let Some(clients) = map.get_mut(&file) else { return false };
+        let committed = clients.remove(&client);
+        if clients.is_empty() {
+            map.remove(&file);
+        }
+        committed == Some(false)
+    }
+
+    /// Whether this client may have written without telling; once asked, the answer is taken care of.
+    pub(crate) fn take_untold(&self, file: FileId, client: u64) -> bool {
+        let mut map = self.map();
+        let committed = map.get_mut(&file).and_then(|clients| clients.get_mut(&client));
+        committed.is_some_and(|committed| !std::mem::replace(committed, true))
+    }
+
+    /// Whether anybody but this client may be writing.
+    pub(crate) fn written_by_others(&self, file: FileId, client: u64) -> bool {
+        self.map().get(&file).is_some_and(|clients| clients.keys().any(|c| *c != client))
+    }
+
+    /// Whether anybody at all may be writing.
+    pub(crate) fn written(&self, file: FileId) -> bool {
+        self.map().contains_key(&file)
+    }
+
+    fn map(&self) -> MutexGuard<'_, HashMap<FileId, HashMap<u64, bool>>> {
+        self.files.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_untold_writing_counts() {
+        let (grants, file) = (Grants::default(), FileId(5));
+        assert!(!grants.written(file) && !grants.gone(file, 1));
+        grants.granted(file, 1);
+        assert!(grants.written(file) && grants.written_by_others(file, 2) && !grants.written_by_others(file, 1));
+        grants.granted(file, 2);
+        assert!(grants.written_by_others(file, 1));
+        grants.committed(file, 1);
+        assert!(!grants.gone(file, 1));
+        assert!(grants.take_untold(file, 2) && !grants.take_untold(file, 2));
+        grants.granted(file, 2);
+        assert!(grants.gone(file, 2));
+        assert!(!grants.written(file));
+        grants.committed(file, 3);
+        assert!(!grants.written(file));
+    }
+}

@@ -1,0 +1,244 @@
+//! The iods of the file system: who they are, how they stand, and which of them take a new file.
+//!
+//! Every iod that ever said HELLO has a number for life, kept in the registry of the metadata store; layout records
+//! name iods by number. One task for each configured address keeps trying to reach its iod.
+
+mod keeper;
+mod link;
+mod register;
+mod verifiers;
+
+pub(crate) use link::{Link, MGR_SESSION, unix_now};
+pub(crate) use register::Registered;
+pub(crate) use verifiers::Verifiers;
+
+use crate::cluster_file::ClusterFile;
+use layout::Policy;
+use layout::kinds::native::Record;
+use meta::{Embedded, Namespace};
+use net::Address;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use types::{IodId, Status};
+use wire::native::StatsReply;
+
+/// Free bytes below which an iod takes no new files while others have more.
+const LOW_SPACE: u64 = 64 << 20;
+
+/// All iods, known and configured.
+#[derive(Debug)]
+pub(crate) struct Iods {
+    namespace: Arc<Namespace<Embedded>>,
+    cluster: ClusterFile,
+    counters: net::Counters,
+    state: Mutex<State>,
+    slots: Vec<Slot>,
+    /// Rises with every file that gets a layout, so that files start on different iods.
+    first: AtomicU64,
+    pub(crate) verifiers: Verifiers,
+    /// Rises whenever an iod comes up.
+    pub(crate) came_up: watch::Sender<u64>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    members: BTreeMap<u16, Member>,
+    numbers: BTreeMap<IodId, u16>,
+}
+
+/// An iod that has a number.
+#[derive(Clone, Debug)]
+struct Member {
+    registered: Registered,
+    link: Option<Arc<Link>>,
+    stats: StatsReply,
+}
+
+/// A configured address and how reaching it went.
+#[derive(Debug)]
+struct Slot {
+    address: Address,
+    standing: watch::Sender<Standing>,
+}
+
+/// How an iod stands.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Standing {
+    /// Not tried yet.
+    New,
+    /// Connected, with its number.
+    Up(u16),
+    /// Not reachable, or refused; tried again and again.
+    Down(String),
+}
+
+/// What `status` tells of one iod.
+#[derive(Clone, Debug)]
+pub(crate) struct Report {
+    pub(crate) address: String,
+    pub(crate) registered: Option<Registered>,
+    pub(crate) up: bool,
+    pub(crate) problem: Option<String>,
+    pub(crate) software: Option<String>,
+    pub(crate) path: Option<String>,
+    pub(crate) stats: StatsReply,
+}
+
+/// Keeps the iods connected; stops when dropped.
+#[derive(Debug)]
+pub(crate) struct Keeping {
+    _tasks: JoinSet<()>,
+}
+
+impl Iods {
+    /// The iods that the registry knows, none of them connected yet.
+    pub(crate) fn load(
+        namespace: Arc<Namespace<Embedded>>,
+        cluster: ClusterFile,
+        addresses: Vec<Address>,
+        nonce: u64,
+        counters: net::Counters,
+    ) -> Result<Self, Status> {
+        let mut state = State::default();
+        for registered in register::all(&namespace)? {
+            state.numbers.insert(registered.id, registered.number);
+            let member = Member { registered, link: None, stats: StatsReply::default() };
+            state.members.insert(member.registered.number, member);
+        }
+        let slot = |address| Slot { address, standing: watch::channel(Standing::New).0 };
+        Ok(Iods {
+            namespace,
+            cluster,
+            counters,
+            state: Mutex::new(state),
+            slots: addresses.into_iter().map(slot).collect(),
+            first: AtomicU64::new(nonce),
+            verifiers: Verifiers::new(nonce),
+            came_up: watch::channel(0).0,
+        })
+    }
+
+    /// Starts reaching for every configured iod; completes once each was tried once.
+    pub(crate) async fn keep(self: &Arc<Self>) -> Keeping {
+        let mut tasks = JoinSet::new();
+        for index in 0..self.slots.len() {
+            tasks.spawn(keeper::keep(self.clone(), index));
+        }
+        for slot in &self.slots {
+            // The sender lives as long as `self`.
+            let _ = slot.standing.subscribe().wait_for(|standing| *standing != Standing::New).await;
+        }
+        Keeping { _tasks: tasks }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Identity and secret of the file system.
+    pub(crate) fn cluster(&self) -> &ClusterFile {
+        &self.cluster
+    }
+
+    /// The way to an iod; `Delay` while it is down.
+    pub(crate) fn link(&self, number: u16) -> Result<Arc<Link>, Status> {
+        let link = self.state().members.get(&number).and_then(|m| m.link.clone());
+        link.filter(|link| !link.is_closed()).ok_or(Status::Delay)
+    }
+
+    /// The iod with this number; `Corrupt` for a number that was never given out.
+    pub(crate) fn registered(&self, number: u16) -> Result<Registered, Status> {
+        self.state().members.get(&number).map(|m| m.registered.clone()).ok_or_else(|| {
+            tracing::error!(number, "a layout names an iod that was never registered");
+            Status::Corrupt
+        })
+    }
+
+    /// The iod with this id, `None` if it was never registered.
+    pub(crate) fn by_id(&self, id: IodId) -> Option<Registered> {
+        let state = self.state();
+        let number = state.numbers.get(&id)?;
+        state.members.get(number).map(|m| m.registered.clone())
+    }
+
+    /// Where the bytes of a new file shall live; `Delay` while no iod is up.
+    pub(crate) fn choose(&self, policy: &Policy) -> Result<Record, Status> {
+        let numbers = {
+            let state = self.state();
+            let up = state.members.values().filter(|m| m.link.as_ref().is_some_and(|l| !l.is_closed()));
+            let up: Vec<_> = up.map(|m| (m.registered.number, m.stats.free)).collect();
+            let roomy: Vec<u16> = up.iter().filter(|(_, free)| *free >= LOW_SPACE).map(|(n, _)| *n).collect();
+            if roomy.is_empty() { up.into_iter().map(|(n, _)| n).collect() } else { roomy }
+        };
+        if numbers.is_empty() {
+            return Err(Status::Delay);
+        }
+        let (count, first) = (policy.stripe_count as usize, self.first.fetch_add(1, Relaxed));
+        Record::rotated(policy.distribution, policy.stripe_unit, &numbers, count, first).map_err(|e| {
+            tracing::error!("no layout can be made: {e}");
+            Status::ServerFault
+        })
+    }
+
+    /// Bytes of all disks below the iods and how many are free; disks that several iods share count once.
+    pub(crate) fn capacity(&self) -> (u64, u64) {
+        let state = self.state();
+        let mut disks: BTreeMap<(String, u64), (u64, u64)> = BTreeMap::new();
+        for member in state.members.values() {
+            let device = member.stats.counters.iter().find(|c| c.name == DEVICE_COUNTER).map(|c| c.value);
+            let host = member.registered.local.as_ref().map(|local| local.boot_id.clone());
+            let disk = match (host, device) {
+                (Some(host), Some(device)) => (host, device),
+                _ => (member.registered.id.to_string(), 0),
+            };
+            disks.insert(disk, (member.stats.capacity, member.stats.free));
+        }
+        disks.values().fold((0, 0), |(all, free), disk| (all.saturating_add(disk.0), free.saturating_add(disk.1)))
+    }
+
+    /// How every iod stands, configured or only known.
+    pub(crate) fn report(&self) -> Vec<Report> {
+        let state = self.state();
+        let mut reports = Vec::new();
+        let mut shown = Vec::new();
+        for slot in &self.slots {
+            let standing = slot.standing.borrow().clone();
+            let address = slot.address.to_string();
+            let number = match &standing {
+                Standing::Up(number) => Some(*number),
+                _ => state.members.values().find(|m| m.registered.tcp.contains(&address)).map(|m| m.registered.number),
+            };
+            let problem = match standing {
+                Standing::Down(problem) => Some(problem),
+                _ => None,
+            };
+            shown.extend(number);
+            reports.push(report(address, number.and_then(|n| state.members.get(&n)), problem));
+        }
+        for member in state.members.values().filter(|m| !shown.contains(&m.registered.number)) {
+            let address = member.registered.tcp.first().cloned().unwrap_or_default();
+            let problem = "holds data, but is not in the configuration of the mgr".to_owned();
+            reports.push(report(address, Some(member), Some(problem)));
+        }
+        reports
+    }
+}
+
+/// The counter in which an iod tells the number of the disk below its store.
+const DEVICE_COUNTER: &str = "store.device";
+
+fn report(address: String, member: Option<&Member>, problem: Option<String>) -> Report {
+    let link = member.and_then(|m| m.link.as_ref()).filter(|link| !link.is_closed());
+    Report {
+        address,
+        registered: member.map(|m| m.registered.clone()),
+        up: link.is_some(),
+        problem,
+        software: link.map(|link| link.hello.software.clone()),
+        path: link.map(|link| link.path().to_string()),
+        stats: member.map(|m| m.stats.clone()).unwrap_or_default(),
+    }
+}

@@ -1,0 +1,132 @@
+//! One task for each configured iod: reaches it, registers it, watches it, and begins again.
+
+use super::link::Link;
+use super::{Iods, Member, Registered, Standing, register};
+use layout::kinds::native::{BOOT_ID_MAX, Local, SOCKET_PATH_MAX};
+use net::Address;
+use std::sync::Arc;
+use std::time::Duration;
+use types::Status;
+use wire::native::{Nothing, Procedure, StatsReply};
+
+/// Pause after the first failure; doubles with every further one.
+const PAUSE_MIN: Duration = Duration::from_millis(100);
+/// Longest pause between two tries.
+const PAUSE_MAX: Duration = Duration::from_secs(3);
+/// How often capacity and counters are asked for.
+const STATS_EVERY: Duration = Duration::from_secs(2);
+
+/// Keeps the iod at `slot` connected, for ever.
+pub(super) async fn keep(iods: Arc<Iods>, slot: usize) {
+    let mut pause = PAUSE_MIN;
+    loop {
+        let address = &iods.slots[slot].address;
+        let problem = match join(&iods, slot).await {
+            Ok((number, link)) => {
+                pause = PAUSE_MIN;
+                tracing::info!(%address, number, iod = %link.hello.iod, path = %link.path(), "iod is up");
+                let why = watch(&iods, number, &link).await;
+                leave(&iods, number, &link);
+                why
+            }
+            Err(problem) => problem,
+        };
+        let standing = Standing::Down(problem);
+        let changed = iods.slots[slot].standing.send_if_modified(|old| {
+            let changed = *old != standing;
+            *old = standing.clone();
+            changed
+        });
+        if let (true, Standing::Down(problem)) = (changed, standing) {
+            tracing::warn!(%address, "iod is down: {problem}");
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(PAUSE_MAX);
+    }
+}
+
+/// Connects the iod and makes it a member.
+async fn join(iods: &Iods, slot: usize) -> Result<(u16, Arc<Link>), String> {
+    let Iods { cluster, counters, .. } = iods;
+    let address = &iods.slots[slot].address;
+    let link = Link::connect(address, cluster.fsid, &cluster.key, counters).await.map_err(|e| e.to_string())?;
+    let link = Arc::new(link);
+    let stats: StatsReply =
+        link.call(Procedure::Stats, &Nothing).await.map_err(|e| format!("no answer to STATS: {e}"))?;
+    let registered = register(iods, address, &link).await.map_err(|e| format!("cannot be registered: {e}"))?;
+    let number = registered.number;
+    {
+        let mut state = iods.state();
+        let twin = state.members.get(&number).and_then(|m| m.link.as_ref()).is_some_and(|l| !l.is_closed());
+        if twin {
+            return Err("is reached under another configured address already".into());
+        }
+        iods.verifiers.combine(&[(number, link.hello.verifier)]);
+        state.members.insert(number, Member { registered, link: Some(link.clone()), stats });
+    }
+    iods.slots[slot].standing.send_replace(Standing::Up(number));
+    iods.came_up.send_modify(|n| *n += 1);
+    Ok((number, link))
+}
+
+/// The registry record of the iod, made or brought up to date.
+async fn register(iods: &Iods, address: &Address, link: &Link) -> Result<Registered, Status> {
+    let id = link.hello.iod;
+    let local = link.hello.local.as_ref().filter(|l| l.host.len() <= BOOT_ID_MAX && l.path.len() <= SOCKET_PATH_MAX);
+    let local = local.map(|l| Local { boot_id: l.host.clone(), path: l.path.clone().into() });
+    let tcp = match address {
+        Address::Tcp { .. } => vec![address.to_string()],
+        Address::Unix(_) => Vec::new(),
+    };
+    let (known, registered) = {
+        let mut state = iods.state();
+        let known = state.numbers.get(&id).and_then(|n| state.members.get(n)).map(|m| m.registered.clone());
+        let number = match &known {
+            Some(known) => known.number,
+            // Taken at once, so that no other iod that registers now gets it too.
+            None => {
+                let free = (0..=u16::MAX).find(|n| !state.numbers.values().any(|taken| taken == n));
+                let number = free.ok_or(Status::NoSpc)?;
+                state.numbers.insert(id, number);
+                number
+            }
+        };
+        (known, Registered { number, id, tcp, local })
+    };
+    if known.as_ref() != Some(&registered)
+        && let Err(e) = register::put(&iods.namespace, &registered).await
+    {
+        if known.is_none() {
+            iods.state().numbers.remove(&id);
+        }
+        return Err(e);
+    }
+    Ok(registered)
+}
+
+/// Asks for capacity and counters until the iod is gone; tells why it is.
+async fn watch(iods: &Iods, number: u16, link: &Link) -> String {
+    let stats = async {
+        loop {
+            tokio::time::sleep(STATS_EVERY).await;
+            if let Ok(stats) = link.call::<StatsReply>(Procedure::Stats, &Nothing).await
+                && let Some(member) = iods.state().members.get_mut(&number)
+            {
+                member.stats = stats;
+            }
+        }
+    };
+    tokio::select! {
+        why = link.closed() => why.to_string(),
+        () = stats => String::new(),
+    }
+}
+
+/// The iod is gone: nobody gets this link any more.
+fn leave(iods: &Iods, number: u16, link: &Arc<Link>) {
+    if let Some(member) = iods.state().members.get_mut(&number)
+        && member.link.as_ref().is_some_and(|l| Arc::ptr_eq(l, link))
+    {
+        member.link = None;
+    }
+}

@@ -1,0 +1,195 @@
+//! The connections to one iod, and the native procedures called over them.
+
+use net::rpc::{Connection, Limits, NoService};
+use net::{Address, Counters, Error};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
+use types::{Fsid, Status};
+use wire::native::{HelloArgs, HelloReply, Key, PROGRAM, Procedure, REVISIONS, VERSION, decode_reply};
+use wire::rpc::Auth;
+use xdr::{Writer, Xdr};
+
+/// Connections to one iod: it works on one request of each at a time.
+const CONNECTIONS: usize = 4;
+/// How long connecting and HELLO may take.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a request may take: a stable write of a full payload on a slow disk, with others before it.
+const CALL_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long a session ticket of the mgr is good for, in seconds.
+const TICKET_SECS: u64 = 3600;
+/// The session of the mgr itself.
+pub(crate) const MGR_SESSION: u64 = 0;
+
+/// An iod being reached.
+#[derive(Debug)]
+pub(crate) struct Link {
+    pub(crate) hello: HelloReply,
+    connections: Vec<Connection>,
+    turn: AtomicUsize,
+}
+
+/// Why an iod was not reached.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum LinkError {
+    #[error(transparent)]
+    Net(#[from] Error),
+    #[error("it refused the session ({0}): it belongs to another file system or has another cluster file")]
+    Refused(wire::native::Failure),
+    #[error("it does not speak a protocol version of this mgr ({0}): use the same version of weir on all hosts")]
+    Version(wire::native::Failure),
+    #[error("{0}")]
+    Failed(wire::native::Failure),
+    #[error("it belongs to file system {0}, not to this one")]
+    Foreign(Fsid),
+    #[error("its answers name different iods")]
+    Inconsistent,
+}
+
+pub(crate) fn unix_now() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.map_or(0, |d| d.as_secs())
+}
+
+impl Link {
+    /// Connects to the iod at `address`, over its Unix socket if it is on this host.
+    pub(super) async fn connect(
+        address: &Address,
+        fsid: Fsid,
+        key: &Key,
+        counters: &Counters,
+    ) -> Result<Self, LinkError> {
+        let (mut connection, mut hello) = greet(address, fsid, key, counters).await?;
+        let mut way = address.clone();
+        if let (Address::Tcp { .. }, Some(path)) = (address, local_path(&hello)) {
+            let local = Address::Unix(path.into());
+            // Another mount namespace or a stale path: TCP is as good.
+            if let Ok((over_unix, answer)) = greet(&local, fsid, key, counters).await
+                && answer.iod == hello.iod
+            {
+                (connection, hello, way) = (over_unix, answer, local);
+            }
+        }
+        let mut connections = vec![connection];
+        while connections.len() < CONNECTIONS {
+            let (connection, answer) = greet(&way, fsid, key, counters).await?;
+            if (answer.iod, answer.verifier) != (hello.iod, hello.verifier) {
+                return Err(LinkError::Inconsistent);
+            }
+            connections.push(connection);
+        }
+        Ok(Link { hello, connections, turn: AtomicUsize::new(0) })
+    }
+
+    /// Whether any of the connections has ended: the iod may have restarted, so none is used any more.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.connections.iter().any(Connection::is_closed)
+    }
+
+    /// Waits until one of the connections has ended, closes the others and tells why.
+    pub(super) async fn closed(&self) -> Error {
+        let ends = self.connections.iter().map(|c| Box::pin(c.closed()));
+        let (why, ..) = futures_util::future::select_all(ends).await;
+        self.connections.iter().for_each(Connection::close);
+        why
+    }
+
+    /// Where it is connected to.
+    pub(crate) fn path(&self) -> Address {
+        self.connections[0].peer().clone()
+    }
+
+    /// Calls a procedure and waits for its result.
+    ///
+    /// `Delay` when the iod is gone or too slow, what the iod answered when it refused.
+    pub(crate) async fn call<R: Xdr>(&self, procedure: Procedure, arguments: &impl Xdr) -> Result<R, Status> {
+        let turn = self.turn.fetch_add(1, Relaxed);
+        let connection = &self.connections[turn % self.connections.len()];
+        let result = call(connection, procedure, arguments, CALL_TIMEOUT).await;
+        result.map_err(|e| self.status(procedure, e))
+    }
+
+    /// What a failed call means to whoever asked the mgr.
+    fn status(&self, procedure: Procedure, error: CallError) -> Status {
+        let iod = self.hello.iod;
+        match error {
+            CallError::Net(error @ (Error::Broken(_) | Error::Timeout(_) | Error::Connect { .. })) => {
+                tracing::info!(%iod, procedure = procedure.name(), "{error}");
+                Status::Delay
+            }
+            CallError::Net(error) => {
+                tracing::error!(%iod, procedure = procedure.name(), "{error}");
+                Status::Io
+            }
+            CallError::Failed(failure) => match failure.status {
+                // Fenced meanwhile, or damaged on the way: another try sees the new generation or other bits.
+                Status::Fenced | Status::BadChecksum => Status::Delay,
+                Status::Delay | Status::NoSpc | Status::DQuot | Status::FBig => failure.status,
+                _ => {
+                    tracing::error!(%iod, procedure = procedure.name(), "the iod refused: {failure}");
+                    Status::Io
+                }
+            },
+        }
+    }
+}
+
+enum CallError {
+    Net(Error),
+    Failed(wire::native::Failure),
+}
+
+async fn call<R: Xdr>(
+    connection: &Connection,
+    procedure: Procedure,
+    arguments: &impl Xdr,
+    timeout: Duration,
+) -> Result<R, CallError> {
+    let mut out = Writer::new();
+    arguments.encode(&mut out);
+    let reply = connection.call(PROGRAM, VERSION, procedure as u32, &Auth::None, out.finish(), timeout).await;
+    let mut body = reply.map_err(CallError::Net)?.body;
+    let result = decode_reply(&mut body).map_err(|e| CallError::Net(e.into()))?;
+    result.map_err(CallError::Failed)
+}
+
+/// Connects and says HELLO.
+async fn greet(
+    address: &Address,
+    fsid: Fsid,
+    key: &Key,
+    counters: &Counters,
+) -> Result<(Connection, HelloReply), LinkError> {
+    let limits = Limits::default();
+    let connection =
+        Connection::connect(address, Arc::new(NoService), limits, counters.clone(), CONNECT_TIMEOUT).await?;
+    let hello = HelloArgs {
+        ticket: key.sign_ticket(fsid, MGR_SESSION, unix_now() + TICKET_SECS),
+        min_version: *REVISIONS.start(),
+        max_version: *REVISIONS.end(),
+        checksums: true,
+        max_payload: types::limits::PAYLOAD_MAX as u32,
+    };
+    let reply: HelloReply = match call(&connection, Procedure::Hello, &hello, CONNECT_TIMEOUT).await {
+        Ok(reply) => reply,
+        Err(CallError::Net(e)) => return Err(e.into()),
+        Err(CallError::Failed(failure)) => {
+            return Err(match failure.status {
+                Status::CapRefused | Status::CapExpired => LinkError::Refused(failure),
+                Status::BadVersion => LinkError::Version(failure),
+                _ => LinkError::Failed(failure),
+            });
+        }
+    };
+    if reply.fsid != fsid {
+        return Err(LinkError::Foreign(reply.fsid));
+    }
+    Ok((connection, reply))
+}
+
+/// The path of the iod's Unix socket if it is on this host.
+fn local_path(hello: &HelloReply) -> Option<String> {
+    let local = hello.local.as_ref()?;
+    let host: Fsid = local.host.trim().parse().ok()?;
+    (net::address::boot_id() == Some(host.0)).then(|| local.path.clone())
+}

@@ -1,0 +1,95 @@
+//! The registry of iods in the metadata store: number, identity and last known addresses.
+
+use bytes::Bytes;
+use layout::kinds::native::{ADDRESS_MAX, ADDRESSES_MAX, BOOT_ID_MAX, Local, SOCKET_PATH_MAX};
+use meta::{Embedded, Namespace};
+use types::{IodId, Status, Timestamp};
+use xdr::{Malformed, Reader, Writer, Xdr};
+
+const PREFIX: &[u8] = b"iod/";
+const VERSION: u32 = 1;
+
+/// An iod that has a number.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Registered {
+    /// Its number, never given to another one.
+    pub(crate) number: u16,
+    /// Its identity.
+    pub(crate) id: IodId,
+    /// Where it was last reached, `host:port`.
+    pub(crate) tcp: Vec<String>,
+    /// The way for those on its host, as it last told.
+    pub(crate) local: Option<Local>,
+}
+
+fn text(input: &mut Reader, max: usize) -> Result<String, Malformed> {
+    let bytes = input.opaque(max)?;
+    std::str::from_utf8(&bytes).map(str::to_owned).map_err(|_| Malformed::Invalid("text that is not UTF-8"))
+}
+
+fn put_text(out: &mut Writer, text: &str) {
+    out.opaque(&Bytes::copy_from_slice(text.as_bytes()));
+}
+
+impl Xdr for Registered {
+    fn encode(&self, out: &mut Writer) {
+        out.u32(VERSION);
+        out.u32(self.number.into());
+        out.fixed(&self.id.0);
+        out.array(&self.tcp, |out, address| put_text(out, address));
+        out.optional(self.local.as_ref(), |out, local| {
+            put_text(out, &local.boot_id);
+            out.opaque(&local.path);
+        });
+    }
+
+    fn decode(input: &mut Reader) -> Result<Self, Malformed> {
+        match input.u32()? {
+            VERSION => {}
+            value => return Err(Malformed::BadValue { what: "version of an iod record", value }),
+        }
+        let value = input.u32()?;
+        let number = u16::try_from(value).map_err(|_| Malformed::BadValue { what: "number of an iod", value })?;
+        let id = IodId(input.fixed()?);
+        let tcp = input.array(ADDRESSES_MAX, |input| text(input, ADDRESS_MAX))?;
+        let local = input
+            .optional(|input| Ok(Local { boot_id: text(input, BOOT_ID_MAX)?, path: input.opaque(SOCKET_PATH_MAX)? }))?;
+        Ok(Registered { number, id, tcp, local })
+    }
+}
+
+/// Every iod that was ever registered.
+pub(super) fn all(namespace: &Namespace<Embedded>) -> Result<Vec<Registered>, Status> {
+    let records = namespace.registry_list(PREFIX, usize::from(u16::MAX) + 1)?;
+    let decode = |(_, value): (_, Bytes)| {
+        Registered::from_bytes(&value).map_err(|e| {
+            tracing::error!("damaged record of an iod in the metadata store: {e}");
+            Status::Corrupt
+        })
+    };
+    records.into_iter().map(decode).collect()
+}
+
+/// Stores the record, durably.
+pub(super) async fn put(namespace: &Namespace<Embedded>, iod: &Registered) -> Result<(), Status> {
+    let key = [PREFIX, &iod.id.0].concat();
+    let now = Timestamp::from(std::time::SystemTime::now());
+    namespace.registry_put(now, &key, Some(&iod.to_bytes())).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_these() {
+        let local = Some(Local { boot_id: "b".into(), path: "/s".into() });
+        let iod = Registered { number: 258, id: IodId([5; 16]), tcp: vec!["h:1".into()], local };
+        let mut want = vec![0, 0, 0, 1, 0, 0, 1, 2];
+        want.extend([5; 16]);
+        want.extend([0, 0, 0, 1, 0, 0, 0, 3, b'h', b':', b'1', 0]);
+        want.extend([0, 0, 0, 1, 0, 0, 0, 1, b'b', 0, 0, 0, 0, 0, 0, 2, b'/', b's', 0, 0]);
+        assert_eq!(iod.to_bytes(), want);
+        assert_eq!(Registered::from_bytes(&want.into()), Ok(iod));
+    }
+}

@@ -1,0 +1,94 @@
+//! I/O on behalf of clients that do none themselves: to the same objects that layouts point at.
+//!
+//! Every function works on one file: its layout record tells which iods hold which bytes, the pieces move in parallel.
+
+mod data;
+mod punch;
+mod read;
+mod remove;
+mod seek;
+mod size;
+mod truncate;
+mod write;
+
+use crate::iods::{Iods, Link, MGR_SESSION, unix_now};
+use futures_util::future;
+use layout::Distribution;
+use layout::kinds::native::{KIND, Record};
+use std::sync::Arc;
+use types::{ByteRange, FileId, Fsid, Generation, Status};
+use wire::native::{Capability, Key, Rights};
+use xdr::{Segments, Xdr};
+
+/// How long a capability that the mgr makes for itself is good for, in seconds: far longer than any request takes.
+const OWN_CAPABILITY_SECS: u64 = 3600;
+
+/// The objects of one file, ready for requests.
+#[derive(Debug)]
+pub(crate) struct Objects<'a> {
+    iods: &'a Iods,
+    pub(crate) file: FileId,
+    generation: Generation,
+    pub(crate) record: Record,
+    pub(crate) distribution: Distribution,
+}
+
+impl<'a> Objects<'a> {
+    /// The objects that a layout record of the namespace names; `Corrupt` for one that cannot be.
+    pub(crate) fn new(
+        iods: &'a Iods,
+        file: FileId,
+        generation: Generation,
+        layout: &meta::Layout,
+    ) -> Result<Self, Status> {
+        let damaged = |why: &dyn std::fmt::Display| {
+            tracing::error!(file = file.0, "the layout record of a file cannot be used: {why}");
+            Status::Corrupt
+        };
+        if layout.kind != KIND {
+            return Err(damaged(&format_args!("kind {} is not known", layout.kind)));
+        }
+        let record = Record::from_bytes(&layout.body).map_err(|e| damaged(&e))?;
+        let distribution = record.distribution().map_err(|e| damaged(&e))?;
+        Ok(Objects { iods, file, generation, record, distribution })
+    }
+
+    /// Number of the iod that holds object `index`.
+    fn iod(&self, index: usize) -> u16 {
+        self.record.iods[index]
+    }
+
+    /// The way to the iod that holds object `index`; `Delay` while it is down.
+    fn link(&self, index: usize) -> Result<Arc<Link>, Status> {
+        self.iods.link(self.iod(index))
+    }
+
+    /// What the mgr shows to use these objects.
+    fn capability(&self, rights: Rights) -> Capability {
+        own_capability(&self.iods.cluster().key, self.iods.cluster().fsid, self.file, self.generation, rights)
+    }
+
+    /// Runs `work` for all objects at once; the first failure is the outcome, after all are done.
+    async fn each<T, W: Future<Output = Result<T, Status>>>(
+        &self,
+        work: impl Fn(usize) -> W,
+    ) -> Result<Vec<T>, Status> {
+        future::join_all((0..self.distribution.count()).map(work)).await.into_iter().collect()
+    }
+}
+
+/// The bytes of a file that has a size but no objects.
+pub(crate) fn zeros(range: ByteRange) -> Segments {
+    data::assemble(range, Vec::new())
+}
+
+/// A capability for the mgr's own session.
+pub(crate) fn own_capability(
+    key: &Key,
+    fsid: Fsid,
+    file: FileId,
+    generation: Generation,
+    rights: Rights,
+) -> Capability {
+    key.sign_capability(fsid, file, generation, rights, unix_now() + OWN_CAPABILITY_SECS, MGR_SESSION)
+}

@@ -1,0 +1,22 @@
+//! Forgetting a range of a file.
+
+use super::Objects;
+use types::{ByteRange, Status};
+use wire::native::{Nothing, Procedure, PunchArgs, Rights};
+
+impl Objects<'_> {
+    /// Turns a range of the file into a hole, durably; sizes stay.
+    pub(crate) async fn punch(&self, range: ByteRange) -> Result<(), Status> {
+        let punch = |index| async move {
+            // Bytes of an object keep the order of the file: a range of the file is one range of each object.
+            let offset = self.distribution.object_size(range.offset, index);
+            let len = self.distribution.object_size(range.end(), index) - offset;
+            if len == 0 {
+                return Ok(Nothing);
+            }
+            let arguments = PunchArgs { cap: self.capability(Rights::WRITE), offset, len };
+            self.link(index)?.call(Procedure::Punch, &arguments).await
+        };
+        self.each(punch).await.map(drop)
+    }
+}

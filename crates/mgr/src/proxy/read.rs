@@ -1,0 +1,97 @@
+//! READ through the mgr.
+
+use super::Objects;
+use super::data::{Stretch, assemble};
+use futures_util::future;
+use layout::list_io::{Request, RequestLimits, plan};
+use types::{ByteRange, Status};
+use wire::native::{Extent, PieceKind, Procedure, ReadArgs, ReadReply, Rights, crc32c};
+use xdr::Segments;
+
+impl Objects<'_> {
+    /// The bytes of `range`, all below the size of the file: what an object does not hold is zeros.
+    pub(crate) async fn read(&self, range: ByteRange) -> Result<Segments, Status> {
+        let requests = plan(&self.distribution, &[range], RequestLimits::default());
+        let stretches = future::try_join_all(requests.iter().map(|request| self.read_one(request))).await?;
+        Ok(assemble(range, stretches.into_iter().flatten().collect()))
+    }
+
+    async fn read_one(&self, request: &Request) -> Result<Vec<Stretch>, Status> {
+        let link = self.link(request.index)?;
+        let extents = request.extents.iter().map(|e| Extent { offset: e.offset, len: e.len as u32 }).collect();
+        let arguments = ReadArgs { cap: self.capability(Rights::READ), extents };
+        let reply: ReadReply = link.call(Procedure::Read, &arguments).await?;
+        scatter(request, &reply, link.hello.checksums).map_err(|why| {
+            tracing::error!(iod = %link.hello.iod, file = self.file.0, "answer to READ: {why}");
+            Status::Delay
+        })
+    }
+}
+
+/// Lays the data of a reply over the parts of the file that were asked for.
+fn scatter(request: &Request, reply: &ReadReply, checksums: bool) -> Result<Vec<Stretch>, &'static str> {
+    let told: u64 = reply.head.pieces.iter().map(|p| u64::from(p.len)).sum();
+    if told != request.bytes {
+        return Err("its pieces do not cover what was asked for");
+    }
+    let mut data = reply.data.clone();
+    let mut parts = request.parts.iter().copied();
+    let mut part = ByteRange::default();
+    let mut stretches = Vec::new();
+    for piece in &reply.head.pieces {
+        let is_data = piece.kind == PieceKind::Data;
+        // The decoder has checked that the data are as long as the pieces say.
+        let mut bytes = if is_data { data.split_to(piece.len as usize) } else { Default::default() };
+        if is_data && checksums && crc32c(&bytes) != piece.crc32c {
+            return Err("its data do not match their checksum");
+        }
+        let mut left = u64::from(piece.len);
+        while left > 0 {
+            if part.is_empty() {
+                part = parts.next().ok_or("it has more pieces than were asked for")?;
+            }
+            let len = left.min(part.len);
+            if is_data {
+                stretches.push(Stretch { offset: part.offset, data: bytes.split_to(len as usize) });
+            }
+            part = ByteRange { offset: part.offset + len, len: part.len - len };
+            left -= len;
+        }
+    }
+    Ok(stretches)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+    use wire::native::{Piece, ReadHead};
+
+    fn piece(kind: PieceKind, data: &[u8]) -> Piece {
+        let crc32c = if kind == PieceKind::Data { crc32c(data) } else { 0 };
+        Piece { kind, len: data.len() as u32, crc32c }
+    }
+
+    #[test]
+    fn pieces_and_parts_need_not_agree() {
+        let range = |offset, len| ByteRange { offset, len };
+        let request =
+            Request { index: 0, extents: vec![range(0, 10)], parts: vec![range(100, 4), range(200, 6)], bytes: 10 };
+        let pieces = vec![
+            piece(PieceKind::Data, b"ab"),
+            piece(PieceKind::Hole, b"--"),
+            piece(PieceKind::Data, b"cdef"),
+            piece(PieceKind::Beyond, b"--"),
+        ];
+        let good = ReadReply { head: ReadHead { size: 8, pieces }, data: Bytes::from_static(b"abcdef") };
+        let stretch = |offset, data| Stretch { offset, data: Bytes::from_static(data) };
+        assert_eq!(scatter(&request, &good, true), Ok(vec![stretch(100, b"ab"), stretch(200, b"cdef")]));
+        let mut damaged = good.clone();
+        damaged.data = Bytes::from_static(b"abcdeF");
+        assert!(scatter(&request, &damaged, true).is_err());
+        assert!(scatter(&request, &damaged, false).is_ok());
+        let mut short = good;
+        short.head.pieces.pop();
+        assert!(scatter(&request, &short, true).is_err());
+    }
+}

@@ -1,0 +1,23 @@
+//! Cutting the objects of a file.
+
+use super::Objects;
+use types::Status;
+use wire::native::{Procedure, Rights, TruncateArgs, TruncateReply};
+
+impl Objects<'_> {
+    /// Cuts every object so that nothing of the file at and behind `size` is left, durably.
+    ///
+    /// Nothing is cut when an iod is down (`Delay`). When one fails on the way, others may have been cut: their bytes
+    /// read as zeros until the cut is tried again.
+    pub(crate) async fn truncate(&self, size: u64) -> Result<(), Status> {
+        for index in 0..self.distribution.count() {
+            self.link(index)?;
+        }
+        let cut = |index| async move {
+            let size = self.distribution.object_size(size, index);
+            let arguments = TruncateArgs { cap: self.capability(Rights::WRITE), size };
+            self.link(index)?.call::<TruncateReply>(Procedure::Truncate, &arguments).await
+        };
+        self.each(cut).await.map(drop)
+    }
+}

@@ -1,0 +1,93 @@
+//! WRITE and COMMIT through the mgr.
+
+use super::Objects;
+use bytes::Bytes;
+use futures_util::future;
+use layout::list_io::{Request, RequestLimits, plan};
+use types::{ByteRange, Status, Verifier};
+use wire::native::{CommitReply, Crc32c, ObjectArgs, Procedure, Rights, WriteArgs, WriteExtent, WriteHead, WriteReply};
+use xdr::Segments;
+
+/// What became of a write.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Written {
+    /// Whether all bytes are durable.
+    pub(crate) stable: bool,
+    /// The combined verifier.
+    pub(crate) verifier: Verifier,
+}
+
+impl Objects<'_> {
+    /// Writes `data` at `offset`; the end is below the largest file size. After a failure any part may be written.
+    pub(crate) async fn write(&self, offset: u64, data: &Bytes, stable: bool) -> Result<Written, Status> {
+        let range = ByteRange { offset, len: data.len() as u64 };
+        let requests = plan(&self.distribution, &[range], RequestLimits::default());
+        let replies = requests.iter().map(|request| self.write_one(request, offset, data, stable));
+        // All of them end before the answer: none may still be writing when the caller goes on.
+        let replies = future::join_all(replies).await.into_iter().collect::<Result<Vec<_>, _>>()?;
+        let seen: Vec<_> =
+            requests.iter().zip(&replies).map(|(r, reply)| (self.iod(r.index), reply.verifier)).collect();
+        Ok(Written { stable: replies.iter().all(|r| r.stable), verifier: self.iods.verifiers.combine(&seen) })
+    }
+
+    async fn write_one(&self, request: &Request, base: u64, data: &Bytes, stable: bool) -> Result<WriteReply, Status> {
+        let link = self.link(request.index)?;
+        let slice = |part: &ByteRange| data.slice((part.offset - base) as usize..(part.end() - base) as usize);
+        let parts: Vec<Bytes> = request.parts.iter().map(slice).collect();
+        let extents = extents(&request.extents, &parts, link.hello.checksums);
+        let mut payload = Segments::default();
+        parts.into_iter().for_each(|part| payload.push(part));
+        let head = WriteHead { cap: self.capability(Rights::WRITE), stable, extents };
+        link.call(Procedure::Write, &WriteArgs { head, data: payload }).await
+    }
+
+    /// Makes everything durable that was written to the file before; the verifier tells whether nothing was lost.
+    pub(crate) async fn commit(&self) -> Result<Verifier, Status> {
+        let commit = |index| async move {
+            let arguments = ObjectArgs { cap: self.capability(Rights::WRITE) };
+            let reply: CommitReply = self.link(index)?.call(Procedure::Commit, &arguments).await?;
+            Ok((self.iod(index), reply.verifier))
+        };
+        let seen = self.each(commit).await?;
+        Ok(self.iods.verifiers.combine(&seen))
+    }
+}
+
+/// The extents of a request, whose bytes are `parts` one after the other, with their checksums if wanted.
+fn extents(ranges: &[ByteRange], parts: &[Bytes], checksums: bool) -> Vec<WriteExtent> {
+    let mut parts = parts.iter();
+    let mut rest: &[u8] = &[];
+    let mut extent = |range: &ByteRange| {
+        let mut sum = Crc32c::new();
+        let mut left = if checksums { range.len as usize } else { 0 };
+        while left > 0 {
+            if rest.is_empty() {
+                // Parts and extents have the same length in all.
+                let Some(part) = parts.next() else { break };
+                rest = part;
+            }
+            let (now, later) = rest.split_at(left.min(rest.len()));
+            sum.update(now);
+            rest = later;
+            left -= now.len();
+        }
+        let crc32c = if checksums { sum.finish() } else { 0 };
+        WriteExtent { offset: range.offset, len: range.len as u32, crc32c }
+    };
+    ranges.iter().map(&mut extent).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wire::native::crc32c;
+
+    #[test]
+    fn checksums_are_of_extents_however_the_parts_lie() {
+        let ranges = [ByteRange { offset: 0, len: 5 }, ByteRange { offset: 64, len: 3 }];
+        let parts = [Bytes::from_static(b"abc"), Bytes::from_static(b"defg"), Bytes::from_static(b"h")];
+        let sums = |checksums| extents(&ranges, &parts, checksums).iter().map(|e| e.crc32c).collect::<Vec<_>>();
+        assert_eq!(sums(true), [crc32c(b"abcde"), crc32c(b"fgh")]);
+        assert_eq!(sums(false), [0, 0]);
+    }
+}

@@ -1,0 +1,109 @@
+//! READ, WRITE, COMMIT, SEEK and DEALLOCATE through the mgr.
+
+use super::Room;
+use crate::counters::add;
+use crate::proxy::zeros;
+use bytes::Bytes;
+use nfs::fs::{Content, Ctx, ReadOut, SeekOut, Stability, WriteOut};
+use types::{ByteRange, FileId, Status, Verifier, limits};
+
+impl Room {
+    pub(crate) async fn read(&self, ctx: &Ctx, file: FileId, offset: u64, len: u32) -> Result<ReadOut, Status> {
+        let mut info = self.regular(file)?;
+        let wanted = u64::from(len).min(limits::PAYLOAD_MAX as u64);
+        if offset.saturating_add(wanted) > info.attrs.size {
+            info.attrs = self.attrs(ctx, file).await?;
+        }
+        let size = info.attrs.size;
+        let range = ByteRange { offset, len: wanted.min(size.saturating_sub(offset)) };
+        let eof = range.end() >= size;
+        if range.is_empty() {
+            return Ok(ReadOut { data: Default::default(), eof });
+        }
+        let data = match self.objects(&info)? {
+            Some(objects) => objects.read(range).await?,
+            None => zeros(range),
+        };
+        add(&self.counters.proxy_reads, 1);
+        add(&self.counters.proxy_read_bytes, range.len);
+        Ok(ReadOut { data, eof })
+    }
+
+    pub(crate) async fn write(
+        &self,
+        ctx: &Ctx,
+        file: FileId,
+        offset: u64,
+        mut data: Bytes,
+        wanted: Stability,
+    ) -> Result<WriteOut, Status> {
+        data.truncate(limits::PAYLOAD_MAX);
+        let _shared = self.locks.shared(file).await;
+        let info = self.regular(file)?;
+        let end = offset.checked_add(data.len() as u64).filter(|end| *end <= limits::FILE_SIZE_MAX);
+        let end = end.ok_or(Status::FBig)?;
+        if data.is_empty() {
+            return Ok(WriteOut { count: 0, stable: wanted, verifier: self.iods.verifiers.combine(&[]) });
+        }
+        let stable = wanted > Stability::Unstable;
+        let objects = self.objects_now(ctx.now, &info).await?;
+        let written = objects.write(offset, &data, stable).await?;
+        if stable && !written.stable {
+            tracing::error!(file = file.0, "an iod did not make a write durable as it was told to");
+            return Err(Status::Io);
+        }
+        if stable {
+            self.namespace.set_size(&ctx.cred, ctx.now, file, end, None).await?;
+        } else {
+            self.namespace.note_write(&ctx.cred, ctx.now, file, end).await?;
+        }
+        add(&self.counters.proxy_writes, 1);
+        add(&self.counters.proxy_write_bytes, data.len() as u64);
+        // The namespace is as durable as was asked for, and no more.
+        let stable = if stable { Stability::FileSync } else { Stability::Unstable };
+        Ok(WriteOut { count: data.len() as u32, stable, verifier: written.verifier })
+    }
+
+    pub(crate) async fn commit(&self, file: FileId) -> Result<Verifier, Status> {
+        let info = self.regular(file)?;
+        let verifier = match self.objects(&info)? {
+            Some(objects) => objects.commit().await?,
+            None => self.iods.verifiers.combine(&[]),
+        };
+        self.namespace.settle().await?;
+        add(&self.counters.proxy_commits, 1);
+        Ok(verifier)
+    }
+
+    pub(crate) async fn seek(&self, ctx: &Ctx, file: FileId, offset: u64, what: Content) -> Result<SeekOut, Status> {
+        let info = self.regular(file)?;
+        let size = self.attrs(ctx, file).await?.size;
+        if offset >= size {
+            return Err(Status::NxIo);
+        }
+        let found = match self.objects(&info)? {
+            Some(objects) => objects.seek(offset, what).await?,
+            None => (what == Content::Hole).then_some(offset),
+        };
+        match (what, found) {
+            (Content::Data, Some(at)) if at < size => Ok(SeekOut { offset: at, eof: false }),
+            (Content::Data, _) => Err(Status::NxIo),
+            (Content::Hole, at) => {
+                let offset = at.unwrap_or(size).min(size);
+                Ok(SeekOut { offset, eof: offset == size })
+            }
+        }
+    }
+
+    pub(crate) async fn deallocate(&self, ctx: &Ctx, file: FileId, range: ByteRange) -> Result<(), Status> {
+        let _shared = self.locks.shared(file).await;
+        let info = self.regular(file)?;
+        // Behind the end there is nothing to forget; objects that others are writing may reach further.
+        let end = if self.grants.written(file) { limits::FILE_SIZE_MAX } else { info.attrs.size };
+        let len = range.end().min(end).saturating_sub(range.offset);
+        let Some(objects) = self.objects(&info)?.filter(|_| len > 0) else { return Ok(()) };
+        objects.punch(ByteRange { offset: range.offset, len }).await?;
+        // Times and change attribute move, the size stays.
+        self.namespace.set_size(&ctx.cred, ctx.now, file, 0, None).await.map(drop)
+    }
+}

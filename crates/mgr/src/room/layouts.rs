@@ -1,0 +1,126 @@
+//! Native layouts: granting them, telling device addresses, and what follows when they are committed or gone.
+
+use super::Room;
+use crate::counters::add;
+use crate::iods::unix_now;
+use bytes::Bytes;
+use layout::kinds::native::{Body, Device, KIND};
+use nfs::fs::{Ctx, Iomode, LayoutAsk, LayoutGone, LayoutOut};
+use types::{ByteRange, FileId, IodId, Status, Timestamp, limits};
+use wire::native::Rights;
+use xdr::Xdr;
+
+impl Room {
+    pub(crate) async fn layout_get(&self, ctx: &Ctx, ask: LayoutAsk) -> Result<LayoutOut, Status> {
+        // Session 0 is the mgr's own.
+        if ask.kind != KIND || ctx.client == 0 {
+            return Err(Status::NoLayout);
+        }
+        let info = self.regular(ask.file)?;
+        let objects = self.objects_now(ctx.now, &info).await?;
+        let devices = objects.record.iods.iter().map(|number| Ok(self.iods.registered(*number)?.id));
+        let (rights, counter) = match ask.iomode {
+            Iomode::Read => (Rights::READ, &self.counters.layouts_read),
+            Iomode::ReadWrite => (Rights::READ | Rights::WRITE, &self.counters.layouts_write),
+        };
+        let cluster = self.iods.cluster();
+        let expires = unix_now() + u64::from(self.capability_secs);
+        let capability =
+            cluster.key.sign_capability(cluster.fsid, ask.file, info.generation, rights, expires, ctx.client);
+        let body = Body {
+            distribution: objects.record.distribution,
+            stripe_unit: objects.record.stripe_unit,
+            devices: devices.collect::<Result<_, Status>>()?,
+            object: ask.file,
+            generation: info.generation,
+            capability: capability.to_bytes(),
+        };
+        let body = body.to_bytes();
+        if body.len() > ask.max_body {
+            return Err(Status::TooSmall);
+        }
+        if ask.iomode == Iomode::ReadWrite {
+            self.grants.granted(ask.file, ctx.client);
+        }
+        add(counter, 1);
+        Ok(LayoutOut { range: ByteRange::ALL, iomode: ask.iomode, kind: KIND, body, return_on_close: true })
+    }
+
+    pub(crate) fn device_info(&self, ctx: &Ctx, device: [u8; 16], kind: u32) -> Result<Bytes, Status> {
+        if kind != KIND || ctx.client == 0 {
+            return Err(Status::NoEnt);
+        }
+        let iod = self.iods.by_id(IodId(device)).ok_or(Status::NoEnt)?;
+        let cluster = self.iods.cluster();
+        let expires = unix_now() + u64::from(self.capability_secs);
+        let ticket = cluster.key.sign_ticket(cluster.fsid, ctx.client, expires);
+        add(&self.counters.devices_told, 1);
+        Ok(Device { iod: iod.id, tcp: iod.tcp, local: iod.local, ticket: ticket.to_bytes() }.to_bytes())
+    }
+
+    pub(crate) async fn layout_commit(
+        &self,
+        ctx: &Ctx,
+        file: FileId,
+        last_byte: Option<u64>,
+        mtime: Option<Timestamp>,
+    ) -> Result<Option<u64>, Status> {
+        let end = last_byte.map_or(Some(0), |last| last.checked_add(1)).filter(|end| *end <= limits::FILE_SIZE_MAX);
+        let end = end.ok_or(Status::FBig)?;
+        let _shared = self.locks.shared(file).await;
+        self.grants.committed(file, ctx.client);
+        if last_byte.is_none() && mtime.is_none() {
+            return Ok(None);
+        }
+        let changed = self.namespace.set_size(&ctx.cred, ctx.now, file, end, mtime).await?;
+        add(&self.counters.layout_commits, 1);
+        Ok((changed.after.size != changed.before.size).then_some(changed.after.size))
+    }
+
+    pub(crate) async fn layout_gone(
+        &self,
+        ctx: &Ctx,
+        client: u64,
+        file: FileId,
+        iomode: Iomode,
+        why: LayoutGone,
+    ) -> Result<(), Status> {
+        let untold = iomode == Iomode::ReadWrite && self.grants.gone(file, client);
+        let result = async {
+            if why == LayoutGone::Revoked {
+                self.fence(ctx, file).await?;
+            }
+            if untold {
+                self.learn_size(ctx.now, file).await?;
+            }
+            Ok(())
+        };
+        match result.await {
+            // Nothing is left to protect or to measure.
+            Err(Status::Stale) => Ok(()),
+            other => other,
+        }
+    }
+
+    /// Makes every capability given out so far worthless; whoever still has a layout has to ask for a new one.
+    async fn fence(&self, ctx: &Ctx, file: FileId) -> Result<(), Status> {
+        add(&self.counters.layouts_revoked, 1);
+        let generation = self.namespace.fence(ctx.now, file).await?;
+        let info = self.namespace.info(file)?;
+        match self.objects(&info)? {
+            Some(objects) => objects.fence(generation).await,
+            None => Ok(()),
+        }
+    }
+
+    /// A client closed a file that it could write: if it never told how far it wrote, the iods do.
+    pub(crate) async fn closed(&self, ctx: &Ctx, file: FileId, wrote: bool) -> Result<(), Status> {
+        if wrote && self.grants.take_untold(file, ctx.client) {
+            match self.learn_size(ctx.now, file).await {
+                Err(Status::Stale) => {}
+                other => drop(other?),
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,166 @@
+//! Starting a mgr, its background work, and stopping it.
+
+use crate::backchannel::Backchannel;
+use crate::clients::Clients;
+use crate::cluster_file::ClusterFile;
+use crate::config::Config;
+use crate::counters::Counters;
+use crate::error::{Error, random};
+use crate::fs::{Files, own_ctx};
+use crate::gateway::{Gateway, NfsServer};
+use crate::iods::{Iods, Keeping};
+use crate::room::{Room, now};
+use crate::{status, store, sweeper};
+use meta::{Embedded, Namespace};
+use net::rpc::{Limits, serve};
+use net::{Address, Listener};
+use nfs::fs::FileSystem;
+use nfs::server::{self, Server};
+use nfs::state;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+use types::{FileId, Status};
+use wire::nfs4::EXCHGID4_FLAG_USE_PNFS_MDS;
+
+/// How often leases are looked at.
+const TICK: Duration = Duration::from_millis(500);
+/// Orphans looked at in one go.
+const ORPHANS: usize = 256;
+/// How long stopping waits for requests that outlived their connections.
+const STOP_GRACE: Duration = Duration::from_secs(5);
+
+/// The metadata server.
+#[derive(Debug)]
+pub struct Mgr;
+
+/// A running mgr; dropping it stops it at once.
+pub struct Running {
+    network: net::rpc::Server,
+    gateway: Arc<Gateway>,
+    namespace: Arc<Namespace<Embedded>>,
+    _keeping: Keeping,
+    background: JoinSet<()>,
+}
+
+impl Mgr {
+    /// Starts serving in tasks of the current tokio runtime. When this completes, every iod was tried once; those that
+    /// are down are tried again for ever.
+    pub async fn start(config: Config) -> Result<Running, Error> {
+        let checked = config.check()?;
+        let cluster = ClusterFile::load(&config.cluster_file)?;
+        let namespace = store::open(&config.dir, &cluster, &config.cluster_file).await?;
+        // Before anything is changed: a port that is taken means that nothing was started.
+        let mut listeners = Vec::new();
+        for address in &checked.listen {
+            listeners.push(Listener::bind(address).await?);
+        }
+        let epoch = store::next_epoch(&namespace).await?;
+        let nonce = u64::from_be_bytes(random()?);
+        let network = net::Counters::default();
+        let fsid = cluster.fsid;
+        let iods = Iods::load(namespace.clone(), cluster, checked.iods, nonce, network.clone());
+        let iods = Arc::new(iods.map_err(Error::Metadata)?);
+        let keeping = iods.keep().await;
+        let room = Arc::new(Room {
+            namespace: namespace.clone(),
+            iods,
+            clients: Clients::load(namespace.clone()).map_err(Error::Metadata)?,
+            grants: Default::default(),
+            locks: Default::default(),
+            counters: Default::default(),
+            policy: checked.policy,
+            lease_secs: checked.lease_secs,
+            capability_secs: checked.capability_secs,
+            doomed: Notify::new(),
+        });
+        let lease = Duration::from_secs(checked.lease_secs.into());
+        let config = server::Config {
+            state: state::Config::new(epoch, EXCHGID4_FLAG_USE_PNFS_MDS, lease),
+            major_id: format!("weir/{fsid}").into(),
+            implementation: concat!("weir ", env!("CARGO_PKG_VERSION")).into(),
+        };
+        let backchannel = Backchannel::default();
+        let server = Server::start(Files(room.clone()), backchannel.clone(), config, now()).await;
+        let server = Arc::new(server.map_err(Error::Metadata)?);
+        let mut background = JoinSet::new();
+        background.spawn(sweeper::sweep(room));
+        background.spawn(tick(server.clone()));
+        let gateway = Arc::new(Gateway { server, backchannel, network: network.clone(), started: Instant::now() });
+        let network = serve(listeners, gateway.clone(), Limits::default(), network);
+        for address in network.addresses() {
+            tracing::info!(%address, epoch, "mgr is up");
+        }
+        Ok(Running { network, gateway, namespace, _keeping: keeping, background })
+    }
+}
+
+/// Lets time pass for the NFS server; once its grace period is over, frees what nobody reopened.
+async fn tick(server: Arc<NfsServer>) {
+    let mut orphans_left = true;
+    loop {
+        let time = now();
+        server.tick(time).await;
+        if orphans_left && !server.inspect(|state| state.in_grace(time)) {
+            match reap_orphans(&server).await {
+                Ok(()) => orphans_left = false,
+                Err(e) => tracing::error!("cannot free the files that were removed before the last stop: {e}"),
+            }
+        }
+        tokio::time::sleep(TICK).await;
+    }
+}
+
+/// Frees every file without a name that nobody has open: those whose removal or last close an earlier start survived
+/// only in part.
+async fn reap_orphans(server: &NfsServer) -> Result<(), Status> {
+    let mut after = FileId(0);
+    loop {
+        let page = server.fs().0.namespace.orphans(after, ORPHANS)?;
+        let Some(last) = page.last() else { return Ok(()) };
+        after = *last;
+        for file in page {
+            if !server.inspect(|state| state.is_open(file)) {
+                server.fs().reap(&own_ctx(), file).await?;
+            }
+        }
+    }
+}
+
+impl Running {
+    /// Where it listens, in the order of the configuration, with the ports really taken.
+    pub fn addresses(&self) -> &[Address] {
+        self.network.addresses()
+    }
+
+    /// What it has done besides NFS operations.
+    pub fn counters(&self) -> Counters {
+        self.gateway.server.fs().0.counters.snapshot()
+    }
+
+    /// Everything that `weir status` shows.
+    pub fn status(&self) -> wire::admin::Status {
+        status::of(&self.gateway)
+    }
+
+    /// Stops: requests in progress are finished, connections closed, the store made durable and closed.
+    pub async fn stop(self) {
+        let Running { network, gateway, namespace, _keeping, mut background } = self;
+        network.shutdown().await;
+        background.shutdown().await;
+        drop((_keeping, gateway));
+        if let Err(e) = namespace.settle().await {
+            tracing::error!("the metadata store failed while stopping: {e}");
+        }
+        // Requests that outlived their connections still hold the store.
+        let alone = async {
+            while Arc::strong_count(&namespace) > 1 {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        if tokio::time::timeout(STOP_GRACE, alone).await.is_err() {
+            tracing::warn!("requests were still in progress when the mgr stopped");
+        }
+    }
+}

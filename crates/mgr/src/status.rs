@@ -1,0 +1,104 @@
+//! What `weir status` shows: daemons, capacity and counters, as groups of names and values.
+
+use crate::gateway::Gateway;
+use crate::iods::Report;
+use wire::admin::{Group, Status};
+
+/// How the mgr and its iods stand.
+pub(crate) fn of(gateway: &Gateway) -> Status {
+    let room = &gateway.server.fs().0;
+    let mut groups = vec![mgr(gateway)];
+    groups.extend(room.iods.report().iter().map(iod));
+    groups.push(operations(gateway));
+    let mut payload = Group::new("counters");
+    room.counters.snapshot().rows().into_iter().for_each(|(name, value)| payload.number(name, value));
+    groups.push(payload);
+    groups.push(store(gateway));
+    groups.push(network(gateway));
+    Status { groups }
+}
+
+fn mgr(gateway: &Gateway) -> Group {
+    let room = &gateway.server.fs().0;
+    let counts = gateway.server.inspect(|state| state.counts());
+    let (total, free) = room.iods.capacity();
+    let mut group = Group::new("mgr");
+    group.text("state", "up");
+    group.text("software", concat!("weir ", env!("CARGO_PKG_VERSION")));
+    group.text("fsid", room.namespace.fsid());
+    group.number("uptime_secs", gateway.started.elapsed().as_secs());
+    group.number("capacity_bytes", total);
+    group.number("free_bytes", free);
+    group.number("files", room.namespace.files().unwrap_or(0));
+    group.number("clients", counts.clients as u64);
+    group.number("sessions", counts.sessions as u64);
+    group.number("open_files", counts.opens as u64);
+    group.number("layouts", counts.layouts as u64);
+    group.number("recalls_pending", counts.recalls as u64);
+    group
+}
+
+fn iod(report: &Report) -> Group {
+    let mut group = Group::new("iod");
+    group.text("address", &report.address);
+    group.text("state", if report.up { "up" } else { "down" });
+    if let Some(registered) = &report.registered {
+        group.number("number", registered.number.into());
+        group.text("id", registered.id);
+    }
+    if let Some(problem) = &report.problem {
+        group.text("problem", problem);
+    }
+    if let Some(software) = &report.software {
+        group.text("software", software);
+    }
+    if let Some(path) = &report.path {
+        group.text("reached_at", path);
+    }
+    group.number("capacity_bytes", report.stats.capacity);
+    group.number("free_bytes", report.stats.free);
+    for counter in &report.stats.counters {
+        group.number(&counter.name, counter.value);
+    }
+    group
+}
+
+fn operations(gateway: &Gateway) -> Group {
+    let counters = gateway.server.counters();
+    let mut group = Group::new("operations");
+    group.number("compounds", counters.compounds);
+    group.number("replays", counters.replays);
+    group.number("layouts_granted", counters.layouts);
+    group.number("recalls", counters.recalls);
+    for op in &counters.ops {
+        let name = op.name().trim_start_matches("OP_").to_ascii_lowercase();
+        group.number(&name, op.ok + op.failed);
+        if op.failed > 0 {
+            group.number(&format!("{name}_failed"), op.failed);
+        }
+    }
+    group
+}
+
+fn store(gateway: &Gateway) -> Group {
+    let standing = gateway.server.fs().0.namespace.standing();
+    let mut group = Group::new("store");
+    group.text("kind", standing.kind);
+    group.number("size_bytes", standing.bytes);
+    group.number("batches", standing.counters.batches);
+    group.number("flushes", standing.counters.flushes);
+    group.number("conflicts", standing.counters.conflicts);
+    group.number("written_bytes", standing.counters.bytes);
+    group
+}
+
+fn network(gateway: &Gateway) -> Group {
+    let traffic = gateway.network.traffic();
+    let mut group = Group::new("network");
+    group.number("received_bytes", traffic.bytes_in);
+    group.number("sent_bytes", traffic.bytes_out);
+    group.number("connections_open", traffic.connections_open);
+    group.number("connections_made", traffic.connections_opened);
+    group.number("connections_refused", traffic.connections_refused);
+    group
+}

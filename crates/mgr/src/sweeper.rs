@@ -1,0 +1,73 @@
+//! Deleting the objects of files that are gone: in the background, from a durable list, until every iod has done it.
+
+use crate::counters::add;
+use crate::proxy::Objects;
+use crate::room::{Room, now};
+use futures_util::{StreamExt, stream};
+use meta::Doomed;
+use std::sync::Arc;
+use std::time::Duration;
+use types::{FileId, Status};
+
+/// Files worked on at a time.
+const AT_ONCE: usize = 32;
+/// Files taken from the list at a time.
+const PAGE: usize = 256;
+/// How long after a failure the list is walked again, when no iod came up meanwhile.
+const AGAIN: Duration = Duration::from_secs(10);
+
+/// Sweeps, for ever.
+pub(crate) async fn sweep(room: Arc<Room>) {
+    let mut came_up = room.iods.came_up.subscribe();
+    loop {
+        came_up.mark_unchanged();
+        let left = match walk(&room).await {
+            Ok(left) => left,
+            Err(e) => {
+                tracing::error!("cannot read or change the list of files to be deleted: {e}");
+                true
+            }
+        };
+        tokio::select! {
+            () = room.doomed.notified() => {}
+            // The sender lives in `room`.
+            _ = came_up.changed() => {}
+            () = tokio::time::sleep(AGAIN), if left => {}
+        }
+    }
+}
+
+/// Tries every file of the list once; whether any is left.
+async fn walk(room: &Room) -> Result<bool, Status> {
+    let mut after = FileId(0);
+    let mut left = false;
+    loop {
+        let page = room.namespace.doomed(after, PAGE)?;
+        let Some(last) = page.last() else { return Ok(left) };
+        after = last.id;
+        let count = page.len();
+        let ends: Vec<_> = page.into_iter().map(|doomed| end(room, doomed)).collect();
+        let outcomes: Vec<Option<FileId>> = stream::iter(ends).buffer_unordered(AT_ONCE).collect().await;
+        let done: Vec<FileId> = outcomes.into_iter().flatten().collect();
+        add(&room.counters.objects_swept, done.len() as u64);
+        add(&room.counters.sweeps_postponed, (count - done.len()) as u64);
+        left |= done.len() < count;
+        room.namespace.forget_doomed(now(), &done).await?;
+    }
+}
+
+/// Deletes the objects of one file; the file if that is done.
+async fn end(room: &Room, doomed: Doomed) -> Option<FileId> {
+    let objects = Objects::new(&room.iods, doomed.id, doomed.generation, &doomed.layout);
+    let removed = match objects {
+        Ok(objects) => objects.remove().await,
+        Err(e) => Err(e),
+    };
+    match removed {
+        Ok(()) => Some(doomed.id),
+        Err(e) => {
+            tracing::debug!(file = doomed.id.0, "objects cannot be deleted yet: {e}");
+            None
+        }
+    }
+}
