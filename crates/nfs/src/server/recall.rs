@@ -136,8 +136,10 @@ fn statuses(reply: &Bytes) -> Result<(CallbackEnd, Option<nfsstat4>), Malformed>
         Some(number) if number == OP_CB_SEQUENCE as u32 => {}
         _ => return Ok((CallbackEnd::Refused, None)),
     }
-    if let CB_SEQUENCE4res::Default(_) = ops.body()? {
-        return Ok((CallbackEnd::Refused, None));
+    match ops.body()? {
+        CB_SEQUENCE4res::NFS4_OK(_) => {}
+        CB_SEQUENCE4res::Default(NFS4ERR_SEQ_MISORDERED) => return Ok((CallbackEnd::Misordered, None)),
+        CB_SEQUENCE4res::Default(_) => return Ok((CallbackEnd::Refused, None)),
     }
     match ops.next_number()? {
         Some(_) => Ok((CallbackEnd::Answered, Some(ops.body()?))),

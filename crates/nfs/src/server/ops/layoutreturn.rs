@@ -6,6 +6,7 @@ use crate::server::callbacks::Callbacks;
 use crate::server::compound::{Answer, Compound};
 use crate::server::files::whole_range;
 use crate::state::layouts::Filter;
+use crate::state::stateids::ANONYMOUS;
 use bytes::Bytes;
 use types::{ByteRange, FileId};
 use wire::nfs4::*;
@@ -51,7 +52,11 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
             cx.set_stateid(stateid);
             layoutreturn_stateid::TRUE(stateid)
         }
-        None => layoutreturn_stateid::FALSE,
+        None => {
+            // What was current is no more (§18.44.3).
+            cx.set_stateid(ANONYMOUS);
+            layoutreturn_stateid::FALSE
+        }
     })
 }
 
