@@ -1,1 +1,13 @@
 //! The data server: objects in a local directory behind the native data program.
+//!
+//! [`Store`] keeps byte objects as files of a directory, [`Iod`] serves one over sockets. The data plane is plain
+//! threads and blocking calls: one thread for each connection, which reads a request, does the file call on the spot
+//! and answers. An iod does not know which file of the file system a byte belongs to.
+
+mod buffers;
+mod counters;
+mod lock;
+mod store;
+
+pub use counters::Counters;
+pub use store::{Store, StoreError};

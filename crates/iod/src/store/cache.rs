@@ -1,0 +1,150 @@
+//! The objects in memory: a bounded table that forgets what was not used lately.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex};
+
+use types::FileId;
+
+use super::object::Object;
+use crate::lock::lock;
+
+const SHARDS: usize = 16;
+
+/// All objects that are known at the moment; there is never more than one [`Object`] for an id.
+pub(crate) struct Cache {
+    shards: Vec<Mutex<Shard>>,
+    /// Objects for each shard.
+    room: usize,
+}
+
+#[derive(Default)]
+struct Shard {
+    slots: HashMap<u64, Slot>,
+    /// Every key of `slots` once, in the order in which they are looked at for removal.
+    clock: VecDeque<u64>,
+}
+
+struct Slot {
+    object: Arc<Object>,
+    used: bool,
+}
+
+/// What a look-up answers.
+pub(crate) enum Lookup {
+    /// The object; the flag says whether another one was dropped for it.
+    Found(Arc<Object>, bool),
+    /// There is no room. This one must be synced before it can be dropped; then ask again.
+    SyncFirst(Arc<Object>),
+}
+
+impl Cache {
+    /// Room for about `capacity` objects.
+    pub(crate) fn new(capacity: usize) -> Self {
+        Cache { shards: (0..SHARDS).map(|_| Mutex::default()).collect(), room: capacity.div_ceil(SHARDS).max(1) }
+    }
+
+    /// The object with this id, new and unopened if it was not known.
+    pub(crate) fn get(&self, id: FileId) -> Lookup {
+        let mut shard = lock(&self.shards[id.0 as usize % SHARDS]);
+        if let Some(slot) = shard.slots.get_mut(&id.0) {
+            slot.used = true;
+            return Lookup::Found(slot.object.clone(), false);
+        }
+        let mut dropped = false;
+        if shard.slots.len() >= self.room {
+            match shard.make_room() {
+                Room::Made => dropped = true,
+                Room::SyncFirst(object) => return Lookup::SyncFirst(object),
+                // All are being used this very moment: as many as there are connections, at most.
+                Room::AllBusy => {}
+            }
+        }
+        let object = Arc::new(Object::new(id));
+        shard.slots.insert(id.0, Slot { object: object.clone(), used: true });
+        shard.clock.push_back(id.0);
+        Lookup::Found(object, dropped)
+    }
+
+    /// How many objects are known.
+    pub(crate) fn len(&self) -> usize {
+        self.shards.iter().map(|s| lock(s).slots.len()).sum()
+    }
+}
+
+enum Room {
+    Made,
+    SyncFirst(Arc<Object>),
+    AllBusy,
+}
+
+impl Shard {
+    /// Drops one object that nobody uses and that has nothing to sync, preferring those not used lately.
+    fn make_room(&mut self) -> Room {
+        let mut dirty = None;
+        for _ in 0..2 * self.clock.len() {
+            let Some(id) = self.clock.pop_front() else { break };
+            let Some(slot) = self.slots.get_mut(&id) else { continue };
+            // Nobody can take a new reference while the shard is locked.
+            let busy = Arc::strong_count(&slot.object) > 1;
+            if busy || std::mem::take(&mut slot.used) {
+                self.clock.push_back(id);
+            } else if slot.object.is_dirty() {
+                dirty.get_or_insert(id);
+                self.clock.push_back(id);
+            } else {
+                self.slots.remove(&id);
+                return Room::Made;
+            }
+        }
+        match dirty.and_then(|id| self.slots.get(&id)) {
+            Some(slot) => Room::SyncFirst(slot.object.clone()),
+            None => Room::AllBusy,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn get(cache: &Cache, id: u64) -> Arc<Object> {
+        match cache.get(FileId(id)) {
+            Lookup::Found(object, _) => object,
+            Lookup::SyncFirst(_) => panic!("nothing here is dirty"),
+        }
+    }
+
+    #[test]
+    fn bounded_and_one_object_for_each_id() {
+        let cache = Cache::new(64);
+        let held = get(&cache, 5);
+        for id in 0..10_000 {
+            get(&cache, id);
+        }
+        assert_eq!(cache.len(), 64);
+        assert!(Arc::ptr_eq(&held, &get(&cache, 5)), "an object in use was forgotten");
+    }
+
+    #[test]
+    fn everything_busy_goes_beyond_the_bound_and_comes_back() {
+        let cache = Cache::new(16);
+        let held: Vec<_> = (0..100).map(|id| get(&cache, id)).collect();
+        assert_eq!(cache.len(), 100);
+        drop(held);
+        for id in 0..1000 {
+            get(&cache, id);
+        }
+        assert!(cache.len() <= 100);
+    }
+
+    #[test]
+    fn what_was_used_lately_stays() {
+        let cache = Cache::new(SHARDS * 4);
+        let favourite = Arc::downgrade(&get(&cache, 0));
+        for id in 1..100 {
+            get(&cache, id * SHARDS as u64);
+            get(&cache, 0);
+        }
+        assert!(favourite.upgrade().is_some());
+    }
+}

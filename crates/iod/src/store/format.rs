@@ -1,0 +1,263 @@
+//! The `FORMAT` file: whose store a directory is, and the lock that keeps a second iod out.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::FlockOperation;
+use types::{Fsid, IodId};
+use wire::native::crc32c;
+
+const MAGIC: [u8; 8] = *b"WEIRIOD\0";
+/// The newest store format that this build knows; it writes no other.
+const VERSION: u32 = 1;
+const LEN: usize = 56;
+const CHECKED: usize = 52;
+
+const FORMAT: &str = "FORMAT";
+const FORMAT_NEW: &str = "FORMAT.new";
+/// Folder of all objects.
+pub(crate) const OBJECTS: &str = "objects";
+
+/// Why a store cannot be made or used, and what to do about it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// The directory is not there.
+    #[error("{}: no such directory; make it and format it with `weir mkfs`, or check the path", .0.display())]
+    Missing(PathBuf),
+    /// Something that is not a directory is in its place.
+    #[error("{}: not a directory", .0.display())]
+    NotADirectory(PathBuf),
+    /// The directory holds no store.
+    #[error("{}: no object store here; format it with `weir mkfs`, or check the path", .0.display())]
+    NotFormatted(PathBuf),
+    /// The directory holds a store already.
+    #[error("{}: holds an object store already; nothing was changed. To start afresh, empty the directory first", .0.display())]
+    AlreadyFormatted(PathBuf),
+    /// The directory holds other things.
+    #[error("{}: not empty (it has {found:?}); give an empty directory", .dir.display())]
+    NotEmpty {
+        /// The directory.
+        dir: PathBuf,
+        /// One of the things.
+        found: String,
+    },
+    /// Another process has the store.
+    #[error("{}: another iod is using this store; stop it first, or give this one a directory of its own", .0.display())]
+    InUse(PathBuf),
+    /// A later version of Weir wrote the store.
+    #[error("{}: the store has format version {found}, this build knows up to {VERSION}; use a newer weir", .dir.display())]
+    NewerVersion {
+        /// The directory.
+        dir: PathBuf,
+        /// Its version.
+        found: u32,
+    },
+    /// The `FORMAT` file is damaged.
+    #[error("{}: the FORMAT file is damaged ({reason}); restore it from a backup, the objects are untouched", .dir.display())]
+    Damaged {
+        /// The directory.
+        dir: PathBuf,
+        /// What is wrong.
+        reason: &'static str,
+    },
+    /// The store belongs to another file system.
+    #[error("{}: the store belongs to file system {found}, not to {wanted}; check the directory and the cluster file", .dir.display())]
+    OtherFileSystem {
+        /// The directory.
+        dir: PathBuf,
+        /// The file system in `FORMAT`.
+        found: Fsid,
+        /// The file system of the cluster file.
+        wanted: Fsid,
+    },
+    /// The process may not write there.
+    #[error("{}: cannot write ({source}); check owner, mode and mount options of the directory", .dir.display())]
+    NotWritable {
+        /// The directory.
+        dir: PathBuf,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// No room.
+    #[error("{}: no space left; free some or use another disk", .0.display())]
+    Full(PathBuf),
+    /// Any other error of the system.
+    #[error("{}: cannot {doing}: {source}", .path.display())]
+    Io {
+        /// The file or directory.
+        path: PathBuf,
+        /// What was tried.
+        doing: &'static str,
+        /// The system's reason.
+        source: io::Error,
+    },
+}
+
+fn error(dir: &Path, doing: &'static str, source: io::Error) -> StoreError {
+    let dir = dir.to_owned();
+    match source.kind() {
+        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => StoreError::NotWritable { dir, source },
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => StoreError::Full(dir),
+        io::ErrorKind::NotADirectory => StoreError::NotADirectory(dir),
+        _ => StoreError::Io { path: dir, doing, source },
+    }
+}
+
+/// What `FORMAT` says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Format {
+    pub(crate) fsid: Fsid,
+    pub(crate) iod: IodId,
+    /// Unix time in seconds.
+    pub(crate) created: u64,
+}
+
+impl Format {
+    fn encode(&self) -> [u8; LEN] {
+        let mut out = [0; LEN];
+        out[..8].copy_from_slice(&MAGIC);
+        out[8..12].copy_from_slice(&VERSION.to_be_bytes());
+        out[12..28].copy_from_slice(&self.fsid.0);
+        out[28..44].copy_from_slice(&self.iod.0);
+        out[44..52].copy_from_slice(&self.created.to_be_bytes());
+        let crc = crc32c(&out[..CHECKED]);
+        out[CHECKED..].copy_from_slice(&crc.to_be_bytes());
+        out
+    }
+
+    fn decode(bytes: &[u8], dir: &Path) -> Result<Self, StoreError> {
+        let damaged = |reason| StoreError::Damaged { dir: dir.to_owned(), reason };
+        let field = |from: usize, to: usize| bytes.get(from..to).ok_or(damaged("it is cut off"));
+        if field(0, 8)? != MAGIC {
+            return Err(damaged("wrong magic number"));
+        }
+        let version = be(field(8, 12)?) as u32;
+        if version > VERSION {
+            return Err(StoreError::NewerVersion { dir: dir.to_owned(), found: version });
+        }
+        if be(field(CHECKED, LEN)?) != u64::from(crc32c(field(0, CHECKED)?)) {
+            return Err(damaged("its checksum does not match"));
+        }
+        let (mut fsid, mut iod) = ([0; 16], [0; 16]);
+        fsid.copy_from_slice(field(12, 28)?);
+        iod.copy_from_slice(field(28, 44)?);
+        Ok(Format { fsid: Fsid(fsid), iod: IodId(iod), created: be(field(44, 52)?) })
+    }
+}
+
+fn be(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0, |value, byte| value << 8 | u64::from(*byte))
+}
+
+/// Makes a store of an empty or missing directory. The `FORMAT` file comes last and whole, so an interrupted attempt
+/// can be repeated.
+pub(crate) fn format(dir: &Path, format: &Format) -> Result<(), StoreError> {
+    let fail = |doing| move |source| error(dir, doing, source);
+    let existed = dir.exists();
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(fail("make the directory"))?;
+    for entry in fs::read_dir(dir).map_err(fail("list the directory"))? {
+        let name = entry.map_err(fail("list the directory"))?.file_name();
+        match name.to_str() {
+            Some(FORMAT) => return Err(StoreError::AlreadyFormatted(dir.to_owned())),
+            Some(FORMAT_NEW | OBJECTS | "lost+found") => {}
+            _ => {
+                return Err(StoreError::NotEmpty { dir: dir.to_owned(), found: name.to_string_lossy().into_owned() });
+            }
+        }
+    }
+    let objects = dir.join(OBJECTS);
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(&objects).map_err(fail("make the objects folder"))?;
+    if let Some(found) = fs::read_dir(&objects).map_err(fail("list the objects folder"))?.next() {
+        let found = found.map_err(fail("list the objects folder"))?.file_name();
+        let found = format!("{OBJECTS}/{}", found.to_string_lossy());
+        return Err(StoreError::NotEmpty { dir: dir.to_owned(), found });
+    }
+    let new = dir.join(FORMAT_NEW);
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&new)
+        .map_err(fail("make the FORMAT file"))?;
+    file.write_all(&format.encode()).map_err(fail("write the FORMAT file"))?;
+    file.sync_all().map_err(fail("sync the FORMAT file"))?;
+    fs::rename(&new, dir.join(FORMAT)).map_err(fail("name the FORMAT file"))?;
+    let sync = |path: &Path| File::open(path).and_then(|d| d.sync_all());
+    sync(dir).map_err(fail("sync the directory"))?;
+    if !existed && let Some(parent) = dir.canonicalize().ok().as_deref().and_then(Path::parent) {
+        sync(parent).map_err(fail("sync the parent directory"))?;
+    }
+    Ok(())
+}
+
+/// Reads `FORMAT` and locks the store; the lock holds as long as the file is open.
+pub(crate) fn open(dir: &Path) -> Result<(Format, File), StoreError> {
+    match fs::metadata(dir) {
+        Ok(meta) if !meta.is_dir() => return Err(StoreError::NotADirectory(dir.to_owned())),
+        Ok(_) => {}
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Err(StoreError::Missing(dir.to_owned())),
+        Err(e) => return Err(error(dir, "look at the directory", e)),
+    }
+    let mut file = match OpenOptions::new().read(true).write(true).open(dir.join(FORMAT)) {
+        Ok(file) => file,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Err(StoreError::NotFormatted(dir.to_owned())),
+        Err(e) => return Err(error(dir, "open the FORMAT file", e)),
+    };
+    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => {}
+        Err(rustix::io::Errno::WOULDBLOCK) => return Err(StoreError::InUse(dir.to_owned())),
+        Err(e) => return Err(error(dir, "lock the FORMAT file", e.into())),
+    }
+    let mut bytes = Vec::new();
+    (&mut file).take(4096).read_to_end(&mut bytes).map_err(|e| error(dir, "read the FORMAT file", e))?;
+    Ok((Format::decode(&bytes, dir)?, file))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> Format {
+        Format { fsid: Fsid(*b"0123456789abcdef"), iod: IodId([0xaa; 16]), created: 0x6000_0000 }
+    }
+
+    #[test]
+    fn golden_bytes_and_damage() {
+        let bytes = sample().encode();
+        let hex: String = bytes.iter().map(|b| format!("{b:02x}")).collect();
+        assert_eq!(
+            hex,
+            concat!(
+                "57454952494f4400",
+                "00000001",
+                "30313233343536373839616263646566",
+                "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
+                "0000000060000000",
+                "00000000"
+            )
+        );
+        let dir = Path::new("/d");
+        assert_eq!(Format::decode(&bytes, dir).unwrap(), sample());
+        for bit in 0..bytes.len() * 8 {
+            let mut bad = bytes;
+            bad[bit / 8] ^= 1 << (bit % 8);
+            Format::decode(&bad, dir).unwrap_err();
+        }
+        for len in 0..bytes.len() {
+            assert!(matches!(Format::decode(&bytes[..len], dir), Err(StoreError::Damaged { .. })));
+        }
+    }
+
+    #[test]
+    fn a_newer_version_says_so_whatever_else_it_holds() {
+        let mut bytes = sample().encode();
+        bytes[11] = 2;
+        let error = Format::decode(&bytes, Path::new("/d")).unwrap_err();
+        assert!(matches!(error, StoreError::NewerVersion { found: 2, .. }), "{error}");
+        assert!(error.to_string().contains("newer weir"));
+    }
+}
