@@ -77,6 +77,17 @@ impl Writer {
         Self::default()
     }
 
+    /// An empty message that gathers its small values in `buffer`, whose content is dropped; see [`Writer::into_buffer`].
+    pub fn reusing(mut buffer: BytesMut) -> Self {
+        buffer.clear();
+        Writer { head: buffer, ..Self::default() }
+    }
+
+    /// The message in one buffer, to be changed and later reused; a copy only if a payload had joined the list.
+    pub fn into_buffer(self) -> BytesMut {
+        if self.done.is_empty() { self.head } else { BytesMut::from(self.finish().to_bytes()) }
+    }
+
     /// Bytes written so far.
     pub fn len(&self) -> usize {
         self.done_len + self.head.len()
@@ -199,6 +210,28 @@ impl Writer {
 mod tests {
     use super::*;
     use crate::Reader;
+
+    #[test]
+    fn a_buffer_is_reused() {
+        let mut buffer = BytesMut::with_capacity(64);
+        let address = buffer.as_ptr();
+        for value in 0..3 {
+            let mut w = Writer::reusing(buffer);
+            w.u32(value);
+            buffer = w.into_buffer();
+            assert_eq!(buffer[..], value.to_be_bytes());
+            assert_eq!(buffer.as_ptr(), address);
+        }
+        let mut w = Writer::reusing(buffer);
+        w.u32(1);
+        w.raw(&Bytes::from(vec![7; 2000]));
+        w.u32(2);
+        let message = w.into_buffer();
+        assert_eq!(
+            (message.len(), &message[..5], &message[2003..]),
+            (2008, &[0, 0, 0, 1, 7][..], &[7, 0, 0, 0, 2][..])
+        );
+    }
 
     #[test]
     fn payloads_are_shared_and_padded() {
