@@ -7,7 +7,9 @@
 mod buffers;
 mod counters;
 mod lock;
+mod server;
 mod store;
 
 pub use counters::Counters;
+pub use server::{Config, Iod, Running, StartError};
 pub use store::{Store, StoreError};

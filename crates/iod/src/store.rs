@@ -19,9 +19,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use rustix::io::Errno;
 use types::limits::OPEN_OBJECTS_MAX;
 use types::{FileId, Fsid, IodId, Status, Verifier};
-use wire::native::Failure;
+use wire::native::{Counter, Failure};
 
 pub use format::StoreError;
+pub(crate) use head::HEAD_LEN;
 pub(crate) use object::{Object, Open, ReadPlan};
 
 use crate::counters::Counters;
@@ -116,6 +117,13 @@ impl Store {
     /// Its counters.
     pub fn counters(&self) -> &Counters {
         &self.counters
+    }
+
+    /// All counters, and how many objects are in memory.
+    pub fn snapshot(&self) -> Vec<Counter> {
+        let mut all = self.counters.snapshot();
+        all.push(Counter { name: "objects.known".into(), value: self.cache.len() as u64 });
+        all
     }
 
     /// Bytes of the file system that holds it: all, and those still free for the iod.
@@ -227,10 +235,10 @@ fn open_options() -> OpenOptions {
     options
 }
 
-/// Half of the files that the process may have open: the rest is for connections.
+/// A part of the files that the process may have open: the rest is for connections and other stores.
 fn open_files_allowed() -> usize {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
-    limit.map_or(OPEN_OBJECTS_MAX, |limit| usize::try_from(limit / 2).unwrap_or(usize::MAX))
+    limit.map_or(OPEN_OBJECTS_MAX, |limit| usize::try_from(limit / 8).unwrap_or(usize::MAX))
 }
 
 /// An error of the system in the words of the protocol.

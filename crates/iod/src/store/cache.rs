@@ -26,6 +26,7 @@ struct Shard {
 
 struct Slot {
     object: Arc<Object>,
+    /// Asked for again since it was last considered for removal.
     used: bool,
 }
 
@@ -60,7 +61,7 @@ impl Cache {
             }
         }
         let object = Arc::new(Object::new(id));
-        shard.slots.insert(id.0, Slot { object: object.clone(), used: true });
+        shard.slots.insert(id.0, Slot { object: object.clone(), used: false });
         shard.clock.push_back(id.0);
         Lookup::Found(object, dropped)
     }

@@ -237,7 +237,7 @@ mod tests {
                 "30313233343536373839616263646566",
                 "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
                 "0000000060000000",
-                "00000000"
+                "60db3a92"
             )
         );
         let dir = Path::new("/d");

@@ -69,6 +69,13 @@ pub(crate) struct ReadPlan {
 }
 
 impl ReadPlan {
+    fn begin(&mut self, size: u64) {
+        self.size = size;
+        self.pieces.clear();
+        self.runs.clear();
+        self.data_len = 0;
+    }
+
     fn push(&mut self, kind: PieceKind, offset: u64, len: u64) {
         if len == 0 {
             return;
@@ -156,32 +163,28 @@ impl Object {
         Ok(Arc::new(open))
     }
 
-    /// Finds what lies at `extents`; the file is there when there are data to read.
+    /// Finds what lies at `extents` and puts it into `plan`; answers the file when there are data to read.
     pub(crate) fn plan_read(
         &self,
         store: &Store,
         generation: Generation,
         extents: &[Extent],
-    ) -> Result<(ReadPlan, Option<Arc<Open>>), Failure> {
+        plan: &mut ReadPlan,
+    ) -> Result<Option<Arc<Open>>, Failure> {
         let state = self.shared(store)?;
         let open = state.checked(generation)?;
-        let mut plan = ReadPlan {
-            size: open.map_or(0, |o| o.size()),
-            pieces: Vec::with_capacity(extents.len()),
-            ..Default::default()
-        };
+        plan.begin(open.map_or(0, |o| o.size()));
         for (index, extent) in extents.iter().enumerate() {
             let end = extent.offset.checked_add(u64::from(extent.len)).ok_or(Status::Inval)?;
             let inside = end.min(plan.size).max(extent.offset);
             if let Some(open) = open {
                 // Each extent behind this one needs two pieces at least.
                 let spare = PIECES_MAX - 2 * (extents.len() - index - 1);
-                open.plan(&mut plan, extent.offset, inside, spare, store.counters())?;
+                open.plan(plan, extent.offset, inside, spare, store.counters())?;
             }
             plan.push(PieceKind::Beyond, inside, end - inside);
         }
-        let open = open.filter(|_| plan.data_len > 0).cloned();
-        Ok((plan, open))
+        Ok(open.filter(|_| plan.data_len > 0).cloned())
     }
 
     /// Writes the extents, whose bytes are the slices of `data` back to back; answers the size afterwards.

@@ -1,0 +1,270 @@
+//! Serving a store over TCP and a Unix socket.
+
+mod connection;
+mod listen;
+mod procedures;
+mod socket;
+
+use std::fs;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rustix::process::{Resource, Rlimit};
+use types::limits::CONNECTIONS_MAX;
+use types::{Fsid, IodId};
+use wire::native::{Counter, Key, Local};
+
+use crate::buffers::Pool;
+use crate::store::{Store, StoreError};
+use listen::{Listener, Live};
+
+/// Longest path of a Unix socket (`sun_path` without its NUL).
+const SOCKET_PATH_MAX: usize = 107;
+/// Name of the socket in the store's directory.
+const SOCKET: &str = "iod.sock";
+
+/// How an iod is to run. [`Config::new`] has the defaults.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Directory of the store.
+    pub dir: PathBuf,
+    /// File system that the store must belong to.
+    pub fsid: Fsid,
+    /// Secret of the cluster.
+    pub key: Key,
+    /// TCP addresses to listen on; port 0 takes a free one.
+    pub listen: Vec<SocketAddr>,
+    /// Whether clients of the same host may come by a Unix socket.
+    pub unix: bool,
+    /// Congestion control of TCP connections; `None` leaves the system's.
+    pub congestion: Option<String>,
+    /// Most connections at a time.
+    pub max_connections: usize,
+    /// How long a peer may make no progress inside a request or reply, or say no HELLO, before it is cut off.
+    pub stall: Duration,
+}
+
+impl Config {
+    /// Serve the store in `dir` on `listen`, everything else as usual: Unix socket, cubic, 30 seconds.
+    pub fn new(dir: impl Into<PathBuf>, fsid: Fsid, key: Key, listen: Vec<SocketAddr>) -> Self {
+        Config {
+            dir: dir.into(),
+            fsid,
+            key,
+            listen,
+            unix: true,
+            congestion: Some("cubic".into()),
+            max_connections: CONNECTIONS_MAX,
+            stall: Duration::from_secs(30),
+        }
+    }
+}
+
+/// Why an iod did not start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// The store cannot be used.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// An address cannot be listened on.
+    #[error("cannot listen on {address}: {source}; is another daemon using it?")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// No thread could be started.
+    #[error("cannot start a thread: {0}")]
+    Thread(io::Error),
+}
+
+/// What all connections share.
+struct Shared {
+    store: Store,
+    key: Key,
+    pool: Pool,
+    local: Option<Local>,
+    congestion: Option<String>,
+    max_connections: usize,
+    stall: Duration,
+    /// Number of the next connection.
+    next: AtomicU64,
+}
+
+/// The data server.
+#[derive(Debug)]
+pub struct Iod;
+
+impl Iod {
+    /// Opens the store and serves it in threads of its own.
+    ///
+    /// # Errors
+    /// When the store cannot be used or an address cannot be listened on; nothing is left running then.
+    pub fn start(config: Config) -> Result<Running, StartError> {
+        raise_file_limit();
+        let store = Store::open(&config.dir)?;
+        if store.fsid() != config.fsid {
+            let (found, wanted) = (store.fsid(), config.fsid);
+            return Err(StoreError::OtherFileSystem { dir: config.dir, found, wanted }.into());
+        }
+        let mut listeners = Vec::new();
+        let mut addrs = Vec::new();
+        for address in config.listen {
+            let listener = TcpListener::bind(address).and_then(|l| Ok((l.local_addr()?, l)));
+            let (bound, listener) = listener.map_err(|source| StartError::Listen { address, source })?;
+            addrs.push(bound);
+            listeners.push(Listener::Tcp(Arc::new(listener)));
+        }
+        let mut socket = None;
+        if config.unix {
+            match UnixSocket::bind(&config.dir) {
+                Ok((made, listener)) => {
+                    socket = Some(made);
+                    listeners.push(Listener::Unix(Arc::new(listener)));
+                }
+                Err(error) => tracing::warn!(%error, "no Unix socket; clients of this host will use TCP"),
+            }
+        }
+        let local = socket.as_ref().and_then(UnixSocket::announcement);
+        let shared = Arc::new(Shared {
+            store,
+            key: config.key,
+            pool: Pool::default(),
+            local,
+            congestion: config.congestion,
+            max_connections: config.max_connections,
+            stall: config.stall,
+            next: AtomicU64::new(1),
+        });
+        let mut running = Running { shared, live: Arc::default(), listeners, threads: Vec::new(), addrs, socket };
+        for listener in running.listeners.clone() {
+            let thread = listener.serve(running.shared.clone(), running.live.clone()).map_err(StartError::Thread)?;
+            running.threads.push(thread);
+        }
+        Ok(running)
+    }
+}
+
+/// A running iod; stops when dropped.
+pub struct Running {
+    shared: Arc<Shared>,
+    live: Arc<Live>,
+    listeners: Vec<Listener>,
+    threads: Vec<JoinHandle<()>>,
+    addrs: Vec<SocketAddr>,
+    socket: Option<UnixSocket>,
+}
+
+impl Running {
+    /// The TCP addresses, in the order of [`Config::listen`], with the ports that were taken.
+    pub fn addrs(&self) -> &[SocketAddr] {
+        &self.addrs
+    }
+
+    /// The path of the Unix socket, when there is one.
+    pub fn unix_path(&self) -> Option<&Path> {
+        self.socket.as_ref().map(|s| s.path.as_path())
+    }
+
+    /// The identity of the iod.
+    pub fn iod(&self) -> IodId {
+        self.shared.store.iod()
+    }
+
+    /// The store that is served.
+    pub fn store(&self) -> &Store {
+        &self.shared.store
+    }
+
+    /// All counters.
+    pub fn counters(&self) -> Vec<Counter> {
+        self.shared.store.snapshot()
+    }
+
+    /// Stops: no new connections, requests in hand are finished, everything else is cut off. The store is closed when
+    /// this returns. What was not committed is as safe as the system's caches.
+    pub fn stop(self) {
+        drop(self);
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.live.refuse();
+        for listener in &self.listeners {
+            listener.shutdown();
+        }
+        for thread in self.threads.drain(..) {
+            if thread.join().is_err() {
+                tracing::error!("an accepting thread had panicked");
+            }
+        }
+        self.live.stop();
+    }
+}
+
+/// A bound Unix socket; its file goes when it is dropped.
+struct UnixSocket {
+    path: PathBuf,
+    /// The folder that was made for it because the store's path is too long.
+    folder: Option<PathBuf>,
+}
+
+impl UnixSocket {
+    /// Binds one in the store's directory, which is locked, or in a new folder for temporary files.
+    fn bind(dir: &Path) -> io::Result<(Self, UnixListener)> {
+        let dir = dir.canonicalize()?;
+        let mut socket = UnixSocket { path: dir.join(SOCKET), folder: None };
+        if socket.path.as_os_str().len() > SOCKET_PATH_MAX || socket.path.to_str().is_none() {
+            let folder = std::env::temp_dir().join(format!("weir-iod-{}", uuid::Uuid::new_v4().simple()));
+            // Fails when somebody else has made it.
+            fs::create_dir(&folder)?;
+            socket = UnixSocket { path: folder.join(SOCKET), folder: Some(folder) };
+        }
+        if socket.folder.is_none() {
+            match fs::remove_file(&socket.path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
+        let listener = UnixListener::bind(&socket.path)?;
+        // Whoever can reach it still needs a ticket.
+        fs::set_permissions(&socket.path, fs::Permissions::from_mode(0o666))?;
+        Ok((socket, listener))
+    }
+
+    fn announcement(&self) -> Option<Local> {
+        let host = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+        Some(Local { host: host.trim().to_owned(), path: self.path.to_str()?.to_owned() })
+    }
+}
+
+impl Drop for UnixSocket {
+    fn drop(&mut self) {
+        // Leftovers do no harm: the next start removes or ignores them.
+        drop(fs::remove_file(&self.path));
+        if let Some(folder) = &self.folder {
+            drop(fs::remove_dir(folder));
+        }
+    }
+}
+
+/// Lets the process have as many files open as the system grants it: each object and each connection is one.
+fn raise_file_limit() {
+    let limit = rustix::process::getrlimit(Resource::Nofile);
+    if limit.current != limit.maximum {
+        let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
+        if let Err(error) = rustix::process::setrlimit(Resource::Nofile, raised) {
+            tracing::debug!(%error, "cannot raise the limit of open files");
+        }
+    }
+}

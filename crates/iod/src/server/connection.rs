@@ -1,0 +1,233 @@
+//! One connection: takes records in, hands them to the procedures, sends replies out, in order.
+
+use std::io;
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use types::limits::{FRAGMENTS_MAX, RECORD_MAX};
+use wire::native::{Failure, PROGRAM, Procedure, VERSION, encode_reply};
+use wire::rpc::record::{Mark, Progress};
+use wire::rpc::{AcceptStat, Auth, CallHeader, Message, RejectStat, ReplyHeader, ReplyStat, decode_message};
+use xdr::{Malformed, Reader, Writer, Xdr};
+
+use super::Shared;
+use super::procedures::Session;
+use super::socket::{Received, Socket};
+use crate::store::{ReadPlan, Store};
+
+/// Room for a whole request with a small payload, so that it comes with one call.
+const INPUT: usize = 32 << 10;
+/// No request has more than this before its payload: RPC header, capability and 1024 extents.
+const BEFORE_PAYLOAD: usize = 20 << 10;
+/// Longest record before HELLO was said.
+const STRANGER_MAX: usize = 4 << 10;
+/// Replies with at most this much data use memory of the connection, larger ones borrow a buffer.
+pub(super) const SMALL: usize = 16 << 10;
+const MARK: usize = 4;
+
+const _: () = assert!(BEFORE_PAYLOAD + MARK < INPUT && STRANGER_MAX < INPUT);
+
+/// A request as far as it was received.
+struct Record {
+    /// Its beginning, all of it unless `rest` says otherwise.
+    head: Bytes,
+    /// Bytes still in the socket.
+    rest: usize,
+}
+
+/// A peer and what is kept for it.
+pub(super) struct Connection {
+    pub(super) shared: Arc<Shared>,
+    pub(super) socket: Arc<Socket>,
+    pub(super) session: Option<Session>,
+    input: BytesMut,
+    pub(super) output: BytesMut,
+    pub(super) small: Vec<u8>,
+    pub(super) plan: ReadPlan,
+}
+
+/// Why a connection is closed by this side.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Broken {
+    /// What came is not a request.
+    #[error("{0}")]
+    Malformed(#[from] Malformed),
+    /// What came is none of the requests that there are.
+    #[error("{0}")]
+    Protocol(&'static str),
+    /// The socket failed or the peer stalled.
+    #[error("{0}")]
+    Socket(#[from] io::Error),
+}
+
+impl Connection {
+    /// A new connection.
+    pub(super) fn new(shared: Arc<Shared>, socket: Arc<Socket>) -> Self {
+        Connection {
+            shared,
+            socket,
+            session: None,
+            input: BytesMut::new(),
+            output: BytesMut::new(),
+            small: Vec::new(),
+            plan: ReadPlan::default(),
+        }
+    }
+
+    /// Serves requests until the peer goes.
+    pub(super) fn run(mut self) -> Result<(), Broken> {
+        while let Some(record) = self.receive()? {
+            self.serve(record)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn store(&self) -> &Store {
+        &self.shared.store
+    }
+
+    /// Waits for a record; `None` when the peer has ended the connection between two.
+    fn receive(&mut self) -> Result<Option<Record>, Broken> {
+        let limit = if self.session.is_some() { RECORD_MAX } else { STRANGER_MAX };
+        let mut progress = Progress::new(limit, FRAGMENTS_MAX);
+        let patient = self.session.is_some();
+        let Some(mark) = self.receive_mark(&mut progress, patient)? else { return Ok(None) };
+        if !mark.last {
+            return self.assemble(mark, progress).map(Some);
+        }
+        if mark.len + MARK <= INPUT {
+            self.fill(MARK + mark.len)?;
+            let head = self.input.split_to(MARK + mark.len).freeze().slice(MARK..);
+            return Ok(Some(Record { head, rest: 0 }));
+        }
+        self.fill(MARK + BEFORE_PAYLOAD)?;
+        let here = self.input.len().min(MARK + mark.len);
+        let head = self.input.split_to(here).freeze().slice(MARK..);
+        Ok(Some(Record { rest: mark.len - head.len(), head }))
+    }
+
+    /// Waits for the next mark, which stays in the input; with patience as long as nothing of it has come.
+    fn receive_mark(&mut self, progress: &mut Progress, patient: bool) -> Result<Option<Mark>, Broken> {
+        while self.input.len() < MARK {
+            self.make_room(MARK);
+            match self.socket.receive_more(&mut self.input)? {
+                Received::Bytes(_) => {}
+                Received::End if self.input.is_empty() => return Ok(None),
+                Received::End => return Err(Malformed::Short.into()),
+                // Between requests a known peer may be silent for as long as it likes.
+                Received::Nothing if self.input.is_empty() && patient => {}
+                Received::Nothing => return Err(io::Error::from(io::ErrorKind::TimedOut).into()),
+            }
+        }
+        let mut bytes = [0; MARK];
+        bytes.copy_from_slice(&self.input[..MARK]);
+        let mark = Mark::from_bytes(bytes);
+        progress.begin(mark)?;
+        Ok(Some(mark))
+    }
+
+    /// Has at least `len` bytes in the input.
+    fn fill(&mut self, len: usize) -> Result<(), Broken> {
+        while self.input.len() < len {
+            self.make_room(len);
+            match self.socket.receive_more(&mut self.input)? {
+                Received::Bytes(_) => {}
+                Received::End => return Err(Malformed::Short.into()),
+                Received::Nothing => return Err(io::Error::from(io::ErrorKind::TimedOut).into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the input long enough for `len` bytes, and for much more than a few at a time.
+    fn make_room(&mut self, len: usize) {
+        if self.input.capacity() < len || self.input.capacity() - self.input.len() < STRANGER_MAX {
+            let whole = len.max(INPUT);
+            self.input.reserve(whole - self.input.len());
+        }
+    }
+
+    /// Puts the fragments of a record together.
+    fn assemble(&mut self, first: Mark, mut progress: Progress) -> Result<Record, Broken> {
+        let mut whole = Vec::new();
+        let mut mark = first;
+        loop {
+            let _ = self.input.split_to(MARK);
+            let here = self.input.split_to(mark.len.min(self.input.len()));
+            whole.extend_from_slice(&here);
+            let start = whole.len();
+            whole.resize(start + mark.len - here.len(), 0);
+            self.socket.receive_exact(&mut whole[start..])?;
+            if mark.last {
+                return Ok(Record { head: whole.into(), rest: 0 });
+            }
+            mark = self.receive_mark(&mut progress, false)?.ok_or(Malformed::Short)?;
+        }
+    }
+
+    fn serve(&mut self, record: Record) -> Result<(), Broken> {
+        let mut input = Reader::new(record.head);
+        let call = match decode_message(&mut input)? {
+            Message::Call(call) => call,
+            Message::Reply(_) => return Err(Broken::Protocol("a reply where a call should be")),
+            Message::WrongVersion { xid } => {
+                let stat = ReplyStat::Denied(RejectStat::RpcMismatch { low: 2, high: 2 });
+                self.send_reply(&ReplyHeader { xid, stat }, |_| {})?;
+                return Err(Broken::Protocol("another version of RPC"));
+            }
+        };
+        match procedure(&call) {
+            Ok(Procedure::Write) => {
+                self.shared.store.counters().request(Procedure::Write);
+                self.write(call.xid, input, record.rest)
+            }
+            _ if record.rest > 0 => Err(Broken::Protocol("a record too large for its procedure")),
+            Ok(procedure) => {
+                self.shared.store.counters().request(procedure);
+                self.call(call.xid, procedure, input)
+            }
+            Err(stat) => self.refuse(call.xid, stat),
+        }
+    }
+
+    /// Answers a call that was not executed.
+    pub(super) fn refuse(&mut self, xid: u32, stat: AcceptStat) -> Result<(), Broken> {
+        let stat = ReplyStat::Accepted { verf: Auth::None, stat };
+        self.send_reply(&ReplyHeader { xid, stat }, |_| {})
+    }
+
+    /// Answers a call.
+    pub(super) fn answer<T: Xdr>(&mut self, xid: u32, result: Result<T, Failure>) -> Result<(), Broken> {
+        if let Err(failure) = &result {
+            self.shared.store.counters().failed(failure.status);
+        }
+        self.send_reply(&ReplyHeader::success(xid), |out| encode_reply(&result, out))
+    }
+
+    fn send_reply(&mut self, header: &ReplyHeader, body: impl FnOnce(&mut Writer)) -> Result<(), Broken> {
+        self.encode(header, 0, body);
+        Ok(self.socket.send(&self.output, &[], false)?)
+    }
+
+    /// Writes the beginning of a reply into `output`, marked as a record that has `behind` more bytes.
+    pub(super) fn encode(&mut self, header: &ReplyHeader, behind: usize, body: impl FnOnce(&mut Writer)) {
+        let mut out = Writer::reusing(std::mem::take(&mut self.output));
+        out.u32(0);
+        header.encode(&mut out);
+        body(&mut out);
+        self.output = out.into_buffer();
+        let mark = (self.output.len() - MARK + behind) as u32 | 1 << 31;
+        self.output[..MARK].copy_from_slice(&mark.to_be_bytes());
+    }
+}
+
+/// The procedure that a call names.
+fn procedure(call: &CallHeader) -> Result<Procedure, AcceptStat> {
+    if call.program != PROGRAM {
+        return Err(AcceptStat::ProgUnavail);
+    }
+    if call.version != VERSION {
+        return Err(AcceptStat::ProgMismatch { low: VERSION, high: VERSION });
+    }
+    Procedure::from_number(call.procedure).ok_or(AcceptStat::ProcUnavail)
+}

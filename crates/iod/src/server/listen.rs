@@ -1,0 +1,158 @@
+//! Listening: accepts connections and gives each a thread of its own.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixListener;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use rustix::net::Shutdown;
+
+use super::Shared;
+use super::connection::{Broken, Connection};
+use super::socket::Socket;
+use crate::counters::Counters;
+use crate::lock::lock;
+
+/// How long to wait when connections cannot be accepted because the process has too many files open.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// A socket that connections come in by.
+#[derive(Clone)]
+pub(super) enum Listener {
+    /// TCP.
+    Tcp(Arc<TcpListener>),
+    /// Unix.
+    Unix(Arc<UnixListener>),
+}
+
+/// The connections that there are.
+#[derive(Default)]
+pub(super) struct Live {
+    sockets: Mutex<HashMap<u64, Arc<Socket>>>,
+    changed: Condvar,
+    stopping: AtomicBool,
+}
+
+/// The place of one connection among them; given up when dropped.
+struct Place {
+    live: Arc<Live>,
+    number: u64,
+}
+
+impl Live {
+    /// Ends all connections and waits until their threads have let go of the store.
+    pub(super) fn stop(&self) {
+        self.stopping.store(true, Ordering::Release);
+        let mut sockets = lock(&self.sockets);
+        for socket in sockets.values() {
+            socket.shutdown();
+        }
+        while !sockets.is_empty() {
+            sockets = self.changed.wait(sockets).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Makes further accepting threads end.
+    pub(super) fn refuse(&self) {
+        self.stopping.store(true, Ordering::Release);
+    }
+}
+
+impl Listener {
+    /// Wakes the thread that waits in `accept`, for good.
+    pub(super) fn shutdown(&self) {
+        let fd = match self {
+            Listener::Tcp(listener) => listener.as_fd(),
+            Listener::Unix(listener) => listener.as_fd(),
+        };
+        // Linux lets `accept` return with EINVAL.
+        let _ = rustix::net::shutdown(fd, Shutdown::Both);
+    }
+
+    fn accept(&self) -> io::Result<(OwnedFd, Option<SocketAddr>)> {
+        match self {
+            Listener::Tcp(listener) => listener.accept().map(|(stream, peer)| (stream.into(), Some(peer))),
+            Listener::Unix(listener) => listener.accept().map(|(stream, _)| (stream.into(), None)),
+        }
+    }
+
+    /// Accepts connections in a thread until [`Live::refuse`] and [`Listener::shutdown`].
+    pub(super) fn serve(self, shared: Arc<Shared>, live: Arc<Live>) -> io::Result<JoinHandle<()>> {
+        thread::Builder::new().name("iod-accept".into()).spawn(move || {
+            while !live.stopping.load(Ordering::Acquire) {
+                match self.accept() {
+                    Ok((fd, peer)) => welcome(fd, peer, &shared, &live),
+                    Err(_) if live.stopping.load(Ordering::Acquire) => {}
+                    Err(error) => {
+                        tracing::warn!(%error, "cannot accept a connection");
+                        thread::sleep(PAUSE);
+                    }
+                }
+            }
+        })
+    }
+}
+
+/// Gives a connection its thread, or closes it.
+fn welcome(fd: OwnedFd, peer: Option<SocketAddr>, shared: &Arc<Shared>, live: &Arc<Live>) {
+    let counters = shared.store.counters();
+    let socket = match peer {
+        Some(_) => Socket::tcp(fd, shared.stall, shared.congestion.as_deref()),
+        None => Socket::unix(fd, shared.stall),
+    };
+    let socket = match socket {
+        Ok(socket) => Arc::new(socket),
+        Err(error) => return tracing::debug!(?peer, %error, "connection ended before it began"),
+    };
+    let number = shared.next.fetch_add(1, Ordering::Relaxed);
+    {
+        let mut sockets = lock(&live.sockets);
+        if sockets.len() >= shared.max_connections {
+            Counters::add(&counters.connections_refused, 1);
+            return tracing::warn!(?peer, max = shared.max_connections, "too many connections, one turned away");
+        }
+        sockets.insert(number, socket.clone());
+    }
+    Counters::add(&counters.connections, 1);
+    Counters::add(&counters.connections_open, 1);
+    let place = Place { live: live.clone(), number };
+    let (thread_shared, thread_socket) = (shared.clone(), socket);
+    let spawned = thread::Builder::new().name(format!("iod-{number}")).spawn(move || {
+        let shared = thread_shared;
+        serve(peer, &shared, thread_socket);
+        shared.store.counters().connections_open.fetch_sub(1, Ordering::Relaxed);
+        // Whoever waits for the place to be empty may then open the store again.
+        drop(shared);
+        drop(place);
+    });
+    if let Err(error) = spawned {
+        counters.connections_open.fetch_sub(1, Ordering::Relaxed);
+        tracing::warn!(?peer, %error, "no thread for a connection");
+    }
+}
+
+fn serve(peer: Option<SocketAddr>, shared: &Arc<Shared>, socket: Arc<Socket>) {
+    match Connection::new(shared.clone(), socket.clone()).run() {
+        Ok(()) => tracing::debug!(?peer, "connection ended"),
+        Err(error) => {
+            Counters::add(&shared.store.counters().connections_broken, 1);
+            match error {
+                Broken::Socket(error) => tracing::info!(?peer, %error, "connection broken"),
+                error => tracing::warn!(?peer, %error, "connection closed: the peer sent something else than requests"),
+            }
+        }
+    }
+    socket.shutdown();
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        lock(&self.live.sockets).remove(&self.number);
+        self.live.changed.notify_all();
+    }
+}

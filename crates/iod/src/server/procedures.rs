@@ -1,0 +1,362 @@
+//! The procedures of the native data program on an open connection.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use types::limits::{EXTENTS_MAX, PAYLOAD_MAX};
+use types::{Generation, Status};
+use wire::native::{
+    Capability, CommitReply, Crc32c, Failure, FenceArgs, HelloArgs, HelloReply, ListArgs, Nothing, ObjectArgs,
+    PieceKind, Procedure, PunchArgs, REVISIONS, ReadArgs, ReadHead, Rights, STORE_OBJECT, SeekArgs, SeekReply,
+    SizeReply, StatsReply, TruncateArgs, TruncateReply, WriteExtent, WriteHead, WriteReply, crc32c,
+};
+use wire::rpc::{AcceptStat, ReplyHeader};
+use xdr::{Malformed, Reader, Xdr};
+
+use super::connection::{Broken, Connection, SMALL};
+use super::socket::SendFile;
+use crate::buffers::Buffer;
+use crate::counters::Counters;
+use crate::store::{HEAD_LEN, Object, Open, ReadPlan};
+
+/// Data of at least this length go out by `sendfile` when no checksum needs to see them.
+const SENDFILE_MIN: u64 = 64 << 10;
+/// Smallest payload limit that a client may ask for.
+const PAYLOAD_MIN: u32 = 512;
+
+/// What HELLO agreed on.
+pub(super) struct Session {
+    number: u64,
+    checksums: bool,
+    max_payload: u32,
+}
+
+impl Connection {
+    /// Carries out any procedure but WRITE.
+    pub(super) fn call(&mut self, xid: u32, procedure: Procedure, mut input: Reader) -> Result<(), Broken> {
+        let session = self.session.is_some();
+        match procedure {
+            Procedure::Null => self.refuse(xid, AcceptStat::Success),
+            Procedure::Hello => self.with(xid, &mut input, Self::hello),
+            _ if !session => self.answer::<Nothing>(xid, Err(Status::NoSession.into())),
+            Procedure::Read => match take(&mut input) {
+                Ok(args) => self.read(xid, &args),
+                Err(error) => self.garbage(xid, error),
+            },
+            // WRITE never comes here: its payload may still be in the socket.
+            Procedure::Write => self.refuse(xid, AcceptStat::ProcUnavail),
+            Procedure::Commit => self.with(xid, &mut input, Self::commit),
+            Procedure::Size => self.with(xid, &mut input, Self::size),
+            Procedure::Truncate => self.with(xid, &mut input, Self::truncate),
+            Procedure::Remove => self.with(xid, &mut input, Self::remove),
+            Procedure::Punch => self.with(xid, &mut input, Self::punch),
+            Procedure::Seek => self.with(xid, &mut input, Self::seek),
+            Procedure::List => self.with(xid, &mut input, Self::list),
+            Procedure::Stats => self.with(xid, &mut input, Self::stats),
+            Procedure::Fence => self.with(xid, &mut input, Self::fence),
+        }
+    }
+
+    /// Decodes the arguments, calls `procedure` and answers.
+    fn with<A: Xdr, R: Xdr>(
+        &mut self,
+        xid: u32,
+        input: &mut Reader,
+        procedure: impl FnOnce(&mut Self, A) -> Result<R, Failure>,
+    ) -> Result<(), Broken> {
+        match take(input) {
+            Ok(args) => {
+                let result = procedure(self, args);
+                self.answer(xid, result)
+            }
+            Err(error) => self.garbage(xid, error),
+        }
+    }
+
+    fn garbage(&mut self, xid: u32, error: Malformed) -> Result<(), Broken> {
+        self.refuse(xid, AcceptStat::GarbageArgs)?;
+        Err(error.into())
+    }
+
+    fn hello(&mut self, args: HelloArgs) -> Result<HelloReply, Failure> {
+        if self.session.is_some() {
+            return Err(Failure { status: Status::Inval, detail: Some("HELLO was said before".into()) });
+        }
+        let store = self.store();
+        args.ticket.verify(&self.shared.key, store.fsid(), unix_now())?;
+        let version = args.max_version.min(*REVISIONS.end());
+        if version < args.min_version || version < *REVISIONS.start() {
+            let detail = format!("this iod speaks revisions {} to {}", REVISIONS.start(), REVISIONS.end());
+            return Err(Failure { status: Status::BadVersion, detail: Some(detail) });
+        }
+        if args.max_payload < PAYLOAD_MIN {
+            let detail = format!("payloads of less than {PAYLOAD_MIN} bytes");
+            return Err(Failure { status: Status::Inval, detail: Some(detail) });
+        }
+        let max_payload = args.max_payload.min(PAYLOAD_MAX as u32);
+        let reply = HelloReply {
+            iod: store.iod(),
+            fsid: store.fsid(),
+            verifier: store.verifier(),
+            version,
+            checksums: args.checksums,
+            max_payload,
+            max_extents: EXTENTS_MAX as u32,
+            local: self.shared.local.clone(),
+            software: concat!("weir ", env!("CARGO_PKG_VERSION")).into(),
+        };
+        self.session = Some(Session { number: args.ticket.session, checksums: args.checksums, max_payload });
+        Ok(reply)
+    }
+
+    /// Checks a capability for `needed` and for one object.
+    fn check(&self, cap: &Capability, needed: Rights) -> Result<(), Failure> {
+        let session = self.session.as_ref().ok_or(Status::NoSession)?;
+        cap.verify(&self.shared.key, self.store().fsid(), unix_now(), session.number, needed)?;
+        if cap.object == STORE_OBJECT { Err(Status::CapRefused.into()) } else { Ok(()) }
+    }
+
+    /// Checks a capability and finds its object.
+    fn object(&self, cap: &Capability, needed: Rights) -> Result<(Arc<Object>, Generation), Failure> {
+        self.check(cap, needed)?;
+        Ok((self.store().object(cap.object), cap.generation))
+    }
+
+    fn max_payload(&self) -> u64 {
+        self.session.as_ref().map_or(0, |s| u64::from(s.max_payload))
+    }
+
+    fn checksums(&self) -> bool {
+        self.session.as_ref().is_some_and(|s| s.checksums)
+    }
+
+    fn read(&mut self, xid: u32, args: &ReadArgs) -> Result<(), Broken> {
+        let mut plan = std::mem::take(&mut self.plan);
+        let open = self.plan_read(args, &mut plan);
+        let result = match &open {
+            Ok(open) => self.send_data(xid, &mut plan, open.as_deref()),
+            Err(failure) => self.answer::<Nothing>(xid, Err(failure.clone())),
+        };
+        self.plan = plan;
+        result
+    }
+
+    fn plan_read(&self, args: &ReadArgs, plan: &mut ReadPlan) -> Result<Option<Arc<Open>>, Failure> {
+        let (object, generation) = self.object(&args.cap, Rights::READ)?;
+        if args.extents.iter().map(|e| u64::from(e.len)).sum::<u64>() > self.max_payload() {
+            return Err(Status::TooBig.into());
+        }
+        object.plan_read(self.store(), generation, &args.extents, plan)
+    }
+
+    fn send_data(&mut self, xid: u32, plan: &mut ReadPlan, open: Option<&Open>) -> Result<(), Broken> {
+        let Some(open) = open else { return self.send_head(xid, plan, &[]) };
+        let len = plan.data_len as usize;
+        let checksums = self.checksums();
+        if !checksums && plan.data_len >= SENDFILE_MIN && !open.read_by_copy.load(Ordering::Relaxed) {
+            return self.send_from_file(xid, plan, open);
+        }
+        let mut borrowed: Buffer;
+        let mut small = std::mem::take(&mut self.small);
+        let buffer = if len <= SMALL {
+            small.resize(SMALL + 4, 0);
+            &mut small[..]
+        } else {
+            borrowed = self.shared.pool.borrow();
+            &mut borrowed[..]
+        };
+        if let Err(failure) = open.read(&plan.runs, &mut buffer[..len]) {
+            self.small = small;
+            return self.answer::<Nothing>(xid, Err(failure));
+        }
+        if checksums {
+            let mut rest = &buffer[..len];
+            for piece in plan.pieces.iter_mut().filter(|p| p.kind == PieceKind::Data) {
+                let (data, behind) = rest.split_at(piece.len as usize);
+                piece.crc32c = crc32c(data);
+                rest = behind;
+            }
+        }
+        let padded = len.next_multiple_of(4);
+        buffer[len..padded].fill(0);
+        Counters::add(&self.store().counters().bytes_read, plan.data_len);
+        let result = self.send_head(xid, plan, &buffer[..padded]);
+        self.small = small;
+        result
+    }
+
+    /// Sends the reply up to the data, and `data`, which are padded, with it.
+    fn send_head(&mut self, xid: u32, plan: &mut ReadPlan, data: &[u8]) -> Result<(), Broken> {
+        self.encode_head(xid, plan);
+        Ok(self.socket.send(&self.output, data, false)?)
+    }
+
+    fn encode_head(&mut self, xid: u32, plan: &mut ReadPlan) {
+        let len = plan.data_len as usize;
+        let head = ReadHead { size: plan.size, pieces: std::mem::take(&mut plan.pieces) };
+        self.encode(&ReplyHeader::success(xid), len.next_multiple_of(4), |out| {
+            out.u32(0);
+            head.encode(out);
+            out.u32(len as u32);
+        });
+        plan.pieces = head.pieces;
+    }
+
+    fn send_from_file(&mut self, xid: u32, plan: &mut ReadPlan, open: &Open) -> Result<(), Broken> {
+        self.encode_head(xid, plan);
+        self.socket.send(&self.output, &[], true)?;
+        for (offset, len) in &plan.runs {
+            match self.socket.send_file(&open.file, HEAD_LEN + offset, *len) {
+                Ok(()) => {}
+                Err(SendFile::Socket(error)) => return Err(error.into()),
+                Err(SendFile::File(error)) => {
+                    // The reply has begun: all that is left is to hang up, and to report properly the next time.
+                    open.read_by_copy.store(true, Ordering::Relaxed);
+                    return Err(error.into());
+                }
+            }
+        }
+        let padding = (plan.data_len as usize).next_multiple_of(4) - plan.data_len as usize;
+        self.socket.send(&[0; 4][..padding], &[], false)?;
+        Counters::add(&self.store().counters().bytes_sent_file, plan.data_len);
+        Ok(())
+    }
+
+    /// Takes the rest of a WRITE, `rest` bytes, from the socket, and carries it out.
+    pub(super) fn write(&mut self, xid: u32, mut input: Reader, rest: usize) -> Result<(), Broken> {
+        if self.session.is_none() {
+            return self.answer::<Nothing>(xid, Err(Status::NoSession.into()));
+        }
+        let (head, len) = match WriteHead::decode_before_data(&mut input) {
+            Ok(decoded) => decoded,
+            Err(error) => return self.garbage(xid, error),
+        };
+        if input.remaining() + rest != len.next_multiple_of(4) {
+            return self
+                .garbage(xid, if input.remaining() + rest < len { Malformed::Short } else { Malformed::Trailing });
+        }
+        let first = input.rest();
+        let first = first.slice(..first.len().min(len));
+        let result = if rest == 0 {
+            self.write_payload(&head, len, [&first, &[]])
+        } else {
+            let mut buffer = self.shared.pool.borrow();
+            self.socket.receive_exact(&mut buffer[..rest])?;
+            self.write_payload(&head, len, [&first, &buffer[..len - first.len()]])
+        };
+        self.answer(xid, result)
+    }
+
+    fn write_payload(&self, head: &WriteHead, len: usize, data: [&[u8]; 2]) -> Result<WriteReply, Failure> {
+        let (object, generation) = self.object(&head.cap, Rights::WRITE)?;
+        if len as u64 > self.max_payload() {
+            return Err(Status::TooBig.into());
+        }
+        if self.checksums() {
+            verify(&head.extents, data)?;
+        }
+        let store = self.store();
+        let mut size = object.write(store, generation, &head.extents, data)?;
+        if head.stable {
+            size = size.max(object.commit(store, generation)?);
+        }
+        Ok(WriteReply { verifier: store.verifier(), stable: head.stable, size })
+    }
+
+    fn commit(&mut self, args: ObjectArgs) -> Result<CommitReply, Failure> {
+        let (object, generation) = self.object(&args.cap, Rights::WRITE)?;
+        let size = object.commit(self.store(), generation)?;
+        Ok(CommitReply { verifier: self.store().verifier(), size })
+    }
+
+    fn size(&mut self, args: ObjectArgs) -> Result<SizeReply, Failure> {
+        let (object, generation) = self.object(&args.cap, Rights::READ)?;
+        let (size, allocated) = object.size(self.store(), generation)?;
+        Ok(SizeReply { size, allocated })
+    }
+
+    fn truncate(&mut self, args: TruncateArgs) -> Result<TruncateReply, Failure> {
+        let (object, generation) = self.object(&args.cap, Rights::WRITE)?;
+        object.truncate(self.store(), generation, args.size)?;
+        Ok(TruncateReply { size: args.size })
+    }
+
+    fn remove(&mut self, args: ObjectArgs) -> Result<Nothing, Failure> {
+        let (object, generation) = self.object(&args.cap, Rights::ADMIN)?;
+        object.remove(self.store(), generation)?;
+        Ok(Nothing)
+    }
+
+    fn punch(&mut self, args: PunchArgs) -> Result<Nothing, Failure> {
+        let (object, generation) = self.object(&args.cap, Rights::WRITE)?;
+        object.punch(self.store(), generation, args.offset, args.len)?;
+        Ok(Nothing)
+    }
+
+    fn seek(&mut self, args: SeekArgs) -> Result<SeekReply, Failure> {
+        let (object, generation) = self.object(&args.cap, Rights::READ)?;
+        let offset = object.seek(self.store(), generation, args.offset, args.what)?;
+        Ok(SeekReply { offset })
+    }
+
+    fn list(&mut self, args: ListArgs) -> Result<wire::native::ListReply, Failure> {
+        let session = self.session.as_ref().ok_or(Status::NoSession)?;
+        args.cap.verify(&self.shared.key, self.store().fsid(), unix_now(), session.number, Rights::ADMIN)?;
+        if args.cap.object != STORE_OBJECT {
+            return Err(Status::CapRefused.into());
+        }
+        self.store().list(args.after, args.max)
+    }
+
+    fn stats(&mut self, _: Nothing) -> Result<StatsReply, Failure> {
+        let (capacity, free) = self
+            .store()
+            .capacity()
+            .map_err(|e| Failure { status: Status::Io, detail: Some(format!("cannot ask for the free space: {e}")) })?;
+        Ok(StatsReply { capacity, free, counters: self.store().snapshot() })
+    }
+
+    fn fence(&mut self, args: FenceArgs) -> Result<Nothing, Failure> {
+        let (object, generation) = self.object(&args.cap, Rights::ADMIN)?;
+        object.fence(self.store(), generation, args.generation)?;
+        Ok(Nothing)
+    }
+}
+
+/// All of the input as one value.
+fn take<A: Xdr>(input: &mut Reader) -> Result<A, Malformed> {
+    let args = A::decode(input)?;
+    input.finish()?;
+    Ok(args)
+}
+
+/// Compares the checksum of every extent with its bytes.
+fn verify(extents: &[WriteExtent], data: [&[u8]; 2]) -> Result<(), Failure> {
+    let [mut first, mut second] = data;
+    for extent in extents {
+        let len = extent.len as usize;
+        let (a, rest) = first.split_at(len.min(first.len()));
+        let (b, behind) = second.split_at(len - a.len());
+        (first, second) = (rest, behind);
+        let sum = match (a, b) {
+            (a, []) => crc32c(a),
+            ([], b) => crc32c(b),
+            (a, b) => {
+                let mut sum = Crc32c::new();
+                sum.update(a);
+                sum.update(b);
+                sum.finish()
+            }
+        };
+        if sum != extent.crc32c {
+            let detail = format!("extent of {} bytes at {}", extent.len, extent.offset);
+            return Err(Failure { status: Status::BadChecksum, detail: Some(detail) });
+        }
+    }
+    Ok(())
+}
+
+fn unix_now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs())
+}

@@ -1,0 +1,174 @@
+//! Who may do what: sessions, capabilities, rights, fences.
+
+use types::{FileId, Fsid, Generation, Status};
+use wire::native::*;
+
+use crate::cluster::{ALL, Client, FSID, Fault, SESSION, Server, cap, cap_of, key, now};
+
+/// Sends every procedure that takes a capability; answers the statuses.
+fn everything(client: &mut Client, cap: &Capability) -> Vec<(Procedure, Result<(), Fault>)> {
+    let cap = || cap.clone();
+    let mut out = Vec::new();
+    let read = ReadArgs { cap: cap(), extents: vec![Extent { offset: 0, len: 1 }] };
+    out.push((Procedure::Read, client.call::<ReadReply>(Procedure::Read, &read).map(drop)));
+    let mut write = client.write_args(1, false, &[(0, b"x")]);
+    write.head.cap = cap();
+    out.push((Procedure::Write, client.call::<WriteReply>(Procedure::Write, &write).map(drop)));
+    let object = ObjectArgs { cap: cap() };
+    out.push((Procedure::Commit, client.call::<CommitReply>(Procedure::Commit, &object).map(drop)));
+    out.push((Procedure::Size, client.call::<SizeReply>(Procedure::Size, &object).map(drop)));
+    let truncate = TruncateArgs { cap: cap(), size: 1 };
+    out.push((Procedure::Truncate, client.call::<TruncateReply>(Procedure::Truncate, &truncate).map(drop)));
+    let punch = PunchArgs { cap: cap(), offset: 0, len: 1 };
+    out.push((Procedure::Punch, client.call::<Nothing>(Procedure::Punch, &punch).map(drop)));
+    let seek = SeekArgs { cap: cap(), offset: 0, what: SeekWhat::Data };
+    out.push((Procedure::Seek, client.call::<SeekReply>(Procedure::Seek, &seek).map(drop)));
+    let fence = FenceArgs { cap: cap(), generation: Generation(1) };
+    out.push((Procedure::Fence, client.call::<Nothing>(Procedure::Fence, &fence).map(drop)));
+    out.push((Procedure::Remove, client.call::<Nothing>(Procedure::Remove, &object).map(drop)));
+    out
+}
+
+fn sign(change: impl FnOnce(&mut (Fsid, FileId, Generation, Rights, u64, u64))) -> Capability {
+    let mut parts = (FSID, FileId(1), Generation(1), ALL, now() + 1000, SESSION);
+    change(&mut parts);
+    let (fsid, object, generation, rights, expires, session) = parts;
+    key().sign_capability(fsid, object, generation, rights, expires, session)
+}
+
+#[test]
+fn bad_capabilities_open_nothing() {
+    let server = Server::new();
+    let mut client = server.client();
+    client.write(1, 0, b"secret").unwrap();
+    let mut forged = cap(1, ALL);
+    forged.mac[0] ^= 1;
+    let mut stretched = cap(2, ALL);
+    stretched.object = FileId(1);
+    let of_other_key = Key::new([9; 32]).sign_capability(FSID, FileId(1), Generation(1), ALL, now() + 1000, SESSION);
+    let cases = [
+        (forged, Status::CapRefused),
+        (stretched, Status::CapRefused),
+        (of_other_key, Status::CapRefused),
+        (sign(|p| p.0 = Fsid([0; 16])), Status::CapRefused),
+        (sign(|p| p.3 = Rights(0)), Status::CapRefused),
+        (sign(|p| p.4 = now()), Status::CapExpired),
+        (sign(|p| p.5 = SESSION + 1), Status::CapRefused),
+        (sign(|p| p.1 = STORE_OBJECT), Status::CapRefused),
+    ];
+    for (cap, status) in &cases {
+        for (procedure, result) in everything(&mut client, cap) {
+            assert_eq!(result.unwrap_err().status(), *status, "{procedure:?} {cap:?}");
+        }
+    }
+    assert_eq!(server.counter("refused.expired"), 9);
+    assert_eq!(server.counter("refused.capability"), 9 * (cases.len() as u64 - 1));
+    assert_eq!(client.read(1, 0, 100).unwrap(), b"secret");
+}
+
+#[test]
+fn each_procedure_needs_its_right() {
+    let server = Server::new();
+    let mut client = server.client();
+    client.write(1, 0, b"data").unwrap();
+    for rights in 0..8 {
+        for (procedure, result) in everything(&mut client, &cap(1, Rights(rights))) {
+            let needed = match procedure {
+                Procedure::Read | Procedure::Size | Procedure::Seek => Rights::READ,
+                Procedure::Remove | Procedure::Fence => Rights::ADMIN,
+                _ => Rights::WRITE,
+            };
+            if Rights(rights).contains(needed) {
+                result.unwrap_or_else(|e| panic!("{procedure:?} with {rights}: {e:?}"));
+            } else {
+                assert_eq!(result.unwrap_err().status(), Status::CapRefused, "{procedure:?} with {rights}");
+            }
+        }
+    }
+    let list = |cap| ListArgs { cap, after: 0, max: 5 };
+    let not_whole = client.call::<ListReply>(Procedure::List, &list(cap(1, ALL)));
+    assert_eq!(not_whole.unwrap_err().status(), Status::CapRefused);
+    let not_admin = client.call::<ListReply>(Procedure::List, &list(cap(0, Rights::READ | Rights::WRITE)));
+    assert_eq!(not_admin.unwrap_err().status(), Status::CapRefused);
+    client.call::<ListReply>(Procedure::List, &list(cap(0, Rights::ADMIN))).unwrap();
+}
+
+#[test]
+fn nothing_but_null_before_hello() {
+    let server = Server::new();
+    let mut client = Client::new(server.tcp());
+    client.send(Procedure::Null, &Nothing);
+    assert_eq!(client.receive().unwrap().len(), 24, "a void result");
+    for (procedure, result) in everything(&mut client, &cap(1, ALL)) {
+        assert_eq!(result.unwrap_err().status(), Status::NoSession, "{procedure:?}");
+    }
+    assert_eq!(client.stats().unwrap_err().status(), Status::NoSession);
+    assert_eq!(client.list(0, 1).unwrap_err().status(), Status::NoSession);
+    assert_eq!(server.counter("refused.no_session"), 11);
+    client.hello(true).unwrap();
+    client.write(1, 0, b"now").unwrap();
+}
+
+#[test]
+fn bad_tickets_open_no_session() {
+    let server = Server::new();
+    let mut client = Client::new(server.tcp());
+    let good = key().sign_ticket(FSID, SESSION, now() + 1000);
+    let mut forged = good.clone();
+    forged.session += 1;
+    let args = |ticket, min_version, max_version, max_payload| HelloArgs {
+        ticket,
+        min_version,
+        max_version,
+        checksums: false,
+        max_payload,
+    };
+    for (args, status) in [
+        (args(forged, 1, 1, 4096), Status::CapRefused),
+        (args(key().sign_ticket(FSID, SESSION, now()), 1, 1, 4096), Status::CapExpired),
+        (args(key().sign_ticket(Fsid([1; 16]), SESSION, now() + 9), 1, 1, 4096), Status::CapRefused),
+        (args(Key::new([4; 32]).sign_ticket(FSID, SESSION, now() + 9), 1, 1, 4096), Status::CapRefused),
+        (args(good.clone(), 2, 9, 4096), Status::BadVersion),
+        (args(good.clone(), 0, 0, 4096), Status::BadVersion),
+        (args(good.clone(), 1, 1, 0), Status::Inval),
+    ] {
+        let reply = client.call::<HelloReply>(Procedure::Hello, &args);
+        assert_eq!(reply.unwrap_err().status(), status, "{args:?}");
+        assert_eq!(client.stats().unwrap_err().status(), Status::NoSession);
+    }
+    let reply = client.call::<HelloReply>(Procedure::Hello, &args(good, 1, 1, 4096)).unwrap();
+    assert_eq!((reply.max_payload, reply.checksums), (4096, false));
+    let data = vec![1; 4097];
+    assert_eq!(client.write(1, 0, &data).unwrap_err().status(), Status::TooBig);
+    client.write(1, 0, &data[1..]).unwrap();
+    assert_eq!(client.read_list(1, &[(0, 4000), (0, 97)]).unwrap_err().status(), Status::TooBig);
+}
+
+#[test]
+fn fences_hold_and_survive_a_restart() {
+    let mut server = Server::new();
+    let mut client = server.client();
+    client.write(1, 0, b"old").unwrap();
+    client.fence(1, 5).unwrap();
+    client.fence(2, 5).unwrap();
+    for restarted in [false, true] {
+        if restarted {
+            server.restart();
+            client = server.client();
+        }
+        for object in [1, 2] {
+            for (procedure, result) in everything(&mut client, &cap_of(object, 4, ALL)) {
+                assert_eq!(result.unwrap_err().status(), Status::Fenced, "{procedure:?} on {object}");
+            }
+        }
+        let read = ReadArgs { cap: cap_of(1, 5, ALL), extents: vec![Extent { offset: 0, len: 9 }] };
+        assert_eq!(client.call::<ReadReply>(Procedure::Read, &read).unwrap().data, "old");
+    }
+    assert_eq!(server.counter("refused.fenced"), 18);
+    // A fence never goes down, and newer capabilities are welcome.
+    let args = FenceArgs { cap: cap_of(1, 7, ALL), generation: Generation(3) };
+    client.call::<Nothing>(Procedure::Fence, &args).unwrap();
+    let read = ReadArgs { cap: cap_of(1, 4, ALL), extents: vec![] };
+    assert_eq!(client.call::<ReadReply>(Procedure::Read, &read).unwrap_err().status(), Status::Fenced);
+    assert_eq!(client.list(0, 10).unwrap().entries.iter().map(|e| e.generation.0).collect::<Vec<_>>(), [5, 5]);
+}

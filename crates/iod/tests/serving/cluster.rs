@@ -1,0 +1,360 @@
+//! What every test needs: an iod in a temporary directory and a client for it.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use iod::{Config, Iod, Running, Store};
+use types::{FileId, Fsid, Generation, Status, Verifier};
+use wire::native::*;
+use wire::rpc::record::{Mark, mark};
+use wire::rpc::{AcceptStat, Auth, CallHeader, Message, ReplyHeader, ReplyStat, decode_message};
+use xdr::{Reader, Segments, Writer, Xdr};
+
+pub const FSID: Fsid = Fsid(*b"file system test");
+pub const SESSION: u64 = 77;
+pub const ALL: Rights = Rights(7);
+
+pub fn key() -> Key {
+    Key::new([3; 32])
+}
+
+pub fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs()
+}
+
+pub fn config(dir: &Path) -> Config {
+    Config::new(dir, FSID, key(), vec!["127.0.0.1:0".parse().unwrap()])
+}
+
+/// An iod whose directory goes with it.
+pub struct Server {
+    pub running: Option<Running>,
+    pub dir: tempfile::TempDir,
+}
+
+impl Server {
+    pub fn new() -> Self {
+        Self::with(|_| {})
+    }
+
+    pub fn with(change: impl FnOnce(&mut Config)) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        Store::format(&dir.path().join("store"), FSID).unwrap();
+        let mut config = config(&dir.path().join("store"));
+        change(&mut config);
+        Server { running: Some(Iod::start(config).unwrap()), dir }
+    }
+
+    pub fn store_dir(&self) -> std::path::PathBuf {
+        self.dir.path().join("store")
+    }
+
+    pub fn restart(&mut self) {
+        self.running.take().unwrap().stop();
+        self.running = Some(Iod::start(config(&self.store_dir())).unwrap());
+    }
+
+    pub fn running(&self) -> &Running {
+        self.running.as_ref().unwrap()
+    }
+
+    pub fn counter(&self, name: &str) -> u64 {
+        self.running().counters().iter().find(|c| c.name == name).unwrap_or_else(|| panic!("{name}")).value
+    }
+
+    /// A client on TCP with checksums.
+    pub fn client(&self) -> Client {
+        self.client_with(true)
+    }
+
+    pub fn client_with(&self, checksums: bool) -> Client {
+        let mut client = Client::new(self.tcp());
+        client.hello(checksums).unwrap();
+        client
+    }
+
+    /// A client on the Unix socket.
+    pub fn local_client(&self, checksums: bool) -> Client {
+        let mut client = Client::new(UnixStream::connect(self.running().unix_path().unwrap()).unwrap());
+        client.hello(checksums).unwrap();
+        client
+    }
+
+    pub fn tcp(&self) -> TcpStream {
+        TcpStream::connect(self.running().addrs()[0]).unwrap()
+    }
+}
+
+pub trait Stream: Read + Write + Send {
+    fn set_timeout(&self, timeout: Duration);
+}
+
+impl Stream for TcpStream {
+    fn set_timeout(&self, timeout: Duration) {
+        self.set_read_timeout(Some(timeout)).unwrap();
+        self.set_nodelay(true).unwrap();
+    }
+}
+
+impl Stream for UnixStream {
+    fn set_timeout(&self, timeout: Duration) {
+        self.set_read_timeout(Some(timeout)).unwrap();
+    }
+}
+
+/// Why a call has no result.
+#[derive(Debug)]
+pub enum Fault {
+    /// The iod refused it.
+    Refused(Failure),
+    /// RPC did not execute it.
+    NotExecuted(ReplyStat),
+    /// The connection is over.
+    Closed,
+}
+
+impl Fault {
+    pub fn status(&self) -> Status {
+        match self {
+            Fault::Refused(failure) => failure.status,
+            other => panic!("{other:?} instead of a status"),
+        }
+    }
+}
+
+/// A blocking client with one request at a time, unless told otherwise.
+pub struct Client {
+    pub stream: Box<dyn Stream>,
+    pub checksums: bool,
+    xid: u32,
+}
+
+impl Client {
+    pub fn new(stream: impl Stream + 'static) -> Self {
+        // Nothing should ever take this long: a hanging test shall fail, not hang.
+        stream.set_timeout(Duration::from_secs(60));
+        Client { stream: Box::new(stream), checksums: false, xid: 100 }
+    }
+
+    pub fn hello(&mut self, checksums: bool) -> Result<HelloReply, Fault> {
+        let ticket = key().sign_ticket(FSID, SESSION, now() + 1000);
+        let args = HelloArgs { ticket, min_version: 1, max_version: 9, checksums, max_payload: 1 << 20 };
+        let reply: HelloReply = self.call(Procedure::Hello, &args)?;
+        self.checksums = reply.checksums;
+        Ok(reply)
+    }
+
+    pub fn message(&mut self, procedure: u32, args: &impl Xdr) -> Segments {
+        self.xid += 1;
+        let header = CallHeader {
+            xid: self.xid,
+            program: PROGRAM,
+            version: VERSION,
+            procedure,
+            cred: Auth::None,
+            verf: Auth::None,
+        };
+        let mut out = Writer::new();
+        header.encode(&mut out);
+        args.encode(&mut out);
+        out.finish()
+    }
+
+    pub fn send(&mut self, procedure: Procedure, args: &impl Xdr) -> u32 {
+        let message = self.message(procedure as u32, args);
+        let record = mark(message).to_bytes();
+        self.stream.write_all(&record).unwrap();
+        self.xid
+    }
+
+    /// The next record.
+    pub fn receive(&mut self) -> Result<Bytes, Fault> {
+        let mut head = [0; 4];
+        self.stream.read_exact(&mut head).map_err(|_| Fault::Closed)?;
+        let mark = Mark::from_bytes(head);
+        assert!(mark.last, "an iod sends records of one fragment");
+        let mut body = vec![0; mark.len];
+        self.stream.read_exact(&mut body).map_err(|_| Fault::Closed)?;
+        Ok(body.into())
+    }
+
+    pub fn reply<R: Xdr>(&mut self, xid: u32) -> Result<R, Fault> {
+        let mut input = Reader::new(self.receive()?);
+        match decode_message(&mut input).unwrap() {
+            Message::Reply(ReplyHeader { xid: found, stat: ReplyStat::Accepted { stat: AcceptStat::Success, .. } }) => {
+                assert_eq!(found, xid, "replies come in order");
+                let result = decode_reply(&mut input).unwrap().map_err(Fault::Refused);
+                input.finish().unwrap();
+                result
+            }
+            Message::Reply(ReplyHeader { stat, .. }) => Err(Fault::NotExecuted(stat)),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub fn call<R: Xdr>(&mut self, procedure: Procedure, args: &impl Xdr) -> Result<R, Fault> {
+        let xid = self.send(procedure, args);
+        self.reply(xid)
+    }
+
+    pub fn write_args(&self, object: u64, stable: bool, parts: &[(u64, &[u8])]) -> WriteArgs {
+        let extents = parts
+            .iter()
+            .map(|(offset, data)| WriteExtent {
+                offset: *offset,
+                len: data.len() as u32,
+                crc32c: if self.checksums { crc32c(data) } else { 0 },
+            })
+            .collect();
+        let data: Vec<u8> = parts.iter().flat_map(|(_, data)| data.iter().copied()).collect();
+        let head = WriteHead { cap: cap(object, ALL), stable, extents };
+        WriteArgs { head, data: Segments::from(Bytes::from(data)) }
+    }
+
+    pub fn write(&mut self, object: u64, offset: u64, data: &[u8]) -> Result<WriteReply, Fault> {
+        let args = self.write_args(object, false, &[(offset, data)]);
+        self.call(Procedure::Write, &args)
+    }
+
+    pub fn write_list(&mut self, object: u64, stable: bool, parts: &[(u64, &[u8])]) -> Result<WriteReply, Fault> {
+        let args = self.write_args(object, stable, parts);
+        self.call(Procedure::Write, &args)
+    }
+
+    /// Reads and checks what every reply must fulfil.
+    pub fn read_list(&mut self, object: u64, extents: &[(u64, u32)]) -> Result<ReadReply, Fault> {
+        let list = extents.iter().map(|(offset, len)| Extent { offset: *offset, len: *len }).collect();
+        let reply: ReadReply =
+            self.call(Procedure::Read, &ReadArgs { cap: cap(object, Rights::READ), extents: list })?;
+        check_read(&reply, extents, self.checksums);
+        Ok(reply)
+    }
+
+    /// The bytes of one range up to the end of the object, holes as zeros.
+    pub fn read(&mut self, object: u64, offset: u64, len: u32) -> Result<Vec<u8>, Fault> {
+        Ok(flat(&self.read_list(object, &[(offset, len)])?))
+    }
+
+    pub fn commit(&mut self, object: u64) -> Result<CommitReply, Fault> {
+        self.call(Procedure::Commit, &ObjectArgs { cap: cap(object, ALL) })
+    }
+
+    pub fn size(&mut self, object: u64) -> Result<SizeReply, Fault> {
+        self.call(Procedure::Size, &ObjectArgs { cap: cap(object, Rights::READ) })
+    }
+
+    pub fn truncate(&mut self, object: u64, size: u64) -> Result<TruncateReply, Fault> {
+        self.call(Procedure::Truncate, &TruncateArgs { cap: cap(object, Rights::WRITE), size })
+    }
+
+    pub fn punch(&mut self, object: u64, offset: u64, len: u64) -> Result<Nothing, Fault> {
+        self.call(Procedure::Punch, &PunchArgs { cap: cap(object, Rights::WRITE), offset, len })
+    }
+
+    pub fn seek(&mut self, object: u64, offset: u64, what: SeekWhat) -> Result<Option<u64>, Fault> {
+        let args = SeekArgs { cap: cap(object, Rights::READ), offset, what };
+        self.call::<SeekReply>(Procedure::Seek, &args).map(|r| r.offset)
+    }
+
+    pub fn remove(&mut self, object: u64) -> Result<Nothing, Fault> {
+        self.call(Procedure::Remove, &ObjectArgs { cap: cap(object, ALL) })
+    }
+
+    pub fn fence(&mut self, object: u64, generation: u32) -> Result<Nothing, Fault> {
+        let args = FenceArgs { cap: cap_of(object, generation, ALL), generation: Generation(generation) };
+        self.call(Procedure::Fence, &args)
+    }
+
+    pub fn list(&mut self, after: u64, max: u32) -> Result<ListReply, Fault> {
+        self.call(Procedure::List, &ListArgs { cap: cap(STORE_OBJECT.0, Rights::ADMIN), after, max })
+    }
+
+    pub fn stats(&mut self) -> Result<StatsReply, Fault> {
+        self.call(Procedure::Stats, &Nothing)
+    }
+
+    pub fn verifier(&mut self, object: u64) -> Verifier {
+        self.commit(object).unwrap().verifier
+    }
+
+    /// Whether the iod has hung up.
+    pub fn is_closed(&mut self) -> bool {
+        matches!(self.stream.read(&mut [0; 64]), Ok(0) | Err(_))
+    }
+}
+
+pub fn cap(object: u64, rights: Rights) -> Capability {
+    cap_of(object, 1, rights)
+}
+
+pub fn cap_of(object: u64, generation: u32, rights: Rights) -> Capability {
+    key().sign_capability(FSID, FileId(object), Generation(generation), rights, now() + 1000, SESSION)
+}
+
+/// Pieces cover the extents in order, lie right to the size, and carry true checksums.
+fn check_read(reply: &ReadReply, extents: &[(u64, u32)], checksums: bool) {
+    let mut pieces = reply.head.pieces.iter();
+    let mut data = reply.data.clone();
+    for (offset, len) in extents {
+        let (mut at, end) = (*offset, offset + u64::from(*len));
+        while at < end {
+            let piece = pieces.next().expect("pieces cover the extents");
+            let until = at + u64::from(piece.len);
+            assert!(until <= end, "a piece reaches out of its extent");
+            match piece.kind {
+                PieceKind::Beyond => assert!(at >= reply.head.size),
+                _ => assert!(until <= reply.head.size),
+            }
+            let expected = match piece.kind {
+                PieceKind::Data => {
+                    let bytes = data.split_to(piece.len as usize);
+                    if checksums { crc32c(&bytes) } else { 0 }
+                }
+                _ => 0,
+            };
+            assert_eq!(piece.crc32c, expected);
+            at = until;
+        }
+    }
+    assert!(pieces.next().is_none() && data.is_empty());
+}
+
+/// The bytes of a reply, holes as zeros, without what lies beyond.
+pub fn flat(reply: &ReadReply) -> Vec<u8> {
+    let mut data = reply.data.clone();
+    let mut out = Vec::new();
+    for piece in &reply.head.pieces {
+        match piece.kind {
+            PieceKind::Data => out.extend_from_slice(&data.split_to(piece.len as usize)),
+            PieceKind::Hole => out.resize(out.len() + piece.len as usize, 0),
+            PieceKind::Beyond => {}
+        }
+    }
+    out
+}
+
+/// Recognizable bytes without zeros.
+pub fn pattern(len: usize, seed: u64) -> Vec<u8> {
+    let mut x = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    (0..len)
+        .map(|_| {
+            x ^= x << 13;
+            x ^= x >> 7;
+            x ^= x << 17;
+            (x >> 32) as u8 | 1
+        })
+        .collect()
+}
+
+/// Asks until the answer is yes; a test that waits in vain fails.
+pub fn wait_until(mut done: impl FnMut() -> bool) {
+    let start = std::time::Instant::now();
+    while !done() {
+        assert!(start.elapsed() < Duration::from_secs(60), "waited in vain");
+        std::thread::yield_now();
+    }
+}

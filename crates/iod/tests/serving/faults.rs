@@ -1,0 +1,106 @@
+//! Disks that are full or slow to admit it.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use iod::{Iod, Store};
+use types::Status;
+
+use crate::cluster::{FSID, Server, config, pattern};
+
+/// A small file system in memory; unmounted when dropped.
+struct Small {
+    dir: tempfile::TempDir,
+}
+
+impl Small {
+    /// `None` where mounting is not allowed.
+    fn mount(bytes: usize) -> Option<Self> {
+        let dir = tempfile::tempdir().unwrap();
+        if run("mount", &["-t", "tmpfs", "-o", &format!("size={bytes}"), "none"], dir.path()) {
+            return Some(Small { dir });
+        }
+        println!("skipped: cannot mount a small file system here");
+        None
+    }
+
+    fn path(&self) -> PathBuf {
+        self.dir.path().join("store")
+    }
+}
+
+impl Drop for Small {
+    fn drop(&mut self) {
+        assert!(run("umount", &["-l"], self.dir.path()));
+    }
+}
+
+/// Runs a command on a directory; answers whether it succeeded.
+fn run(command: &str, args: &[&str], dir: &Path) -> bool {
+    Command::new(command).args(args).arg(dir).status().is_ok_and(|status| status.success())
+}
+
+fn start(dir: &Path) -> Server {
+    Server { running: Some(Iod::start(config(dir)).unwrap()), dir: tempfile::tempdir().unwrap() }
+}
+
+#[test]
+fn a_full_disk_is_reported_and_survived() {
+    let Some(small) = Small::mount(4 << 20) else { return };
+    Store::format(&small.path(), FSID).unwrap();
+    let server = start(&small.path());
+    let mut client = server.client();
+    let data = pattern(1 << 20, 1);
+    let mut written = 0;
+    let error = loop {
+        match client.write(1, written, &data) {
+            Ok(reply) => written = reply.size,
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(error.status(), Status::NoSpc);
+    assert!((2 << 20..4 << 20).contains(&written), "{written}");
+    // A create has no room for its head either, and leaves nothing behind.
+    let room = pattern(4096, 2);
+    let filled = (0..2000).find_map(|i| client.write(1, (1 << 30) + i * 4096, &room).err());
+    assert_eq!(filled.expect("the last block is taken at some time").status(), Status::NoSpc);
+    assert_eq!(client.write(2, 0, b"x").unwrap_err().status(), Status::NoSpc);
+    assert_eq!(client.size(2).unwrap().size, 0);
+    assert_eq!(client.stats().unwrap().free, 0);
+
+    // What was there is still right, through a restart on the full disk too.
+    for _ in 0..2 {
+        let mut client = server.client();
+        for block in 0..written >> 20 {
+            assert_eq!(client.read(1, block << 20, 1 << 20).unwrap(), data);
+        }
+    }
+    drop(server);
+    let server = start(&small.path());
+    let mut client = server.client();
+    assert_eq!(client.read(1, 0, 1 << 20).unwrap(), data);
+    client.remove(1).unwrap();
+    client.write(2, 0, &data).unwrap();
+    assert_eq!(client.commit(2).unwrap().size, 1 << 20);
+}
+
+#[test]
+fn formatting_a_full_disk_leaves_no_store() {
+    let Some(small) = Small::mount(64 << 10) else { return };
+    let filler = small.dir.path().join("filler");
+    let full = std::fs::write(&filler, vec![1; 128 << 10]).unwrap_err();
+    assert_eq!(full.kind(), std::io::ErrorKind::StorageFull);
+    let error = Store::format(&small.path(), FSID).unwrap_err();
+    assert!(error.to_string().contains("no space left"), "{error}");
+    std::fs::remove_file(filler).unwrap();
+    Store::format(&small.path(), FSID).unwrap();
+}
+
+#[test]
+fn a_read_only_disk_is_named() {
+    let Some(small) = Small::mount(1 << 20) else { return };
+    Store::format(&small.path(), FSID).unwrap();
+    assert!(run("mount", &["-o", "remount,ro"], small.dir.path()));
+    let error = Iod::start(config(&small.path())).err().unwrap().to_string();
+    assert!(error.contains("cannot write") && error.contains("mount options"), "{error}");
+}

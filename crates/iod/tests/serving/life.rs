@@ -1,0 +1,246 @@
+//! Starting, stopping, restarting, and directories that are not what they should be.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use iod::{Iod, StartError, Store, StoreError};
+use types::{Fsid, Status};
+use wire::native::Key;
+
+use crate::cluster::{FSID, Server, config, pattern};
+
+fn start_error(dir: &Path) -> StoreError {
+    match Iod::start(config(dir)) {
+        Err(StartError::Store(error)) => error,
+        Err(other) => panic!("{other}"),
+        Ok(_) => panic!("started in {}", dir.display()),
+    }
+}
+
+#[test]
+fn a_restart_changes_the_verifier_and_keeps_the_bytes() {
+    let mut server = Server::new();
+    let mut client = server.client();
+    let data = pattern(300_000, 1);
+    client.write(1, 0, &data).unwrap();
+    let iod = server.running().iod();
+    let before = client.verifier(1);
+    assert_eq!(client.verifier(1), before);
+    server.restart();
+    assert!(client.is_closed());
+    let mut client = server.client();
+    assert_ne!(client.verifier(1), before);
+    assert_eq!(server.running().iod(), iod);
+    assert_eq!(client.read(1, 0, 300_000).unwrap(), data);
+    assert_eq!(client.size(1).unwrap().size, 300_000);
+}
+
+#[test]
+fn stopping_is_clean_and_gives_the_store_back() {
+    let mut server = Server::new();
+    let _idle = server.tcp();
+    let mut clients: Vec<_> = (0..5).map(|_| server.client()).collect();
+    let socket = server.running().unix_path().unwrap().to_owned();
+    let addr = server.running().addrs()[0];
+    for round in 0..10 {
+        assert!(socket.exists());
+        server.restart();
+        for client in &mut clients {
+            assert!(client.is_closed());
+        }
+        clients = (0..5).map(|_| server.client()).collect();
+        clients[0].write(1 + round, 0, b"x").unwrap();
+    }
+    drop(server.running.take());
+    assert!(!socket.exists());
+    assert!(std::net::TcpStream::connect(addr).is_err());
+    Store::open(&server.store_dir()).unwrap();
+}
+
+#[test]
+fn two_iods_on_one_directory() {
+    let server = Server::new();
+    let error = start_error(&server.store_dir());
+    assert!(matches!(error, StoreError::InUse(_)));
+    assert!(error.to_string().contains("another iod is using"), "{error}");
+    server.client().write(1, 0, b"unharmed").unwrap();
+    assert!(server.running().unix_path().unwrap().exists());
+}
+
+#[test]
+fn directories_that_hold_no_store() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name);
+    let missing = start_error(&path("missing"));
+    assert!(matches!(missing, StoreError::Missing(_)) && missing.to_string().contains("weir mkfs"), "{missing}");
+    fs::create_dir(path("empty")).unwrap();
+    let empty = start_error(&path("empty"));
+    assert!(matches!(empty, StoreError::NotFormatted(_)) && empty.to_string().contains("weir mkfs"), "{empty}");
+    fs::write(path("file"), b"").unwrap();
+    assert!(matches!(start_error(&path("file")), StoreError::NotADirectory(_)));
+    assert!(matches!(start_error(&path("file/below")), StoreError::NotADirectory(_)));
+
+    fs::write(path("empty/stranger"), b"").unwrap();
+    let error = Store::format(&path("empty"), FSID).unwrap_err();
+    assert!(matches!(error, StoreError::NotEmpty { .. }) && error.to_string().contains("stranger"), "{error}");
+    assert!(!path("empty/FORMAT").exists());
+}
+
+#[test]
+fn formatting_never_touches_a_store_and_can_be_repeated_when_cut_off() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("a/b");
+    let iod = Store::format(&store, FSID).unwrap();
+    let error = Store::format(&store, FSID).unwrap_err();
+    assert!(matches!(error, StoreError::AlreadyFormatted(_)), "{error}");
+    let open = Store::open(&store).unwrap();
+    assert_eq!((open.iod(), open.fsid()), (iod, FSID));
+    drop(open);
+
+    let cut_off = dir.path().join("cut");
+    fs::create_dir_all(cut_off.join("objects")).unwrap();
+    fs::write(cut_off.join("FORMAT.new"), b"WEI").unwrap();
+    assert!(matches!(start_error(&cut_off), StoreError::NotFormatted(_)));
+    assert_ne!(Store::format(&cut_off, FSID).unwrap(), iod);
+    Store::open(&cut_off).unwrap();
+
+    // Objects without a FORMAT file are somebody's data.
+    fs::remove_file(cut_off.join("FORMAT")).unwrap();
+    fs::create_dir(cut_off.join("objects/00")).unwrap();
+    assert!(matches!(Store::format(&cut_off, FSID), Err(StoreError::NotEmpty { .. })));
+}
+
+#[test]
+fn stores_of_others_and_damaged_ones_are_left_alone() {
+    let server = Server::new();
+    let dir = server.store_dir();
+    let mut server = server;
+    drop(server.running.take());
+    let format = fs::read(dir.join("FORMAT")).unwrap();
+
+    let mut other = config(&dir);
+    other.fsid = Fsid([1; 16]);
+    let error = Iod::start(other).err().unwrap().to_string();
+    assert!(error.contains("belongs to file system"), "{error}");
+
+    let mut newer = format.clone();
+    newer[11] = 2;
+    fs::write(dir.join("FORMAT"), &newer).unwrap();
+    let error = start_error(&dir);
+    assert!(matches!(error, StoreError::NewerVersion { found: 2, .. }), "{error}");
+
+    for damaged in [&format[..20], &[][..], &[&format[..30], b"x", &format[31..]].concat()[..]] {
+        fs::write(dir.join("FORMAT"), damaged).unwrap();
+        let error = start_error(&dir);
+        assert!(matches!(error, StoreError::Damaged { .. }), "{error}");
+        assert_eq!(fs::read(dir.join("FORMAT")).unwrap(), damaged, "nothing was repaired in silence");
+    }
+    fs::write(dir.join("FORMAT"), &format).unwrap();
+    Iod::start(config(&dir)).unwrap().stop();
+}
+
+#[test]
+fn a_taken_address_is_named() {
+    let server = Server::new();
+    let dir = tempfile::tempdir().unwrap();
+    Store::format(&dir.path().join("s"), FSID).unwrap();
+    let mut config = config(&dir.path().join("s"));
+    config.listen = server.running().addrs().to_vec();
+    let error = Iod::start(config.clone()).err().unwrap().to_string();
+    assert!(error.contains(&server.running().addrs()[0].to_string()), "{error}");
+    config.listen = vec!["127.0.0.1:0".parse().unwrap()];
+    Iod::start(config).unwrap().stop();
+}
+
+#[test]
+fn long_paths_get_their_socket_elsewhere() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("x".repeat(120));
+    Store::format(&store, FSID).unwrap();
+    let running = Iod::start(config(&store)).unwrap();
+    let path = running.unix_path().unwrap().to_owned();
+    assert!(path.as_os_str().len() <= 107 && !path.starts_with(dir.path()));
+    assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o666);
+    std::os::unix::net::UnixStream::connect(&path).unwrap();
+    running.stop();
+    assert!(!path.exists() && !path.parent().unwrap().exists());
+
+    let mut without = config(&store);
+    without.unix = false;
+    let running = Iod::start(without).unwrap();
+    assert_eq!(running.unix_path(), None);
+}
+
+#[test]
+fn secrets_stay_secret() {
+    let config = iod::Config::new("/d", FSID, Key::new([0x77; 32]), vec![]);
+    let text = format!("{config:?}");
+    assert!(text.contains("[secret]") && !text.contains("119") && !text.contains("7777"), "{text}");
+}
+
+#[test]
+fn objects_that_are_not_ours_are_corrupt_and_never_overwritten() {
+    let mut server = Server::new();
+    let mut client = server.client();
+    for id in 1..=4 {
+        client.write_list(id, true, &[(0, b"precious")]).unwrap();
+    }
+    drop(server.running.take());
+    let dir = server.store_dir();
+    let path = |id: u64| dir.join(format!("objects/00/00/{id:016x}"));
+    let spoil = |id: u64, change: &dyn Fn(&mut Vec<u8>)| {
+        let mut bytes = fs::read(path(id)).unwrap();
+        change(&mut bytes);
+        fs::write(path(id), &bytes).unwrap();
+        bytes
+    };
+    let spoiled = [
+        spoil(1, &|bytes| bytes[20] ^= 1),
+        spoil(2, &|bytes| bytes.truncate(100)),
+        spoil(3, &|bytes| bytes[11] = 9),
+        fs::read(path(4)).unwrap(),
+    ];
+    // Object 5 is a copy of object 4 under another name.
+    fs::copy(path(4), path(5)).unwrap();
+    server.running = Some(Iod::start(config(&server.store_dir())).unwrap());
+    let mut client = server.client();
+    for id in [1, 2, 3, 5] {
+        assert_eq!(client.read(id, 0, 8).unwrap_err().status(), Status::Corrupt, "{id}");
+        assert_eq!(client.write(id, 0, b"over").unwrap_err().status(), Status::Corrupt, "{id}");
+        assert_eq!(client.truncate(id, 0).unwrap_err().status(), Status::Corrupt, "{id}");
+        assert_eq!(client.fence(id, 9).unwrap_err().status(), Status::Corrupt, "{id}");
+    }
+    assert_eq!(client.read(4, 0, 8).unwrap(), b"precious");
+    for (id, bytes) in (1..).zip(&spoiled) {
+        assert_eq!(&fs::read(path(id)).unwrap(), bytes, "{id}");
+    }
+    let listed: Vec<_> = client.list(0, 100).unwrap().entries.iter().map(|e| e.object.0).collect();
+    assert_eq!(listed, [4]);
+    // Only who asks for its removal gets rid of it.
+    client.remove(1).unwrap();
+    client.write(1, 0, b"anew").unwrap();
+}
+
+#[test]
+fn traces_of_uncommitted_objects_count_as_absent_and_are_made_anew() {
+    let mut server = Server::new();
+    server.client().write_list(1, true, &[(0, b"committed")]).unwrap();
+    drop(server.running.take());
+    let dir = server.store_dir();
+    let path = |id: u64| dir.join(format!("objects/00/00/{id:016x}"));
+    fs::write(path(2), b"").unwrap();
+    fs::write(path(3), vec![0; 4096]).unwrap();
+    fs::write(path(4), vec![0; 100]).unwrap();
+    fs::write(path(5), [vec![0; 4096], b"data whose head was lost".to_vec()].concat()).unwrap();
+    server.running = Some(Iod::start(config(&server.store_dir())).unwrap());
+    let mut client = server.client();
+    assert_eq!(client.list(0, 10).unwrap().entries.len(), 1);
+    for id in 2..=5 {
+        assert_eq!(client.size(id).unwrap().size, 0);
+        assert_eq!(client.read(id, 0, 50).unwrap(), b"");
+        client.write_list(id, true, &[(1, b"anew")]).unwrap();
+        assert_eq!(client.read(id, 0, 50).unwrap(), b"\0anew");
+    }
+    assert_eq!(client.list(0, 10).unwrap().entries.len(), 5);
+}

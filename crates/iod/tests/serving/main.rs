@@ -1,0 +1,10 @@
+//! An iod on real sockets, driven by a small blocking client.
+
+mod access;
+mod cluster;
+mod damage;
+mod faults;
+mod life;
+mod model;
+mod objects;
+mod together;
