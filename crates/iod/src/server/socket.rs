@@ -90,7 +90,7 @@ impl Socket {
     fn receive(&self, room: &mut [MaybeUninit<u8>]) -> io::Result<Received> {
         loop {
             return match rustix::net::recv(&self.fd, &mut *room, RecvFlags::empty()) {
-                Ok(((got, _), _)) if got.is_empty() => Ok(Received::End),
+                Ok((([], _), _)) => Ok(Received::End),
                 Ok(((got, _), _)) => Ok(Received::Bytes(got.len())),
                 Err(Errno::INTR) => continue,
                 Err(Errno::AGAIN) => Ok(Received::Nothing),
