@@ -1,69 +1,63 @@
-//! COMPOUNDs as the client writes and reads them: operations gathered behind a SEQUENCE, results taken one by one.
+//! COMPOUNDs as the client writes and reads them, with what people are told when they fail.
 
 use crate::{Error, Result};
 use bytes::Bytes;
-use nfs::attrs;
+use nfs::client::compound::{Compound as Builder, Failed as Refusal, Request, Results as Inner};
+use nfs::client::fattr;
 use types::{Attrs, Status};
-use wire::nfs4::compound::{OpNumber, Ops, OpsWriter};
 use wire::nfs4::*;
-use xdr::{Reader, Segments, Writer, Xdr};
+use xdr::Xdr;
 
 /// The operations of one round trip, without the SEQUENCE in front.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Compound {
-    /// What people are told when it fails.
     what: String,
-    ops: Vec<(nfs_opnum4, Segments)>,
-    cached: bool,
+    builder: Builder,
+    once: bool,
+}
+
+/// A compound ready to be sent, as often as needed.
+#[derive(Debug)]
+pub(crate) struct Sealed {
+    /// What people are told it was for.
+    pub(crate) what: String,
+    pub(crate) request: Request,
+    /// Whether doing it twice is another thing than doing it once.
+    pub(crate) once: bool,
 }
 
 impl Compound {
-    /// No operation yet; `what` completes "while ...", as in `looking up "a"`.
+    /// No operation yet; `what` is what people are told it was for, as in `looking up "a"`.
     pub(crate) fn new(what: impl Into<String>) -> Self {
-        Compound { what: what.into(), ops: Vec::new(), cached: false }
+        Compound { what: what.into(), builder: Builder::new(), once: false }
     }
 
-    /// Asks the server to keep the reply, as doing this twice is not the same as once.
+    /// Asks the server to keep the reply, so that a retransmission is answered and not carried out again.
     pub(crate) fn cached(mut self) -> Self {
-        self.cached = true;
+        self.builder = self.builder.once();
         self
     }
 
-    /// Whether the reply is to be kept (`sa_cachethis`).
-    pub(crate) fn is_cached(&self) -> bool {
-        self.cached
+    /// As [`Compound::cached`], for what must not be done twice even when the mgr has forgotten the reply.
+    pub(crate) fn once(mut self) -> Self {
+        self.once = true;
+        self.cached()
     }
 
-    /// What it is for.
-    pub(crate) fn what(&self) -> &str {
-        &self.what
-    }
-
-    /// Whether nothing was changed before the operation at `index` failed, so that all may be sent again as new.
-    pub(crate) fn harmless_before(&self, index: usize) -> bool {
-        let harmless = |op| matches!(op, OP_PUTFH | OP_PUTROOTFH | OP_SAVEFH | OP_RESTOREFH | OP_LOOKUP | OP_GETATTR);
-        self.numbers().take(index).all(harmless)
-    }
-
-    /// The operations in order.
-    pub(crate) fn numbers(&self) -> impl Iterator<Item = nfs_opnum4> + '_ {
-        self.ops.iter().map(|(number, _)| *number)
+    /// Must from now on not be done twice.
+    pub(crate) fn make_once(&mut self) {
+        self.once = true;
     }
 
     /// Appends an operation.
     pub(crate) fn op(&mut self, number: nfs_opnum4, body: &impl Xdr) -> &mut Self {
-        let mut out = Writer::new();
-        out.u32(number.number());
-        body.encode(&mut out);
-        self.ops.push((number, out.finish()));
+        self.builder = std::mem::take(&mut self.builder).op(number, body);
         self
     }
 
     /// Appends an operation without a body.
     pub(crate) fn void(&mut self, number: nfs_opnum4) -> &mut Self {
-        let mut out = Writer::new();
-        out.u32(number.number());
-        self.ops.push((number, out.finish()));
+        self.builder = std::mem::take(&mut self.builder).void(number);
         self
     }
 
@@ -74,7 +68,7 @@ impl Compound {
 
     /// Appends GETATTR of everything in [`Attrs`].
     pub(crate) fn getattr(&mut self) -> &mut Self {
-        self.op(OP_GETATTR, &GETATTR4args { attr_request: attrs::OBJECT.to_bitmap() })
+        self.op(OP_GETATTR, &fattr::getattr_args())
     }
 
     /// Appends GETFH.
@@ -82,16 +76,18 @@ impl Compound {
         self.void(OP_GETFH)
     }
 
-    /// The arguments of the call, `sequence` first when there is one.
-    pub(crate) fn encode(&self, sequence: Option<&SEQUENCE4args>, minor: u32) -> Segments {
-        let mut out = OpsWriter::new();
-        if let Some(sequence) = sequence {
-            out.op(OP_SEQUENCE, sequence);
-        }
-        for (_, op) in &self.ops {
-            out.encoded(op);
-        }
-        out.into_args(Bytes::new(), minor)
+    /// Ends writing.
+    pub(crate) fn seal(self) -> Sealed {
+        Sealed { what: self.what, request: self.builder.build(), once: self.once }
+    }
+}
+
+impl Sealed {
+    /// Whether nothing was changed before the operation at `index` failed, so that all may be sent again as new.
+    pub(crate) fn harmless_before(&self, index: usize) -> bool {
+        let harmless =
+            |op: &nfs_opnum4| matches!(op, OP_PUTFH | OP_PUTROOTFH | OP_SAVEFH | OP_RESTOREFH | OP_LOOKUP | OP_GETATTR);
+        self.request.numbers().iter().take(index).all(harmless)
     }
 }
 
@@ -99,9 +95,8 @@ impl Compound {
 #[derive(Debug)]
 pub(crate) struct Results {
     what: String,
-    ops: Ops,
-    /// Why there are none.
-    refused: Option<nfsstat4>,
+    /// The results, or why there are none.
+    inner: std::result::Result<Inner, nfsstat4>,
 }
 
 /// Why a result is not there.
@@ -113,15 +108,24 @@ pub(crate) enum Failed {
     Malformed,
 }
 
+impl From<Refusal> for Failed {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::Op { status, .. } => Failed::Nfs(status),
+            Refusal::Malformed(_) => Failed::Malformed,
+        }
+    }
+}
+
 impl Results {
-    /// The results behind the header and the SEQUENCE.
-    pub(crate) fn new(what: String, ops: Ops) -> Self {
-        Results { what, ops, refused: None }
+    /// The results of a request.
+    pub(crate) fn new(what: &str, inner: Inner) -> Self {
+        Results { what: what.to_owned(), inner: Ok(inner) }
     }
 
-    /// No results, as the SEQUENCE was refused.
-    pub(crate) fn refused(what: String, status: nfsstat4) -> Self {
-        Results { what, ops: Ops::new(0, Reader::new(Bytes::new())), refused: Some(status) }
+    /// No results, as the request as a whole was refused.
+    pub(crate) fn refused(what: &str, status: nfsstat4) -> Self {
+        Results { what: what.to_owned(), inner: Err(status) }
     }
 
     /// An error of this compound.
@@ -132,26 +136,13 @@ impl Results {
         }
     }
 
-    /// The body of the next result, which must be that of `number` and a success.
-    pub(crate) fn raw<T: Xdr>(&mut self, number: nfs_opnum4) -> std::result::Result<T, Failed> {
-        self.status(number)?;
-        T::decode(self.ops.input()).map_err(|_| Failed::Malformed)
+    fn inner(&mut self) -> std::result::Result<&mut Inner, Failed> {
+        self.inner.as_mut().map_err(|status| Failed::Nfs(*status))
     }
 
-    /// The status of the next result, which must be that of `number`; its body, if any, is left.
-    fn status(&mut self, number: nfs_opnum4) -> std::result::Result<(), Failed> {
-        if let Some(status) = self.refused {
-            return Err(Failed::Nfs(status));
-        }
-        let met = self.ops.next_number().map_err(|_| Failed::Malformed)?;
-        if met != Some(number.number()) {
-            return Err(Failed::Malformed);
-        }
-        match nfsstat4::decode(self.ops.input()) {
-            Ok(NFS4_OK) => Ok(()),
-            Ok(status) => Err(Failed::Nfs(status)),
-            Err(_) => Err(Failed::Malformed),
-        }
+    /// The body of the next result, which must be that of `number` and a success.
+    pub(crate) fn raw<T: Xdr>(&mut self, number: nfs_opnum4) -> std::result::Result<T, Failed> {
+        Ok(self.inner()?.take(number)?)
     }
 
     /// As [`Results::raw`], failures made errors.
@@ -161,25 +152,20 @@ impl Results {
 
     /// Checks the success of operations whose results have no body.
     pub(crate) fn done(&mut self, numbers: &[nfs_opnum4]) -> Result<()> {
-        numbers.iter().try_for_each(|n| self.status(*n).map_err(|failed| self.error(&failed)))
+        let mut all = || numbers.iter().try_for_each(|n| Ok(self.inner()?.done(*n)?));
+        all().map_err(|failed| self.error(&failed))
     }
 
     /// The result of [`Compound::getattr`].
     pub(crate) fn attrs(&mut self) -> Result<Attrs> {
         let got: GETATTR4resok = self.take(OP_GETATTR)?;
-        decode_attrs(&got.obj_attributes, &self.what)
+        fattr::attrs_of(&got).map_err(|e| Error::protocol(format!("{}: attributes: {e}", self.what)))
     }
 
     /// The result of [`Compound::getfh`].
     pub(crate) fn handle(&mut self) -> Result<Bytes> {
         self.take::<GETFH4resok>(OP_GETFH).map(|got| got.object)
     }
-}
-
-/// Attributes that a server sent, all of [`Attrs`].
-pub(crate) fn decode_attrs(attrs: &fattr4, what: &str) -> Result<Attrs> {
-    let values = nfs::attrs::decode(attrs).map_err(|e| Error::protocol(format!("{what}: attributes: {e}")))?;
-    values.attrs().ok_or_else(|| Error::protocol(format!("{what}: the mgr left out an attribute")))
 }
 
 /// A refusal by the mgr.

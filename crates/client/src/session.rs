@@ -5,33 +5,34 @@ mod callbacks;
 mod establish;
 mod lease;
 
-use crate::compound::{Compound, Results, nfs_error};
+use crate::compound::{Compound, Results, Sealed, nfs_error};
 use crate::counters::{Tally, add};
 use crate::mount::Inodes;
 use crate::{Error, Options, Result, Target};
 use callbacks::Callbacks;
-use establish::{Established, Link};
+use establish::Link;
 use layout::kinds::{Device, KindId};
 use net::Address;
-use net::rpc::{Connection, Reply};
-use nfs::client::slots::{Slots, Ticket};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Duration;
+use net::rpc::Connection;
+use nfs::client::compound::Results as RawResults;
+use nfs::client::recovery;
+use nfs::client::session::{Outcome, Session as Table};
+use nfs::client::slots::Ticket;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
 use tokio::sync::{Mutex as AsyncMutex, Notify};
 use tokio::time::Instant;
-use types::IodId;
-use types::limits::{COMPOUND_OPS_MAX, LAYOUT_BODY_MAX};
-use wire::nfs4::compound::{OpNumber, Ops, ResHeader};
+use types::limits::LAYOUT_BODY_MAX;
+use types::{IodId, Status, Timestamp};
+use wire::nfs4::compound::OpNumber;
 use wire::nfs4::*;
 use wire::rpc::Auth;
-use xdr::Xdr;
+use xdr::{Segments, Xdr};
 
 /// The minor version spoken: the first with extended attributes, SEEK and DEALLOCATE.
 const MINOR: u32 = 2;
 /// The procedure that carries COMPOUNDs (RFC 8881 §16.2).
 const COMPOUND: u32 = 1;
-/// Pauses before something is tried again, doubling from the first to the last.
-const PAUSE: std::ops::RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::from_secs(1);
 
 /// A session. Clones share it.
 #[derive(Clone)]
@@ -47,27 +48,26 @@ struct Shared {
     auth: Auth,
     owner: client_owner4,
     link: AsyncMutex<Link>,
-    slots: Mutex<Epoch>,
+    table: Arc<Mutex<Epoch>>,
     /// Told when a slot becomes free or the epoch changes.
     freed: Notify,
     callbacks: Arc<Callbacks>,
     inodes: Arc<Inodes>,
-    last_used: Mutex<Instant>,
 }
 
-/// The slots of the present session; each session of this client is an epoch.
+/// The present session; each session of this client is an epoch.
+#[derive(Default)]
 struct Epoch {
     number: u64,
-    slots: Slots,
-    limit: u32,
+    session: Option<Table>,
 }
 
-/// What came back for a COMPOUND.
-enum Answer {
-    /// The SEQUENCE was accepted.
-    Taken { status: nfsstat4, count: u32, ops: Ops, flags: u32 },
-    /// The SEQUENCE was refused, and with it the whole.
-    Refused(nfsstat4),
+fn lock(table: &Mutex<Epoch>) -> MutexGuard<'_, Epoch> {
+    table.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn now() -> Timestamp {
+    Timestamp::from(SystemTime::now())
 }
 
 /// What to do next with a COMPOUND that was sent.
@@ -75,7 +75,7 @@ enum Next {
     Done(Results),
     /// Send it again on the same slot under the same number.
     Repeat(Error),
-    /// Send it as a new request; nothing of it was done.
+    /// Send it as a new request; nothing of it was done, or nothing that matters.
     Anew(Error),
     /// The session is gone.
     Dead(Error),
@@ -90,6 +90,7 @@ impl Session {
         inodes: Arc<Inodes>,
     ) -> Result<Self> {
         let address = Address::Tcp { host: target.host().to_owned(), port: target.port() };
+        let table = Arc::new(Mutex::new(Epoch::default()));
         let shared = Shared {
             auth: establish::auth(&options),
             owner: establish::owner()?,
@@ -98,16 +99,16 @@ impl Session {
             tally,
             net: net::Counters::default(),
             link: AsyncMutex::default(),
-            slots: Mutex::new(Epoch { number: 0, slots: Slots::new(1), limit: 1 }),
+            callbacks: Arc::new(Callbacks::new(inodes.clone(), table.clone())),
+            table,
             freed: Notify::new(),
-            callbacks: Arc::new(Callbacks::new(inodes.clone())),
             inodes,
-            last_used: Mutex::new(Instant::now()),
         };
         let session = Session { shared: Arc::new(shared) };
         session.shared.ready(session.shared.options.connect_timeout).await?;
         let lease = session.lease_time().await?;
-        tokio::spawn(lease::keep(Arc::downgrade(&session.shared), lease));
+        session.shared.set_lease(lease).await;
+        tokio::spawn(lease::keep(Arc::downgrade(&session.shared)));
         Ok(session)
     }
 
@@ -150,7 +151,7 @@ impl Session {
         let (connection, _) = self.shared.ready(self.shared.options.retry_timeout).await?;
         let (program, version, procedure) = (wire::admin::PROGRAM, wire::admin::VERSION, wire::admin::STATUS);
         let timeout = self.shared.options.retry_timeout;
-        let nothing = xdr::Segments::default();
+        let nothing = Segments::default();
         let reply = connection.call(program, version, procedure, &self.shared.auth, nothing, timeout).await;
         let mut reply = reply.map_err(|e| Error::connection(format!("{what}: {e}")))?;
         let malformed = |e| Error::protocol(format!("{what}: the reply makes no sense: {e}"));
@@ -170,163 +171,138 @@ impl Session {
 }
 
 impl Shared {
-    fn slots(&self) -> MutexGuard<'_, Epoch> {
-        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    async fn call(&self, compound: Compound) -> Result<Results> {
+    async fn call(self: &Arc<Self>, compound: Compound) -> Result<Results> {
+        let compound = compound.seal();
         let deadline = Instant::now() + self.options.retry_timeout;
-        let mut pause = *PAUSE.start();
-        loop {
-            let (connection, established) = self.ready(self.options.retry_timeout).await?;
-            let Some(ticket) = self.slot(established.epoch).await else { continue };
-            let mut slot = Slot { shared: self, epoch: established.epoch, ticket, settled: false };
-            let error = match self.on_slot(&mut slot, connection, &established, &compound, deadline).await? {
+        for attempt in 0.. {
+            let (connection, epoch) = self.ready(self.options.retry_timeout).await?;
+            let Some(ticket) = self.slot(epoch).await else { continue };
+            let mut slot = Slot { shared: self, epoch, ticket, sent: false, settled: false };
+            let error = match self.on_slot(&mut slot, connection, &compound, deadline).await? {
                 Next::Done(results) => return Ok(results),
                 Next::Anew(error) | Next::Repeat(error) => error,
                 Next::Dead(error) => {
-                    self.forget_session(established.epoch).await;
+                    self.forget_session(epoch).await;
                     error
                 }
             };
             drop(slot);
-            if Instant::now() + pause > deadline {
-                return Err(error);
-            }
-            add(&self.tally.retries, 1);
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(*PAUSE.end());
+            self.pause(attempt, deadline).await.map_err(|()| error)?;
         }
+        unreachable!("the loop ends by its deadline")
+    }
+
+    /// Waits before something is tried again; fails when there is no time left for that.
+    async fn pause(&self, attempt: u32, deadline: Instant) -> std::result::Result<(), ()> {
+        let pause = recovery::pause(attempt).min(Duration::from_secs(1));
+        if Instant::now() + pause > deadline {
+            return Err(());
+        }
+        add(&self.tally.retries, 1);
+        tokio::time::sleep(pause).await;
+        Ok(())
     }
 
     /// Sends on one slot until there is an answer to be had there.
     async fn on_slot(
-        &self,
+        self: &Arc<Self>,
         slot: &mut Slot<'_>,
         mut connection: Connection,
-        established: &Established,
-        compound: &Compound,
+        compound: &Sealed,
         deadline: Instant,
     ) -> Result<Next> {
-        let mut pause = *PAUSE.start();
-        loop {
-            let next = match self.send(&connection, established, slot.ticket, compound).await {
-                Ok(answer) => self.judge(slot, answer, compound),
+        for attempt in 0.. {
+            let resent = slot.sent;
+            let next = match self.send(&connection, slot, compound).await {
+                Ok(outcome) => self.judge(slot, outcome, compound)?,
                 Err(error @ (net::Error::Refused(_) | net::Error::TooBig { .. } | net::Error::Malformed(_))) => {
-                    slot.settle(Slots::lost);
-                    return Err(Error::protocol(format!("{}: {error}", compound.what())));
+                    return Err(Error::protocol(format!("{}: {error}", compound.what)));
                 }
                 Err(error) => {
                     connection.close();
-                    let message = format!("{}: mgr {}: {error}", compound.what(), self.address);
+                    let message = format!("{}: mgr {}: {error}", compound.what, self.address);
                     Next::Repeat(Error::connection(message))
                 }
             };
-            let Next::Repeat(error) = next else { return Ok(next) };
-            if Instant::now() + pause > deadline {
-                slot.settle(Slots::lost);
+            let error = match next {
+                Next::Repeat(error) => error,
+                Next::Dead(error)
+                    if recovery::after_session_lost(!resent, compound.once) == recovery::Redo::Unknown =>
+                {
+                    self.forget_session(slot.epoch).await;
+                    return Err(unknown(compound, &error));
+                }
+                next => return Ok(next),
+            };
+            if self.pause(attempt, deadline).await.is_err() {
                 return Err(error);
             }
-            add(&self.tally.retries, 1);
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(*PAUSE.end());
-            let (fresh, now) = self.ready(deadline.saturating_duration_since(Instant::now())).await?;
-            if now.epoch != established.epoch {
-                // The mgr has forgotten the slot, and whether it carried the request out cannot be known any more.
-                slot.settle(Slots::lost);
-                return Ok(Next::Anew(error));
+            let (fresh, epoch) = self.ready(deadline.saturating_duration_since(Instant::now())).await?;
+            if epoch != slot.epoch {
+                // The mgr has forgotten the slot, and nobody can tell whether it carried the request out.
+                return if compound.once { Err(unknown(compound, &error)) } else { Ok(Next::Anew(error)) };
             }
             connection = fresh;
         }
+        unreachable!("the loop ends by its deadline")
     }
 
-    fn judge(&self, slot: &mut Slot<'_>, answer: Answer, compound: &Compound) -> Next {
-        match answer {
-            Answer::Taken { status, count, ops, flags } => {
-                slot.settle(Slots::done);
-                self.heed(flags);
-                let error = nfs_error(status, compound.what());
+    fn judge(self: &Arc<Self>, slot: &mut Slot<'_>, outcome: Outcome, compound: &Sealed) -> Result<Next> {
+        let what = &compound.what;
+        let because = |why: &str| Error::status(Status::Delay, format!("{what}: {why}"));
+        slot.settled = !matches!(outcome, Outcome::Wait | Outcome::Bind);
+        Ok(match outcome {
+            Outcome::Done { results, status, flags } => {
+                self.heed(slot.epoch, flags);
+                let failed_at = results.left().saturating_sub(1) as usize;
                 let waiting = matches!(status, NFS4ERR_DELAY | NFS4ERR_GRACE);
-                if waiting && compound.harmless_before((count as usize).saturating_sub(2)) {
-                    return Next::Anew(error);
+                if waiting && compound.harmless_before(failed_at) {
+                    return Ok(Next::Anew(nfs_error(status, what)));
                 }
-                Next::Done(Results::new(compound.what().to_owned(), ops))
+                Next::Done(Results::new(what, RawResults::new(results)))
             }
-            Answer::Refused(status) => {
-                let error = nfs_error(status, compound.what());
-                match status {
-                    // The mgr is still at work on it.
-                    NFS4ERR_DELAY => Next::Repeat(error),
-                    NFS4ERR_SEQ_MISORDERED => {
-                        slot.settle(Slots::misordered);
-                        if self.slots().slots.is_dead() { Next::Dead(error) } else { Next::Anew(error) }
-                    }
-                    // It was carried out, but the reply was not kept, as doing it again does no harm.
-                    NFS4ERR_RETRY_UNCACHED_REP => {
-                        slot.settle(Slots::done);
-                        Next::Anew(error)
-                    }
-                    NFS4ERR_BADSESSION | NFS4ERR_DEADSESSION | NFS4ERR_STALE_CLIENTID | NFS4ERR_BADSLOT => {
-                        Next::Dead(error)
-                    }
-                    _ => {
-                        slot.settle(Slots::refused);
-                        tracing::debug!(?status, "the mgr refused a SEQUENCE");
-                        Next::Done(Results::refused(compound.what().to_owned(), status))
-                    }
-                }
+            Outcome::Wait => Next::Repeat(because("the mgr is still at work on it")),
+            Outcome::Bind => Next::Repeat(because("the connection is not bound to the session")),
+            Outcome::Again => Next::Anew(because("the slot was out of step")),
+            Outcome::Executed => Next::Anew(because("the reply was lost")),
+            Outcome::Refused(status) => Next::Done(Results::refused(what, status)),
+            Outcome::SessionLost => Next::Dead(Error::connection(format!("{what}: the mgr has ended the session"))),
+            Outcome::Malformed(e) => {
+                return Err(Error::protocol(format!("{what}: the mgr sent a reply that makes no sense: {e}")));
             }
-        }
+        })
     }
 
     /// Sends once.
     async fn send(
         &self,
         connection: &Connection,
-        established: &Established,
-        ticket: Ticket,
-        compound: &Compound,
-    ) -> std::result::Result<Answer, net::Error> {
-        let highest = self.slots().slots.highest_used().unwrap_or(ticket.slot).max(ticket.slot);
-        let sequence = SEQUENCE4args {
-            sa_sessionid: established.session,
-            sa_sequenceid: ticket.sequence,
-            sa_slotid: ticket.slot,
-            sa_highest_slotid: highest,
-            sa_cachethis: compound.is_cached(),
+        slot: &mut Slot<'_>,
+        compound: &Sealed,
+    ) -> std::result::Result<Outcome, net::Error> {
+        let gone = || Err(net::Error::Broken("the session was replaced".into()));
+        let sequence = {
+            let table = lock(&self.table);
+            match table.session.as_ref().filter(|_| table.number == slot.epoch) {
+                Some(session) => session.sequence(slot.ticket, compound.request.is_once()),
+                None => return gone(),
+            }
         };
-        let reply = self.exchange(connection, Some(&sequence), compound).await?;
-        *self.last_used.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
-        let (header, mut ops) = header(reply)?;
-        let number = ops.next_number()?;
-        if number != Some(OP_SEQUENCE.number()) {
-            return Err(xdr::Malformed::Invalid("the first result is not that of SEQUENCE").into());
-        }
-        let status = nfsstat4::decode(ops.input())?;
-        if status != NFS4_OK {
-            return Ok(Answer::Refused(status));
-        }
-        let got: SEQUENCE4resok = ops.body()?;
-        let mut epoch = self.slots();
-        if epoch.number == established.epoch {
-            let limit = epoch.limit;
-            epoch.slots.grant(got.sr_highest_slotid, got.sr_target_highest_slotid, limit);
-        }
-        drop(epoch);
+        let body = compound.request.encode(&sequence, MINOR);
+        self.tally.compound(compound.request.numbers().iter().map(|op| op.number()));
+        let (sent, timeout) = (now(), self.options.retry_timeout);
+        slot.sent = true;
+        let reply = connection.call(NFS4_PROGRAM, NFS_V4, COMPOUND, &self.auth, body, timeout).await?;
+        let outcome = {
+            let mut table = lock(&self.table);
+            let same = table.number == slot.epoch;
+            match table.session.as_mut().filter(|_| same) {
+                Some(session) => session.replied(slot.ticket, reply.body.rest(), sent),
+                None => return gone(),
+            }
+        };
         self.freed.notify_waiters();
-        Ok(Answer::Taken { status: header.status, count: header.numres, ops, flags: got.sr_status_flags })
-    }
-
-    async fn exchange(
-        &self,
-        connection: &Connection,
-        sequence: Option<&SEQUENCE4args>,
-        compound: &Compound,
-    ) -> std::result::Result<Reply, net::Error> {
-        debug_assert!(compound.numbers().count() < COMPOUND_OPS_MAX as usize);
-        self.tally.compound(compound.numbers().map(OpNumber::number));
-        let body = compound.encode(sequence, MINOR);
-        connection.call(NFS4_PROGRAM, NFS_V4, COMPOUND, &self.auth, body, self.options.retry_timeout).await
+        Ok(outcome)
     }
 
     /// A free slot of this epoch, `None` when it is over.
@@ -335,11 +311,10 @@ impl Shared {
             let mut freed = std::pin::pin!(self.freed.notified());
             freed.as_mut().enable();
             {
-                let mut now = self.slots();
-                if now.number != epoch {
-                    return None;
-                }
-                if let Some(ticket) = now.slots.acquire() {
+                let mut table = lock(&self.table);
+                let same = table.number == epoch;
+                let session = table.session.as_mut().filter(|_| same)?;
+                if let Some(ticket) = session.acquire() {
                     return Some(ticket);
                 }
             }
@@ -348,42 +323,33 @@ impl Shared {
     }
 }
 
-/// A slot in use. One that is dropped before its request was answered is given up as lost.
+/// The error for something that must not be done twice and may have been done once.
+fn unknown(compound: &Sealed, error: &Error) -> Error {
+    let hint = "the mgr may or may not have done it before it restarted: look, and try again if need be";
+    Error::connection(format!("{error}; {hint} ({})", compound.what))
+}
+
+/// A slot in use. One that is dropped before its request was answered is given up.
 struct Slot<'a> {
     shared: &'a Shared,
     epoch: u64,
     ticket: Ticket,
+    sent: bool,
     settled: bool,
-}
-
-impl Slot<'_> {
-    fn settle(&mut self, how: fn(&mut Slots, Ticket)) {
-        if self.settled {
-            return;
-        }
-        self.settled = true;
-        let mut epoch = self.shared.slots();
-        if epoch.number == self.epoch {
-            how(&mut epoch.slots, self.ticket);
-        }
-        drop(epoch);
-        self.shared.freed.notify_waiters();
-    }
 }
 
 impl Drop for Slot<'_> {
     fn drop(&mut self) {
-        self.settle(Slots::lost);
+        if self.settled {
+            return;
+        }
+        {
+            let mut table = lock(&self.shared.table);
+            let same = table.number == self.epoch;
+            if let Some(session) = table.session.as_mut().filter(|_| same) {
+                session.give_up(self.ticket, self.sent);
+            }
+        }
+        self.shared.freed.notify_waiters();
     }
 }
-
-/// The header of a reply and the results behind it.
-fn header(reply: Reply) -> std::result::Result<(ResHeader, Ops), xdr::Malformed> {
-    let mut body = reply.body;
-    let header = ResHeader::decode(&mut body)?;
-    let ops = Ops::new(header.numres, body);
-    Ok((header, ops))
-}
-
-/// A session that may be over.
-type WeakShared = Weak<Shared>;

@@ -47,7 +47,7 @@ impl Opened<'_> {
         let mut done = 0;
         let mut written: Option<Written> = None;
         loop {
-            let mut compound = self.begin("writing").cached();
+            let mut compound = self.begin("writing");
             let rest = data.slice(done..);
             add(&self.tally.written_via_mgr, rest.len() as u64);
             let args = WRITE4args { stateid: self.stateid, offset: offset + done as u64, stable: how, data: rest };
@@ -85,7 +85,7 @@ impl Opened<'_> {
 
     /// Turns a range into a hole.
     pub(crate) async fn punch(&self, range: ByteRange) -> Result<()> {
-        let mut compound = self.begin("punching a hole").cached();
+        let mut compound = self.begin("punching a hole");
         let args = DEALLOCATE4args { da_stateid: self.stateid, da_offset: range.offset, da_length: range.len };
         compound.op(OP_DEALLOCATE, &args);
         let mut results = self.session.call(compound).await?;

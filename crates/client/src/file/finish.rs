@@ -90,6 +90,7 @@ impl Open {
         if let Some((dir, name)) = &rest.rename
             && let Some(from) = &self.origin.name
         {
+            compound.make_once();
             append_rename(&mut compound, &from.dir, &from.name, dir, name);
         }
         if rest.attrs {

@@ -48,7 +48,7 @@ impl Mount {
             let whole: Vec<Vec<u8>> = done.iter().cloned().chain(todo.iter().take(run).cloned()).collect();
             let at_end = run == todo.len();
             let link = match self.walk(&self.root(), &whole).await {
-                Ok((node, attrs)) if attrs.kind == FileKind::Symlink && !(at_end && !follow) => (whole.len(), node),
+                Ok((node, attrs)) if attrs.kind == FileKind::Symlink && (follow || !at_end) => (whole.len(), node),
                 Ok(found) if at_end => return Ok(found),
                 Ok(_) => {
                     done = whole;
@@ -123,7 +123,7 @@ impl Mount {
         attrs: SetAttrs,
         what: &str,
     ) -> Result<(Node, Attrs)> {
-        let mut compound = Compound::new(format!("{what} {}", shown(name))).cached();
+        let mut compound = Compound::new(format!("{what} {}", shown(name))).once();
         let objname = Bytes::copy_from_slice(name);
         let createattrs = nfs::attrs::encode_set(&attrs);
         compound.putfh(&dir.handle);
@@ -172,7 +172,7 @@ impl Mount {
 
     /// Gives a file that is no directory one more name, and answers its attributes.
     pub async fn link(&self, node: &Node, dir: &Node, name: &[u8]) -> Result<Attrs> {
-        let mut compound = Compound::new(format!("linking {}", shown(name))).cached();
+        let mut compound = Compound::new(format!("linking {}", shown(name))).once();
         compound.putfh(&node.handle).void(OP_SAVEFH).putfh(&dir.handle);
         compound.op(OP_LINK, &LINK4args { newname: Bytes::copy_from_slice(name) });
         compound.void(OP_RESTOREFH).getattr();
@@ -186,7 +186,7 @@ impl Mount {
     /// Moves a name, replacing what `to_name` was, as rename(2) does.
     pub async fn rename(&self, from_dir: &Node, from_name: &[u8], to_dir: &Node, to_name: &[u8]) -> Result<()> {
         let what = format!("renaming {} to {}", shown(from_name), shown(to_name));
-        let mut compound = Compound::new(what).cached();
+        let mut compound = Compound::new(what).once();
         append_rename(&mut compound, from_dir, from_name, to_dir, to_name);
         let mut results = self.inner.session.call(compound).await?;
         take_rename(&mut results)
@@ -194,7 +194,7 @@ impl Mount {
 
     /// Removes a name of a file or of an empty directory.
     pub async fn remove(&self, dir: &Node, name: &[u8]) -> Result<()> {
-        let mut compound = Compound::new(format!("removing {}", shown(name))).cached();
+        let mut compound = Compound::new(format!("removing {}", shown(name))).once();
         compound.putfh(&dir.handle).op(OP_REMOVE, &REMOVE4args { target: Bytes::copy_from_slice(name) });
         let mut results = self.inner.session.call(compound).await?;
         results.done(&[OP_PUTFH])?;

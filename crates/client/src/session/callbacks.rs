@@ -1,14 +1,16 @@
 //! Callbacks of the mgr: layouts asked back (RFC 8881 §20.3), answered over the connection of the session.
 
+use super::{Epoch, lock};
 use crate::inode::Inode;
 use crate::mount::Inodes;
 use bytes::Bytes;
 use layout::kinds::KindId;
 use net::rpc::{CallContext, Refusal, Service};
+use nfs::client::callback::{Callbacks as Channel, Event, Incoming, Pending};
+use nfs::client::session::Session;
 use std::sync::{Arc, Mutex, PoisonError};
-use wire::nfs4::compound::{CbArgsHeader, Ops, OpsWriter, cb_opnum};
 use wire::nfs4::*;
-use xdr::{Reader, Segments, Xdr};
+use xdr::{Reader, Segments};
 
 /// CB_NULL and CB_COMPOUND (RFC 8881 §20).
 const CB_NULL: u32 = 0;
@@ -17,59 +19,61 @@ const CB_COMPOUND: u32 = 1;
 /// Answers callbacks.
 pub(super) struct Callbacks {
     inodes: Arc<Inodes>,
-    session: Mutex<sessionid4>,
+    table: Arc<Mutex<Epoch>>,
+    channel: Mutex<Option<Channel>>,
 }
 
 impl Callbacks {
-    pub(super) fn new(inodes: Arc<Inodes>) -> Self {
-        Callbacks { inodes, session: Mutex::new([0; 16]) }
+    pub(super) fn new(inodes: Arc<Inodes>, table: Arc<Mutex<Epoch>>) -> Self {
+        Callbacks { inodes, table, channel: Mutex::default() }
     }
 
     /// Callbacks come in this session from now on.
-    pub(super) fn begin_session(&self, session: sessionid4) {
-        *self.session.lock().unwrap_or_else(PoisonError::into_inner) = session;
+    pub(super) fn begin_session(&self, session: &Session) {
+        let channel = session.back().map(|back| Channel::new(session.id(), back));
+        *self.channel.lock().unwrap_or_else(PoisonError::into_inner) = channel;
     }
 
-    fn compound(&self, mut body: Reader) -> Result<Segments, Refusal> {
-        let header = CbArgsHeader::decode(&mut body)?;
-        let mut ops = Ops::new(header.numops, body);
-        let mut out = OpsWriter::new();
-        let mut status = NFS4_OK;
-        let mut first = true;
-        while status == NFS4_OK
-            && let Some(number) = ops.next_number()?
-        {
-            status = match cb_opnum(number) {
-                Some(OP_CB_SEQUENCE) if first => self.sequence(&ops.body()?, &mut out),
-                _ if first => refuse(&mut out, OP_CB_SEQUENCE, NFS4ERR_OP_NOT_IN_SESSION),
-                Some(OP_CB_LAYOUTRECALL) => {
-                    let status = self.recall(&ops.body()?);
-                    refuse(&mut out, OP_CB_LAYOUTRECALL, status)
-                }
-                Some(op) => refuse(&mut out, op, NFS4ERR_NOTSUPP),
-                None => refuse(&mut out, OP_CB_ILLEGAL, NFS4ERR_OP_ILLEGAL),
-            };
-            first = false;
+    fn compound(&self, body: Reader) -> Result<Segments, Refusal> {
+        let mut channel = self.channel.lock().unwrap_or_else(PoisonError::into_inner);
+        let channel = channel.as_mut().ok_or(Refusal::SystemErr)?;
+        match channel.receive(body.rest())? {
+            Incoming::Reply(reply) => Ok(reply),
+            Incoming::Pending(pending) => {
+                let statuses = self.decide(&pending);
+                Ok(channel.answer(pending, &statuses))
+            }
         }
-        Ok(out.into_res(status, header.tag))
     }
 
-    fn sequence(&self, args: &CB_SEQUENCE4args, out: &mut OpsWriter) -> nfsstat4 {
-        if args.csa_sessionid != *self.session.lock().unwrap_or_else(PoisonError::into_inner) {
-            return refuse(out, OP_CB_SEQUENCE, NFS4ERR_BADSESSION);
-        }
-        let got = CB_SEQUENCE4resok {
-            csr_sessionid: args.csa_sessionid,
-            csr_sequenceid: args.csa_sequenceid,
-            csr_slotid: args.csa_slotid,
-            csr_highest_slotid: args.csa_highest_slotid,
-            csr_target_highest_slotid: args.csa_highest_slotid,
+    fn decide(&self, pending: &Pending) -> Vec<nfsstat4> {
+        // A layout that we have not been told of yet cannot be given back (§2.10.6.3).
+        let outstanding = {
+            let table = lock(&self.table);
+            let calls = pending.referring.iter().flat_map(|list| &list.rcl_referring_calls);
+            table.session.as_ref().is_some_and(|session| calls.into_iter().any(|call| session.is_outstanding(call)))
         };
-        out.op(OP_CB_SEQUENCE, &CB_SEQUENCE4res::NFS4_OK(got));
-        NFS4_OK
+        if outstanding {
+            return vec![NFS4ERR_DELAY; pending.events.len()];
+        }
+        pending.events.iter().map(|event| self.handle(event)).collect()
     }
 
-    /// Begins to give layouts back. Doing this twice is as good as once, so that replays need no memory.
+    fn handle(&self, event: &Event) -> nfsstat4 {
+        match event {
+            Event::LayoutRecall(args) => self.recall(args),
+            Event::RecallSlot(target) => {
+                if let Some(session) = &mut lock(&self.table).session {
+                    session.recall_slots(*target);
+                }
+                NFS4_OK
+            }
+            // Nothing is held that could be spared, and addresses are asked for again whenever one fails.
+            Event::RecallAny(_) | Event::Devices(_) => NFS4_OK,
+        }
+    }
+
+    /// Begins to give layouts back.
     fn recall(&self, args: &CB_LAYOUTRECALL4args) -> nfsstat4 {
         if KindId::from_number(args.clora_type).is_none() {
             return NFS4ERR_NOMATCHING_LAYOUT;
@@ -84,20 +88,13 @@ impl Callbacks {
         for inode in wanted {
             tokio::spawn(async move {
                 if let Err(error) = inode.give_back().await {
-                    // Whoever writes to the file learns of it; here only the layout matters.
-                    tracing::debug!(file = %inode.node.id, "giving back a layout: {error}");
+                    // Whoever writes to the file has to learn of it.
                     inode.fail(error);
                 }
             });
         }
         NFS4_OK
     }
-}
-
-/// Appends a result that is a status and nothing else.
-fn refuse(out: &mut OpsWriter, op: nfs_cb_opnum4, status: nfsstat4) -> nfsstat4 {
-    out.op(op, &status);
-    status
 }
 
 impl Service for Callbacks {

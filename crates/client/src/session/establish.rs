@@ -1,41 +1,37 @@
 //! Making and keeping a session: connection, client id, session, what is reclaimed after the mgr restarted.
 
-use super::{Answer, PAUSE, Shared, header};
-use crate::compound::{Compound, nfs_error};
+use super::{COMPOUND, MINOR, Shared, Slot, lock, now};
+use crate::compound::{Compound, Failed, Results, nfs_error};
 use crate::counters::add;
 use crate::{Error, Options, Result};
 use bytes::Bytes;
 use net::rpc::{Connection, Limits};
-use nfs::client::slots::Slots;
+use nfs::client::compound::Results as RawResults;
+use nfs::client::recovery::{self, Continuity, continuity};
+use nfs::client::session::{self, Identity, Outcome, Session, Wishes};
 use std::time::Duration;
 use tokio::time::Instant;
-use types::limits::{COMPOUND_OPS_MAX, RECORD_MAX, REPLY_CACHED_MAX, SLOTS_MAX};
-use wire::nfs4::compound::OpNumber;
+use types::Status;
+use types::limits::SLOTS_MAX;
+use wire::nfs4::compound::{OpNumber, Ops, OpsWriter, ResHeader};
 use wire::nfs4::*;
 use wire::rpc::{Auth, AuthSys};
 use xdr::Xdr;
 
-/// Room in a record for the RPC header around a COMPOUND.
-const RPC_HEADER: u32 = 1024;
-/// Largest callback request and reply.
-const CALLBACK_MAX: u32 = 16 << 10;
+/// The lease time until the mgr was asked for it.
+const LEASE_UNKNOWN: Duration = Duration::from_secs(15);
 
 /// What is there of a session.
 #[derive(Default)]
 pub(super) struct Link {
     connection: Option<Connection>,
-    established: Option<Established>,
-    /// The client id, and the number of its next CREATE_SESSION.
-    client: Option<(clientid4, sequenceid4)>,
+    /// The session, if the mgr knows it as far as we know.
+    epoch: Option<u64>,
+    /// Who we are to the mgr, with the number of the next CREATE_SESSION.
+    identity: Option<Identity>,
     epochs: u64,
+    lease: Option<Duration>,
     ever: bool,
-}
-
-/// A session that the mgr knows.
-#[derive(Clone)]
-pub(super) struct Established {
-    pub(super) epoch: u64,
-    pub(super) session: sessionid4,
 }
 
 /// The credential of all calls.
@@ -57,16 +53,15 @@ pub(super) fn owner() -> Result<client_owner4> {
 }
 
 impl Shared {
-    /// A connection and a session, made if they are not there; tried again for `patience`.
-    pub(super) async fn ready(&self, patience: Duration) -> Result<(Connection, Established)> {
+    /// A connection, and a session by its epoch, made if they are not there; tried again for `patience`.
+    pub(super) async fn ready(&self, patience: Duration) -> Result<(Connection, u64)> {
         let deadline = Instant::now() + patience;
-        let mut pause = *PAUSE.start();
         let mut link = self.link.lock().await;
-        loop {
-            if let (Some(connection), Some(established)) = (&link.connection, &link.established)
+        for attempt in 0.. {
+            if let (Some(connection), Some(epoch)) = (&link.connection, link.epoch)
                 && !connection.is_closed()
             {
-                return Ok((connection.clone(), established.clone()));
+                return Ok((connection.clone(), epoch));
             }
             let error = match self.establish(&mut link).await {
                 Ok(()) => continue,
@@ -74,19 +69,39 @@ impl Shared {
                 Err(error) if error.is(types::Status::Delay) => error,
                 Err(error) => return Err(error),
             };
-            if Instant::now() + pause > deadline {
-                return Err(error);
-            }
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(*PAUSE.end());
+            self.pause(attempt, deadline).await.map_err(|()| error)?;
         }
+        unreachable!("the loop ends by its deadline")
     }
 
     /// The session of this epoch turned out to be gone.
     pub(super) async fn forget_session(&self, epoch: u64) {
         let mut link = self.link.lock().await;
-        if link.established.as_ref().is_some_and(|e| e.epoch == epoch) {
-            link.established = None;
+        if link.epoch == Some(epoch) {
+            link.epoch = None;
+        }
+    }
+
+    /// As [`Shared::forget_session`]; and what was open is not open any more.
+    pub(super) async fn forget_state(&self, epoch: u64) {
+        let mut link = self.link.lock().await;
+        if link.epoch == Some(epoch) {
+            (link.epoch, link.identity) = (None, None);
+        }
+    }
+
+    /// The next call makes a new connection, and binds it for callbacks.
+    pub(super) async fn hang_up(&self) {
+        if let Some(connection) = self.link.lock().await.connection.take() {
+            connection.close();
+        }
+    }
+
+    /// The lease time is known.
+    pub(super) async fn set_lease(&self, lease: Duration) {
+        self.link.lock().await.lease = Some(lease);
+        if let Some(session) = &mut lock(&self.table).session {
+            session.set_lease(lease);
         }
     }
 
@@ -96,20 +111,31 @@ impl Shared {
             None => self.dial(link).await?,
         };
         link.connection = Some(connection.clone());
-        if let Some(established) = &link.established {
-            if self.bind(&connection, established.session).await? {
+        if link.epoch.is_some() {
+            if self.bind(&connection).await? {
                 return Ok(());
             }
-            link.established = None;
+            link.epoch = None;
         }
-        let (confirmed, clientid, sequence) = self.exchange_id(link, &connection).await?;
-        let session = self.create_session(link, &connection, clientid, sequence).await?;
-        link.epochs += 1;
-        let established = Established { epoch: link.epochs, session };
-        if !confirmed {
-            self.reclaim(&connection, &established).await?;
+        let mut identity = self.exchange_id(&connection).await?;
+        let continuity = match &link.identity {
+            Some(before) => continuity(before, &identity),
+            None => Continuity::Lost,
+        };
+        match (continuity, &link.identity) {
+            (Continuity::Elsewhere, _) => {
+                let message = format!("another file system than before answers at {}; mount again", self.address);
+                return Err(Error::protocol(message));
+            }
+            // For a client that the mgr knows, the number is the one after our last CREATE_SESSION (§18.36.4).
+            (Continuity::Kept, Some(before)) => identity.sequence = before.sequence,
+            _ => {}
         }
-        link.established = Some(established);
+        let epoch = self.create_session(link, &connection, identity).await?;
+        if continuity == Continuity::Lost {
+            self.reclaim(&connection, epoch).await?;
+        }
+        link.epoch = Some(epoch);
         Ok(())
     }
 
@@ -137,9 +163,11 @@ impl Shared {
         args: &impl Xdr,
         what: &str,
     ) -> Result<std::result::Result<T, nfsstat4>> {
-        let mut compound = Compound::new(what);
-        compound.op(number, args);
-        let sent = self.exchange(connection, None, &compound).await;
+        let mut out = OpsWriter::new();
+        out.op(number, args);
+        self.tally.compound([number.number()].into_iter());
+        let (body, timeout) = (out.into_args(Bytes::new(), MINOR), self.options.retry_timeout);
+        let sent = connection.call(NFS4_PROGRAM, NFS_V4, COMPOUND, &self.auth, body, timeout).await;
         let reply = match sent {
             Ok(reply) => reply,
             Err(e @ (net::Error::Refused(_) | net::Error::Malformed(_))) => {
@@ -151,7 +179,9 @@ impl Shared {
             }
         };
         let malformed = |e| Error::protocol(format!("{what}: the mgr sent a reply that makes no sense: {e}"));
-        let (head, mut ops) = header(reply).map_err(malformed)?;
+        let mut input = reply.body;
+        let head = ResHeader::decode(&mut input).map_err(malformed)?;
+        let mut ops = Ops::new(head.numres, input);
         if head.status == NFS4ERR_MINOR_VERS_MISMATCH {
             return Err(Error::protocol(format!("{what}: {} does not speak NFSv4.2", self.address)));
         }
@@ -164,72 +194,51 @@ impl Shared {
         }
     }
 
-    async fn exchange_id(&self, link: &mut Link, connection: &Connection) -> Result<(bool, clientid4, sequenceid4)> {
+    async fn exchange_id(&self, connection: &Connection) -> Result<Identity> {
         let what = "introducing this client";
-        let args = EXCHANGE_ID4args {
-            eia_clientowner: self.owner.clone(),
-            eia_flags: EXCHGID4_FLAG_USE_PNFS_MDS,
-            eia_state_protect: state_protect4_a::SP4_NONE,
-            eia_client_impl_id: Vec::new(),
-        };
-        let got: EXCHANGE_ID4resok =
-            self.lone(connection, OP_EXCHANGE_ID, &args, what).await?.map_err(|status| nfs_error(status, what))?;
-        let confirmed = got.eir_flags & EXCHGID4_FLAG_CONFIRMED_R != 0;
-        // For a client that the mgr knows, the number is the one after our last CREATE_SESSION (RFC 8881 §18.36.4).
-        let ours = link.client.filter(|(id, _)| confirmed && *id == got.eir_clientid);
-        let sequence = ours.map_or(got.eir_sequenceid, |(_, next)| next);
-        Ok((confirmed, got.eir_clientid, sequence))
+        let client_owner4 { co_verifier, co_ownerid } = self.owner.clone();
+        let args = session::exchange_id_args(co_ownerid, co_verifier, EXCHGID4_FLAG_USE_PNFS_MDS);
+        let got: std::result::Result<EXCHANGE_ID4resok, _> = self.lone(connection, OP_EXCHANGE_ID, &args, what).await?;
+        got.map(|got| Identity::from(&got)).map_err(|status| match recovery::exchange_id_failed(status) {
+            recovery::Next::Wait | recovery::Next::StartOver => Error::status(Status::Delay, what),
+            recovery::Next::GiveUp => nfs_error(status, what),
+        })
     }
 
-    async fn create_session(
-        &self,
-        link: &mut Link,
-        connection: &Connection,
-        clientid: clientid4,
-        sequence: sequenceid4,
-    ) -> Result<sessionid4> {
+    async fn create_session(&self, link: &mut Link, connection: &Connection, identity: Identity) -> Result<u64> {
         let what = "making a session";
-        let channel = |size: u32, cached: u32, ops: u32, slots: u32| channel_attrs4 {
-            ca_headerpadsize: 0,
-            ca_maxrequestsize: size,
-            ca_maxresponsesize: size,
-            ca_maxresponsesize_cached: cached,
-            ca_maxoperations: ops,
-            ca_maxrequests: slots,
-            ca_rdma_ird: Vec::new(),
-        };
-        let args = CREATE_SESSION4args {
-            csa_clientid: clientid,
-            csa_sequence: sequence,
-            csa_flags: CREATE_SESSION4_FLAG_CONN_BACK_CHAN,
-            csa_fore_chan_attrs: channel(RECORD_MAX as u32 - RPC_HEADER, REPLY_CACHED_MAX, COMPOUND_OPS_MAX, SLOTS_MAX),
-            csa_back_chan_attrs: channel(CALLBACK_MAX, 0, 4, 8),
-            csa_cb_program: NFS4_CALLBACK,
-            csa_sec_parms: vec![callback_sec_parms4::AUTH_NONE],
-        };
-        let got: CREATE_SESSION4resok = match self.lone(connection, OP_CREATE_SESSION, &args, what).await? {
-            Ok(got) => got,
-            Err(status) => {
-                link.client = None;
-                // The mgr restarted in between, or thinks of another number: begin again.
-                let again = matches!(status, NFS4ERR_STALE_CLIENTID | NFS4ERR_SEQ_MISORDERED | NFS4ERR_DELAY);
-                let error = nfs_error(status, what);
-                return Err(if again { Error::status(types::Status::Delay, what) } else { error });
-            }
-        };
-        link.client = Some((clientid, sequence.wrapping_add(1)));
-        let limit = got.csr_fore_chan_attrs.ca_maxrequests.clamp(1, SLOTS_MAX);
-        self.callbacks.begin_session(got.csr_sessionid);
-        let mut epoch = self.slots();
-        (epoch.number, epoch.slots, epoch.limit) = (link.epochs + 1, Slots::new(limit), limit);
-        drop(epoch);
+        let wishes = Wishes::new(SLOTS_MAX);
+        let sent = now();
+        let got: CREATE_SESSION4resok =
+            match self.lone(connection, OP_CREATE_SESSION, &wishes.args(&identity), what).await? {
+                Ok(got) => got,
+                Err(status) => {
+                    link.identity = None;
+                    return Err(match recovery::create_session_failed(status) {
+                        recovery::Next::Wait | recovery::Next::StartOver => Error::status(Status::Delay, what),
+                        recovery::Next::GiveUp => nfs_error(status, what),
+                    });
+                }
+            };
+        let lease = link.lease.unwrap_or(LEASE_UNKNOWN);
+        let table = Session::new(&identity, &wishes, &got, sent, lease);
+        let table = table.map_err(|e| Error::protocol(format!("{what}: {e}")))?;
+        self.callbacks.begin_session(&table);
+        link.epochs += 1;
+        let sequence = identity.sequence.wrapping_add(1);
+        link.identity = Some(Identity { sequence, confirmed: true, ..identity });
+        {
+            let mut epoch = lock(&self.table);
+            (epoch.number, epoch.session) = (link.epochs, Some(table));
+        }
         self.freed.notify_waiters();
-        Ok(got.csr_sessionid)
+        Ok(link.epochs)
     }
 
     /// Makes a new connection carry the session, callbacks included. False when the mgr does not know it any more.
-    async fn bind(&self, connection: &Connection, session: sessionid4) -> Result<bool> {
+    async fn bind(&self, connection: &Connection) -> Result<bool> {
         let what = "binding a connection";
+        let Some(session) = lock(&self.table).session.as_ref().map(Session::id) else { return Ok(false) };
         let args = BIND_CONN_TO_SESSION4args {
             bctsa_sessid: session,
             bctsa_dir: CDFC4_FORE_OR_BOTH,
@@ -243,33 +252,36 @@ impl Shared {
         }
     }
 
-    /// A COMPOUND in a session that nobody else uses yet.
-    async fn alone(
-        &self,
-        connection: &Connection,
-        established: &Established,
-        compound: &Compound,
-    ) -> Result<Option<crate::compound::Results>> {
-        let broken = |e| Error::connection(format!("{}: {e}", compound.what()));
-        let ticket = self.slots().slots.acquire().ok_or_else(|| Error::protocol("a session without slots"))?;
-        let answer = self.send(connection, established, ticket, compound).await.map_err(broken)?;
-        self.slots().slots.done(ticket);
-        match answer {
-            Answer::Taken { ops, .. } => Ok(Some(crate::compound::Results::new(compound.what().to_owned(), ops))),
-            Answer::Refused(_) => Ok(None),
+    /// Sends a COMPOUND in a session that nobody else uses yet.
+    async fn alone(&self, connection: &Connection, epoch: u64, compound: Compound) -> Result<Results> {
+        let compound = compound.seal();
+        let what = &compound.what;
+        let lost = |why: &dyn std::fmt::Display| Error::connection(format!("{what}: {why}"));
+        let ticket = self.slot(epoch).await.ok_or_else(|| lost(&"the session is gone"))?;
+        let mut slot = Slot { shared: self, epoch, ticket, sent: false, settled: false };
+        match self.send(connection, &mut slot, &compound).await {
+            Ok(Outcome::Done { results, .. }) => {
+                slot.settled = true;
+                Ok(Results::new(what, RawResults::new(results)))
+            }
+            Ok(_) => Err(lost(&"the mgr would not have it")),
+            Err(error) => {
+                connection.close();
+                Err(lost(&error))
+            }
         }
     }
 
     /// The mgr knows nothing of this client: opens what is open here again (RFC 8881 §8.4.2.1). Layouts are got anew when
     /// they are next needed.
-    async fn reclaim(&self, connection: &Connection, established: &Established) -> Result<()> {
+    async fn reclaim(&self, connection: &Connection, epoch: u64) -> Result<()> {
         for inode in self.inodes.all() {
             inode.lose_layout().await;
             for (key, write, read) in inode.opens() {
+                let access =
+                    if write { OPEN4_SHARE_ACCESS_WRITE } else { 0 } | if read { OPEN4_SHARE_ACCESS_READ } else { 0 };
                 for claim in [open_claim4::CLAIM_PREVIOUS(OPEN_DELEGATE_NONE), open_claim4::CLAIM_FH] {
                     let mut compound = Compound::new("opening a file again").cached();
-                    let access = if write { OPEN4_SHARE_ACCESS_WRITE } else { 0 }
-                        | if read { OPEN4_SHARE_ACCESS_READ } else { 0 };
                     let args = OPEN4args {
                         seqid: 0,
                         share_access: access | OPEN4_SHARE_ACCESS_WANT_NO_DELEG,
@@ -279,7 +291,7 @@ impl Shared {
                         claim,
                     };
                     compound.putfh(&inode.node.handle).op(OP_OPEN, &args);
-                    let Some(mut results) = self.alone(connection, established, &compound).await? else { continue };
+                    let mut results = self.alone(connection, epoch, compound).await?;
                     if results.done(&[OP_PUTFH]).is_err() {
                         break;
                     }
@@ -292,37 +304,27 @@ impl Shared {
         }
         let mut compound = Compound::new("ending recovery").cached();
         compound.op(OP_RECLAIM_COMPLETE, &RECLAIM_COMPLETE4args { rca_one_fs: false });
-        let results = self.alone(connection, established, &compound).await?;
-        match results.map(|mut results| results.raw::<wire::native::Nothing>(OP_RECLAIM_COMPLETE)) {
-            Some(Ok(_)) | Some(Err(crate::compound::Failed::Nfs(NFS4ERR_COMPLETE_ALREADY))) => Ok(()),
-            _ => Err(Error::connection("ending recovery: the mgr would not have it")),
+        let mut results = self.alone(connection, epoch, compound).await?;
+        match results.raw::<wire::native::Nothing>(OP_RECLAIM_COMPLETE) {
+            // To have said it before is fine (§18.51.4).
+            Ok(_) | Err(Failed::Nfs(NFS4ERR_COMPLETE_ALREADY)) => Ok(()),
+            Err(failed) => Err(results.error(&failed)),
         }
     }
 
     /// Ends session and client id.
     pub(super) async fn end(&self) -> Result<()> {
         let mut link = self.link.lock().await;
-        let (Some(connection), Some(established)) = (link.connection.take(), link.established.take()) else {
-            return Ok(());
-        };
+        let session = lock(&self.table).session.take();
+        link.epoch = None;
+        let (Some(connection), Some(session)) = (link.connection.take(), session) else { return Ok(()) };
         let what = "ending the session";
-        let args = DESTROY_SESSION4args { dsa_sessionid: established.session };
+        let args = DESTROY_SESSION4args { dsa_sessionid: session.id() };
         // What the mgr does not destroy now, it will when the lease expires.
         let _ = self.lone::<wire::native::Nothing>(&connection, OP_DESTROY_SESSION, &args, what).await?;
-        if let Some((clientid, _)) = link.client.take() {
-            let args = DESTROY_CLIENTID4args { dca_clientid: clientid };
-            let _ = self.lone::<wire::native::Nothing>(&connection, OP_DESTROY_CLIENTID, &args, what).await?;
-        }
+        let args = DESTROY_CLIENTID4args { dca_clientid: session.clientid() };
+        let _ = self.lone::<wire::native::Nothing>(&connection, OP_DESTROY_CLIENTID, &args, what).await?;
         connection.close();
         Ok(())
-    }
-}
-
-impl Link {
-    /// Drops the connection, so that the next call makes a new one.
-    pub(super) fn hang_up(&self) {
-        if let Some(connection) = &self.connection {
-            connection.close();
-        }
     }
 }

@@ -1,50 +1,52 @@
 //! Keeping the lease, and heeding what the mgr says about it (RFC 8881 §8.3, §18.46.3).
 
-use super::{Shared, WeakShared};
+use super::{Shared, lock, now};
 use crate::compound::Compound;
-use std::sync::PoisonError;
+use nfs::client::recovery::{Task, tasks};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::time::Instant;
-use wire::nfs4::*;
 
-/// Renews the lease for as long as the session is in use: a SEQUENCE whenever a third of the lease passed without one.
-pub(super) async fn keep(session: WeakShared, lease: Duration) {
-    let third = lease / 3;
+/// The longest and shortest time between two looks at the lease.
+const LOOK: std::ops::RangeInclusive<Duration> = Duration::from_millis(200)..=Duration::from_secs(60);
+
+/// Renews the lease for as long as the session is in use.
+pub(super) async fn keep(session: Weak<Shared>) {
     loop {
-        let due = {
+        let left = {
             let Some(shared) = session.upgrade() else { return };
-            *shared.last_used.lock().unwrap_or_else(PoisonError::into_inner) + third
+            let due = lock(&shared.table).session.as_ref().map(|session| session.renewal_due());
+            let left = due.map_or(*LOOK.end(), |due| due.since(now()));
+            if left.is_zero()
+                && let Err(error) = shared.call(Compound::new("renewing the lease")).await
+            {
+                tracing::warn!("{error}");
+            }
+            left
         };
-        if Instant::now() < due {
-            tokio::time::sleep_until(due).await;
-            continue;
-        }
-        let Some(shared) = session.upgrade() else { return };
-        if let Err(error) = shared.call(Compound::new("renewing the lease")).await {
-            tracing::warn!("{error}");
-        }
-        // Failures must not become a busy loop.
-        *shared.last_used.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+        tokio::time::sleep_until(Instant::now() + left.clamp(*LOOK.start(), *LOOK.end())).await;
     }
 }
 
 impl Shared {
     /// Acts on the status flags of a SEQUENCE.
-    pub(super) fn heed(&self, flags: u32) {
-        if flags & (SEQ4_STATUS_CB_PATH_DOWN | SEQ4_STATUS_CB_PATH_DOWN_SESSION) != 0 {
-            // The next call dials again, and that binds a connection that callbacks can come over.
-            if let Ok(link) = self.link.try_lock() {
-                link.hang_up();
-            }
-        }
-        let revoked = SEQ4_STATUS_RECALLABLE_STATE_REVOKED
-            | SEQ4_STATUS_EXPIRED_ALL_STATE_REVOKED
-            | SEQ4_STATUS_EXPIRED_SOME_STATE_REVOKED
-            | SEQ4_STATUS_ADMIN_STATE_REVOKED;
-        if flags & revoked != 0 {
-            for inode in self.inodes.all() {
-                tokio::spawn(async move { inode.lose_layout().await });
-            }
+    pub(super) fn heed(self: &Arc<Self>, epoch: u64, flags: u32) {
+        for task in tasks(flags) {
+            let shared = self.clone();
+            tokio::spawn(async move {
+                match task {
+                    Task::ReplaceSession => shared.forget_session(epoch).await,
+                    Task::BindBackchannel => shared.hang_up().await,
+                    Task::StartOver | Task::Reclaim => shared.forget_state(epoch).await,
+                    Task::TestStateids | Task::DropLayouts => {
+                        for inode in shared.inodes.all() {
+                            inode.lose_layout().await;
+                        }
+                    }
+                    // Addresses are asked for again whenever one fails.
+                    Task::RefreshDevices => {}
+                }
+            });
         }
     }
 }
