@@ -10,9 +10,9 @@ use nfs::fs::*;
 use std::sync::Arc;
 use types::{Attrs, ByteRange, Cred, FileId, FileKind, Fsid, SetAttrs, StatFs, Status, Timestamp, Verifier, limits};
 
-/// The room behind the NFS server's door.
+/// The file system behind the NFS server's door; clones share it.
 #[derive(Clone, Debug)]
-pub(crate) struct Files(pub(crate) Arc<Room>);
+pub struct Files(pub(crate) Arc<Room>);
 
 /// Inodes that could still be made, for display: their number is bounded by space only.
 const FILES_FREE: u64 = 1 << 32;

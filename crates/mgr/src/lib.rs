@@ -25,5 +25,6 @@ pub use cluster_file::ClusterFile;
 pub use config::{Config, PORT};
 pub use counters::Counters;
 pub use error::Error;
+pub use fs::Files;
 pub use running::{Mgr, Running};
 pub use store::format;

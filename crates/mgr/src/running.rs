@@ -139,6 +139,11 @@ impl Running {
         self.gateway.server.fs().0.counters.snapshot()
     }
 
+    /// The file system that is served, for use inside this process. It may not outlive [`Self::stop`].
+    pub fn files(&self) -> Files {
+        self.gateway.server.fs().clone()
+    }
+
     /// Everything that `weir status` shows.
     pub fn status(&self) -> wire::admin::Status {
         status::of(&self.gateway)

@@ -80,9 +80,8 @@ async fn register(iods: &Iods, address: &Address, link: &Link) -> Result<Registe
     };
     let (known, registered) = {
         let mut state = iods.state();
-        let known = state.numbers.get(&id).and_then(|n| state.members.get(n)).map(|m| m.registered.clone());
-        let number = match &known {
-            Some(known) => known.number,
+        let number = match state.numbers.get(&id) {
+            Some(number) => *number,
             // Taken at once, so that no other iod that registers now gets it too.
             None => {
                 let free = (0..=u16::MAX).find(|n| !state.numbers.values().any(|taken| taken == n));
@@ -91,15 +90,12 @@ async fn register(iods: &Iods, address: &Address, link: &Link) -> Result<Registe
                 number
             }
         };
+        let known = state.members.get(&number).map(|m| m.registered.clone());
         (known, Registered { number, id, tcp, local })
     };
-    if known.as_ref() != Some(&registered)
-        && let Err(e) = register::put(&iods.namespace, &registered).await
-    {
-        if known.is_none() {
-            iods.state().numbers.remove(&id);
-        }
-        return Err(e);
+    if known.as_ref() != Some(&registered) {
+        // The number stays taken when this fails: the record may have been stored all the same.
+        register::put(&iods.namespace, &registered).await?;
     }
     Ok(registered)
 }
