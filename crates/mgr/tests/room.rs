@@ -1,0 +1,16 @@
+//! The mgr with real iods, all in one process: proxied I/O, layouts, failures, restarts, what it answers on its port.
+
+#[path = "room/cluster.rs"]
+mod cluster;
+#[path = "room/failures.rs"]
+mod failures;
+#[path = "room/layouts.rs"]
+mod layouts;
+#[path = "room/model.rs"]
+mod model;
+#[path = "room/names.rs"]
+mod names;
+#[path = "room/port.rs"]
+mod port;
+#[path = "room/start.rs"]
+mod start;

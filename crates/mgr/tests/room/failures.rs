@@ -1,0 +1,144 @@
+//! Iods that come and go, restarts in bad moments, and the sweeping of removed files.
+
+use crate::cluster::{Cluster, create, ctx, pattern, read, remove, until, write};
+use bytes::Bytes;
+use mgr::Files;
+use nfs::fs::{ClientRecord, FileSystem, Stability};
+use types::{ByteRange, FileId, Status, Verifier};
+
+async fn commit(files: &Files, file: FileId) -> Result<Verifier, Status> {
+    files.commit(&ctx(1), file, ByteRange::ALL).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_iod_that_is_down_stops_its_own_data_only() {
+    let mut cluster = Cluster::new(2, "64").await;
+    let files = cluster.files();
+    let both = create(&files, "both").await;
+    write(&files, both, 0, &pattern(200, 1), Stability::FileSync).await;
+    cluster.stop_iod(1);
+    until("the loss is noticed", || cluster.up() == 1).await;
+    assert_eq!(read(&files, both, 0, 200).await, Err(Status::Delay));
+    let set = types::SetAttrs { size: Some(0), ..Default::default() };
+    assert_eq!(files.setattr(&ctx(1), both, set, true).await, Err(Status::Delay));
+    assert_eq!(files.getattr(&ctx(1), both).await.unwrap().size, 200);
+    assert_eq!(commit(&files, both).await, Err(Status::Delay));
+    // New files go to those that are up.
+    let new = create(&files, "new").await;
+    write(&files, new, 0, &pattern(200, 2), Stability::FileSync).await;
+    assert!(read(&files, new, 0, 200).await.unwrap() == pattern(200, 2));
+    assert_eq!(cluster.objects(), 2);
+    cluster.start_iod(1);
+    cluster.wait_up(2).await;
+    assert!(read(&files, both, 0, 200).await.unwrap() == pattern(200, 1), "a refused cut has changed the file");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_any_iod_names_still_work() {
+    let mut cluster = Cluster::stopped(1, "64").await;
+    cluster.stop_iod(0);
+    cluster.start_mgr().await;
+    let files = cluster.files();
+    let file = create(&files, "f").await;
+    let data = Bytes::from_static(b"data");
+    assert_eq!(files.write(&ctx(1), file, 0, data.clone(), Stability::Unstable).await, Err(Status::Delay));
+    assert_eq!(read(&files, file, 0, 10).await.unwrap(), "");
+    let size = types::SetAttrs { size: Some(3), ..Default::default() };
+    files.setattr(&ctx(1), file, size, true).await.unwrap();
+    assert_eq!(read(&files, file, 0, 10).await.unwrap(), &[0; 3][..]);
+    commit(&files, file).await.unwrap();
+    cluster.start_iod(0);
+    cluster.wait_up(1).await;
+    write(&files, file, 1, &data, Stability::FileSync).await;
+    assert_eq!(read(&files, file, 0, 10).await.unwrap(), &b"\0data"[..]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn verifiers_change_when_unstable_bytes_may_be_lost() {
+    let mut cluster = Cluster::new(2, "64").await;
+    let files = cluster.files();
+    let file = create(&files, "f").await;
+    let first = write(&files, file, 0, b"on one iod", Stability::Unstable).await;
+    assert_eq!(first.stable, Stability::Unstable);
+    let second = write(&files, file, 64, &pattern(300, 1), Stability::Unstable).await;
+    assert_eq!(first.verifier, second.verifier);
+    assert_eq!(commit(&files, file).await, Ok(first.verifier));
+    for iod in 0..2 {
+        let before = write(&files, file, 0, &pattern(300, 1), Stability::Unstable).await.verifier;
+        cluster.stop_iod(iod);
+        until("the loss is noticed", || cluster.up() == 1).await;
+        cluster.start_iod(iod);
+        cluster.wait_up(2).await;
+        assert_ne!(commit(&files, file).await.unwrap(), before);
+    }
+    let before = write(&files, file, 0, &pattern(300, 1), Stability::Unstable).await.verifier;
+    drop(files);
+    cluster.restart_mgr().await;
+    assert_ne!(commit(&cluster.files(), file).await.unwrap(), before);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn removed_files_leave_nothing_on_any_iod() {
+    let mut cluster = Cluster::new(3, "64").await;
+    let files = cluster.files();
+    for i in 0..10 {
+        let file = create(&files, &format!("f{i}")).await;
+        write(&files, file, 0, &pattern(600, 1), Stability::FileSync).await;
+    }
+    assert_eq!(cluster.objects(), 30);
+    for i in 0..5 {
+        let file = remove(&files, &format!("f{i}")).await;
+        // Still open somewhere: the bytes stay until the last close.
+        assert!(read(&files, file, 0, 600).await.unwrap() == pattern(600, 1));
+        files.reap(&ctx(0), file).await.unwrap();
+        assert_eq!(files.getattr(&ctx(1), file).await, Err(Status::Stale));
+    }
+    until("the objects are deleted", || cluster.objects() == 15).await;
+    // While an iod is down its objects wait, over a restart of the mgr as well.
+    cluster.stop_iod(2);
+    until("the loss is noticed", || cluster.up() == 2).await;
+    for i in 5..10 {
+        let file = remove(&files, &format!("f{i}")).await;
+        files.reap(&ctx(0), file).await.unwrap();
+    }
+    until("the other objects are deleted", || cluster.objects() == 0).await;
+    drop(files);
+    cluster.restart_mgr().await;
+    cluster.start_iod(2);
+    until("the last objects are deleted", || cluster.objects() == 0 && cluster.up() == 3).await;
+    until("it is known", || cluster.mgr().counters().objects_swept == 5).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn orphans_of_an_earlier_start_are_freed() {
+    let mut cluster = Cluster::new(2, "64").await;
+    let files = cluster.files();
+    let file = create(&files, "f").await;
+    write(&files, file, 0, &pattern(600, 1), Stability::FileSync).await;
+    // Removed while open, and nobody closes it before the mgr stops.
+    assert_eq!(remove(&files, "f").await, file);
+    drop(files);
+    cluster.restart_mgr().await;
+    until("the orphan is freed", || cluster.objects() == 0).await;
+    assert_eq!(cluster.files().getattr(&ctx(1), file).await, Err(Status::Stale));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn records_of_clients_survive_one_for_each_owner() {
+    let mut cluster = Cluster::new(1, "64").await;
+    let record = |owner: &str, clientid| ClientRecord { owner: Bytes::copy_from_slice(owner.as_bytes()), clientid };
+    let files = cluster.files();
+    let long = "x".repeat(1024);
+    for record in [record("a", 1), record(&long, 2), record("a", 3), record("gone", 4)] {
+        files.persist_client(record).await.unwrap();
+    }
+    files.forget_client(Bytes::from_static(b"gone")).await.unwrap();
+    files.forget_client(Bytes::from_static(b"never seen")).await.unwrap();
+    drop(files);
+    cluster.restart_mgr().await;
+    let mut left = cluster.files().clients().await.unwrap();
+    left.sort_by_key(|r| r.clientid);
+    assert_eq!(left, [record(&long, 2), record("a", 3)]);
+    cluster.files().forget_client(Bytes::from_static(b"a")).await.unwrap();
+    assert_eq!(cluster.files().clients().await.unwrap(), [record(&long, 2)]);
+}

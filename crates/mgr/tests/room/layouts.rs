@@ -1,0 +1,196 @@
+//! Layouts: what they say is true, what is written through them is seen by everybody, and fencing ends them.
+
+use crate::cluster::{Cluster, create, ctx, pattern, read, set_size, write};
+use bytes::Bytes;
+use layout::kinds::native::{Body, Device, KIND};
+use mgr::Files;
+use net::rpc::{Connection, Limits, NoService};
+use nfs::fs::{FileSystem, Iomode, LayoutAsk, LayoutGone, Stability};
+use std::sync::Arc;
+use std::time::Duration;
+use types::{ByteRange, FileId, Status};
+use wire::native::{
+    Capability, Failure, HelloArgs, HelloReply, PROGRAM, Procedure, REVISIONS, Ticket, VERSION, WriteArgs, WriteExtent,
+    WriteHead, WriteReply, crc32c, decode_reply,
+};
+use wire::rpc::Auth;
+use xdr::{Segments, Writer, Xdr};
+
+const LONG: Duration = Duration::from_secs(60);
+
+fn ask(file: FileId, iomode: Iomode) -> LayoutAsk {
+    let max_body = types::limits::LAYOUT_BODY_MAX;
+    LayoutAsk { file, kind: KIND, iomode, range: ByteRange::ALL, min_len: 0, max_body }
+}
+
+async fn layout(files: &Files, client: u64, file: FileId, iomode: Iomode) -> Body {
+    let out = files.layout_get(&ctx(client), ask(file, iomode)).await.unwrap();
+    assert_eq!((out.range, out.iomode, out.kind), (ByteRange::ALL, iomode, KIND));
+    Body::from_bytes(&out.body).unwrap()
+}
+
+async fn call<R: Xdr>(connection: &Connection, procedure: Procedure, arguments: &impl Xdr) -> Result<R, Failure> {
+    let mut out = Writer::new();
+    arguments.encode(&mut out);
+    let reply = connection.call(PROGRAM, VERSION, procedure as u32, &Auth::None, out.finish(), LONG).await;
+    decode_reply(&mut reply.unwrap().body).unwrap()
+}
+
+/// Connects to a device as a client does that knows nothing but what the mgr told it.
+async fn connect(files: &Files, client: u64, device: [u8; 16]) -> Connection {
+    let body = files.device_info(&ctx(client), device, KIND).await.unwrap();
+    let device = Device::from_bytes(&body).unwrap();
+    assert_eq!(device.local.unwrap().boot_id.parse::<types::Fsid>().unwrap().0, net::address::boot_id().unwrap());
+    let address = device.tcp[0].parse().unwrap();
+    let connection =
+        Connection::connect(&address, Arc::new(NoService), Limits::default(), net::Counters::default(), LONG);
+    let connection = connection.await.unwrap();
+    let hello = HelloArgs {
+        ticket: Ticket::from_bytes(&device.ticket).unwrap(),
+        min_version: *REVISIONS.start(),
+        max_version: *REVISIONS.end(),
+        checksums: true,
+        max_payload: 1 << 20,
+    };
+    let reply: HelloReply = call(&connection, Procedure::Hello, &hello).await.unwrap();
+    assert_eq!(reply.iod, device.iod);
+    connection
+}
+
+/// Writes straight to the iods; the client works on one object at a time.
+async fn write_direct(files: &Files, client: u64, body: &Body, offset: u64, data: &[u8]) -> Result<(), Failure> {
+    let distribution = body.distribution().unwrap();
+    let cap = Capability::from_bytes(&body.capability).unwrap();
+    for piece in distribution.pieces(ByteRange { offset, len: data.len() as u64 }) {
+        let connection = connect(files, client, body.devices[piece.index].0).await;
+        let start = (piece.file.offset - offset) as usize;
+        let part = &data[start..start + piece.file.len as usize];
+        let extent = WriteExtent { offset: piece.object.offset, len: part.len() as u32, crc32c: crc32c(part) };
+        let head = WriteHead { cap: cap.clone(), stable: false, extents: vec![extent] };
+        let data = Segments::from(Bytes::copy_from_slice(part));
+        call::<WriteReply>(&connection, Procedure::Write, &WriteArgs { head, data }).await?;
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn both_paths_reach_the_same_bytes() {
+    let cluster = Cluster::new(3, "128").await;
+    let files = cluster.files();
+    let file = create(&files, "f").await;
+    let (direct, proxied) = (pattern(1000, 1), pattern(700, 2));
+    let body = layout(&files, 7, file, Iomode::ReadWrite).await;
+    assert_eq!((body.stripe_unit, body.object, body.devices.len()), (128, file, 3));
+    write_direct(&files, 7, &body, 0, &direct).await.unwrap();
+    assert_eq!(files.layout_commit(&ctx(7), file, Some(999), None, Bytes::new()).await, Ok(Some(1000)));
+    assert_eq!(files.layout_commit(&ctx(7), file, Some(9), None, Bytes::new()).await, Ok(None), "never shrinks");
+    write(&files, file, 500, &proxied, Stability::Unstable).await;
+    let mut want = direct.clone();
+    want.resize(1200, 0);
+    want[500..1200].copy_from_slice(&proxied);
+    assert!(read(&files, file, 0, 5000).await.unwrap() == want);
+    write_direct(&files, 7, &body, 100, &pattern(50, 3)).await.unwrap();
+    want[100..150].copy_from_slice(&pattern(50, 3));
+    assert!(read(&files, file, 0, 5000).await.unwrap() == want);
+    let counters = cluster.mgr().counters();
+    assert_eq!((counters.proxy_write_bytes, counters.proxy_writes, counters.layouts_write), (700, 1, 1));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn others_see_growth_that_was_not_told() {
+    let cluster = Cluster::new(2, "64").await;
+    let files = cluster.files();
+    let file = create(&files, "f").await;
+    let body = layout(&files, 7, file, Iomode::ReadWrite).await;
+    write_direct(&files, 7, &body, 0, &pattern(300, 1)).await.unwrap();
+    let queries = || cluster.mgr().counters().size_queries;
+    assert_eq!(files.getattr(&ctx(7), file).await.unwrap().size, 0);
+    assert_eq!(queries(), 0, "the writer itself knows");
+    let before = files.getattr(&ctx(7), file).await.unwrap();
+    let seen = files.getattr(&ctx(8), file).await.unwrap();
+    assert_eq!((seen.size, queries()), (300, 1));
+    assert!(seen.change > before.change);
+    write_direct(&files, 7, &body, 300, &pattern(20, 2)).await.unwrap();
+    let out = files.read(&ctx(8), file, 290, 100).await.unwrap();
+    assert_eq!((out.data.len(), out.eof), (30, true));
+    // A cut takes what was written but not told as well.
+    write_direct(&files, 7, &body, 320, &pattern(500, 3)).await.unwrap();
+    assert_eq!(set_size(&files, file, 400).await.size, 400);
+    assert_eq!(files.getattr(&ctx(8), file).await.unwrap().size, 400);
+    assert_eq!(set_size(&files, file, 900).await.size, 900);
+    assert!(read(&files, file, 400, 500).await.unwrap().iter().all(|b| *b == 0), "bytes behind a cut came back");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_end_of_a_silent_writer_is_learned_from_the_iods() {
+    let cluster = Cluster::new(2, "64").await;
+    let files = cluster.files();
+    let gone = async |file, why| {
+        files.layout_gone(&ctx(0), 7, file, Iomode::ReadWrite, ByteRange::ALL, why).await.unwrap();
+        files.getattr(&ctx(7), file).await.unwrap().size
+    };
+    for (i, how) in ["closed", "returned", "forgotten", "revoked"].into_iter().enumerate() {
+        let file = create(&files, how).await;
+        let body = layout(&files, 7, file, Iomode::ReadWrite).await;
+        write_direct(&files, 7, &body, 0, &pattern(100 + i, 1)).await.unwrap();
+        let size = match how {
+            "closed" => {
+                files.closed(&ctx(7), file, true).await.unwrap();
+                files.getattr(&ctx(7), file).await.unwrap().size
+            }
+            "returned" => gone(file, LayoutGone::Returned(Bytes::new())).await,
+            "forgotten" => gone(file, LayoutGone::Forgotten).await,
+            _ => gone(file, LayoutGone::Revoked).await,
+        };
+        assert_eq!(size, 100 + i as u64, "{how}");
+    }
+    // Who told it all costs no question.
+    let file = create(&files, "told").await;
+    let body = layout(&files, 7, file, Iomode::ReadWrite).await;
+    write_direct(&files, 7, &body, 0, &pattern(10, 1)).await.unwrap();
+    let before = cluster.mgr().counters().size_queries;
+    files.layout_commit(&ctx(7), file, Some(9), None, Bytes::new()).await.unwrap();
+    files.closed(&ctx(7), file, true).await.unwrap();
+    assert_eq!(gone(file, LayoutGone::Returned(Bytes::new())).await, 10);
+    assert_eq!(cluster.mgr().counters().size_queries, before);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_revoked_layout_is_refused_by_the_iods() {
+    let cluster = Cluster::new(2, "64").await;
+    let files = cluster.files();
+    let file = create(&files, "f").await;
+    write(&files, file, 0, &pattern(256, 1), Stability::Unstable).await;
+    let old = layout(&files, 7, file, Iomode::ReadWrite).await;
+    write_direct(&files, 7, &old, 0, b"old").await.unwrap();
+    files.layout_gone(&ctx(0), 7, file, Iomode::ReadWrite, ByteRange::ALL, LayoutGone::Revoked).await.unwrap();
+    let refused = write_direct(&files, 7, &old, 0, b"bad").await.unwrap_err();
+    assert_eq!(refused.status, Status::Fenced);
+    let new = layout(&files, 7, file, Iomode::ReadWrite).await;
+    assert!(new.generation > old.generation);
+    write_direct(&files, 7, &new, 0, b"new").await.unwrap();
+    assert_eq!(read(&files, file, 0, 3).await.unwrap(), "new");
+    assert_eq!(cluster.mgr().counters().layouts_revoked, 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rights_are_those_of_the_layout_and_of_its_client() {
+    let cluster = Cluster::new(1, "64").await;
+    let files = cluster.files();
+    let file = create(&files, "f").await;
+    write(&files, file, 0, b"bytes", Stability::Unstable).await;
+    let reader = layout(&files, 7, file, Iomode::Read).await;
+    let status = |result: Result<(), Failure>| result.unwrap_err().status;
+    assert_eq!(status(write_direct(&files, 7, &reader, 0, b"bad").await), Status::CapRefused);
+    let writer = layout(&files, 7, file, Iomode::ReadWrite).await;
+    assert_eq!(status(write_direct(&files, 8, &writer, 0, b"bad").await), Status::CapRefused);
+    assert_eq!(read(&files, file, 0, 9).await.unwrap(), "bytes");
+
+    let get = async |client, ask| files.layout_get(&ctx(client), ask).await.map(drop);
+    assert_eq!(get(0, ask(file, Iomode::Read)).await, Err(Status::NoLayout), "session 0 is the mgr's");
+    assert_eq!(get(7, LayoutAsk { kind: 1, ..ask(file, Iomode::Read) }).await, Err(Status::NoLayout));
+    assert_eq!(get(7, LayoutAsk { max_body: 10, ..ask(file, Iomode::Read) }).await, Err(Status::TooSmall));
+    assert_eq!(get(7, ask(FileId::ROOT, Iomode::Read)).await, Err(Status::IsDir));
+    assert_eq!(files.device_info(&ctx(7), [9; 16], KIND).await, Err(Status::NoEnt));
+    assert_eq!(files.device_info(&ctx(7), reader.devices[0].0, 1).await, Err(Status::NoEnt));
+}

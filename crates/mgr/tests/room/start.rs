@@ -1,0 +1,105 @@
+//! Mistakes of whoever starts a mgr: each is told apart and says what to do.
+
+use crate::cluster::{Cluster, create, until};
+use mgr::{ClusterFile, Config, Mgr};
+use wire::admin::Value;
+
+async fn error(config: Config) -> String {
+    match Mgr::start(config).await {
+        Ok(_) => panic!("the mgr has started"),
+        Err(e) => e.to_string(),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn mistakes_are_explained() {
+    let mut cluster = Cluster::new(1, "64").await;
+    let config = cluster.config.clone();
+    let path = |name: &str| cluster.dir.path().join(name);
+    let second = error(config.clone()).await;
+    assert!(second.contains("another mgr"), "{second}");
+    let missing = error(Config { dir: path("nowhere"), ..config.clone() }).await;
+    assert!(missing.contains("nowhere") && missing.contains("weir mkfs"), "{missing}");
+    let no_dir = error(Config { dir: config.cluster_file.clone(), ..config.clone() }).await;
+    assert!(no_dir.contains("not a directory"), "{no_dir}");
+    std::fs::create_dir(path("empty")).unwrap();
+    let empty = error(Config { dir: path("empty"), ..config.clone() }).await;
+    assert!(empty.contains("weir mkfs"), "{empty}");
+    std::fs::create_dir(path("junk")).unwrap();
+    std::fs::write(path("junk").join("meta.redb"), "junk").unwrap();
+    let junk = error(Config { dir: path("junk"), ..config.clone() }).await;
+    assert!(junk.contains("not a metadata store"), "{junk}");
+    let no_iods = error(Config { iods: vec![], ..config.clone() }).await;
+    assert!(no_iods.starts_with("iods"), "{no_iods}");
+    let no_file = error(Config { cluster_file: path("no.toml"), ..config.clone() }).await;
+    assert!(no_file.contains("no.toml") && no_file.contains("weir mkfs"), "{no_file}");
+
+    let address = cluster.mgr().addresses()[0].to_string();
+    cluster.mgr.take().unwrap().stop().await;
+    let busy = std::net::TcpListener::bind(&address).unwrap();
+    let in_use = error(Config { listen: vec![address.clone()], ..config.clone() }).await;
+    assert!(in_use.contains(&address) && in_use.contains("another daemon"), "{in_use}");
+    drop(busy);
+    ClusterFile::create(&path("other.toml")).unwrap();
+    let foreign = error(Config { cluster_file: path("other.toml"), ..config.clone() }).await;
+    assert!(foreign.contains("other.toml") && foreign.contains(&cluster.file.fsid.to_string()), "{foreign}");
+    let again = mgr::format(&config.dir, &cluster.file).await.unwrap_err().to_string();
+    assert!(again.contains("already"), "{again}");
+    // After all that the store is as it was.
+    cluster.start_mgr().await;
+    create(&cluster.files(), "f").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn foreign_and_doubled_iods_are_refused_and_shown() {
+    let mut cluster = Cluster::stopped(1, "64").await;
+    let other = Cluster::stopped(1, "64").await;
+    let own = cluster.config.iods[0].clone();
+    let foreign = other.config.iods[0].clone();
+    let twice = own.replace("127.0.0.1", "localhost");
+    cluster.config.iods = vec![own.clone(), foreign.clone(), twice.clone(), "127.0.0.1:1".into()];
+    cluster.start_mgr().await;
+    let problem = |address: &str| {
+        let status = cluster.mgr().status();
+        let is_it = |g: &&wire::admin::Group| g.get("address") == Some(&Value::Text(address.into()));
+        let group = status.groups.iter().filter(|g| g.name == "iod").find(is_it).unwrap().clone();
+        match group.get("problem") {
+            Some(Value::Text(text)) => text.clone(),
+            _ => String::new(),
+        }
+    };
+    assert!(problem(&foreign).contains("another file system"), "{}", problem(&foreign));
+    assert!(problem("127.0.0.1:1").contains("refused"), "{}", problem("127.0.0.1:1"));
+    // Whichever of the two addresses came first holds the iod.
+    let (first, second) = (problem(&own), problem(&twice));
+    assert!(first.is_empty() != second.is_empty(), "{first:?} {second:?}");
+    assert!(format!("{first}{second}").contains("another configured address"));
+    assert_eq!(cluster.up(), 1);
+    create(&cluster.files(), "f").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn numbers_of_iods_are_for_life() {
+    let mut cluster = Cluster::new(3, "64").await;
+    let numbers = |cluster: &Cluster| {
+        let status = cluster.mgr().status();
+        let mut rows: Vec<_> = status
+            .groups
+            .iter()
+            .filter(|g| g.name == "iod")
+            .map(|g| (format!("{:?}", g.get("id")), g.get_number("number")))
+            .collect();
+        rows.sort();
+        rows
+    };
+    let before = numbers(&cluster);
+    assert_eq!(before.iter().map(|r| r.1).collect::<std::collections::BTreeSet<_>>().len(), 3);
+    cluster.config.iods.reverse();
+    cluster.restart_mgr().await;
+    assert_eq!(numbers(&cluster), before);
+    // One that is no longer configured is still shown: it holds data.
+    cluster.config.iods.pop();
+    cluster.restart_mgr().await;
+    until("two are up", || cluster.up() == 2).await;
+    assert_eq!(numbers(&cluster), before);
+}
