@@ -8,11 +8,11 @@ mod disk;
 use block::block;
 use bytes::Bytes;
 use disk::Disk;
-use meta::engine::{Batch, Engine, Outcome, Write};
+use meta::engine::{Batch, Broken, Engine, Outcome, Pending, Standing, View, Write};
 use meta::schema::{self, CookieKey, Dentry, Record, bucket};
 use meta::{Embedded, Format, How, Namespace, merge};
 use std::future::Future;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Waker};
 use types::{Cred, FileId, FileKind, Fsid, SetAttrs, Status, Timestamp};
 
@@ -119,4 +119,46 @@ fn one_name_is_made_once_whatever_lies_beside_it() {
         assert_eq!(made.iter().filter(|made| **made == Err(Status::Exist)).count(), 2);
         assert!(world.cookie_of_a().is_some());
     }
+}
+
+/// A store whose next batch with expectations is preceded by something else.
+struct Late {
+    store: Arc<Embedded>,
+    before: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+}
+
+impl Engine for Late {
+    fn view(&self) -> Result<Box<dyn View + '_>, Broken> {
+        self.store.view()
+    }
+    fn submit(&self, batch: Batch) -> Pending {
+        if !batch.expects.is_empty()
+            && let Some(before) = self.before.lock().expect("hook").take()
+        {
+            before();
+        }
+        self.store.submit(batch)
+    }
+    fn standing(&self) -> Standing {
+        self.store.standing()
+    }
+}
+
+#[test]
+fn a_name_made_between_plan_and_commit_is_seen() {
+    let world = Arc::new(World::new());
+    world.plant(0, Some("x".into()));
+    let other = world.clone();
+    // The place that the late create picked stays free; the one before it changes hands.
+    let before = move || {
+        other.plant(0, None);
+        assert_eq!(block(other.create()), Ok(()));
+        assert_eq!(other.cookie_of_a(), Some(World::cookie(0)));
+    };
+    let late = Late { store: world.store.clone(), before: Mutex::new(Some(Box::new(before))) };
+    let fs = Namespace::open(late).expect("open");
+    let how = How::Guarded(SetAttrs::default());
+    let created = block(fs.create(&Cred::root(), NOW, ROOT, b"a", &how, None)).map(drop);
+    assert_eq!(created, Err(Status::Exist));
+    assert_eq!(world.cookie_of_a(), Some(World::cookie(0)));
 }

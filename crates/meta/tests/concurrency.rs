@@ -53,6 +53,7 @@ fn plant<E: Engine>(fs: &Namespace<E>) -> Tree {
         tree.insert(path, made.file.attrs.id);
     }
     block(fs.link(&cred, NOW, tree["f"], tree["s"], b"h")).expect("link");
+    block(fs.setxattr(&cred, NOW, tree["p/q/r"], b"weir.unit", b"1024", SetXattr::Create)).expect("xattr");
     tree
 }
 
@@ -76,7 +77,9 @@ const OPS: &[Op] = &[
     ("chmod", "p", ""),
     ("truncate", "f", ""),
     ("write", "f", ""),
-    ("xattr", "p/q", ""),
+    ("utimes", "s/t", ""),
+    ("xattr", "p/q/r", "2048"),
+    ("xattr", "p/q/r", "4096"),
     ("layout", "f", ""),
     ("rename", "/p", "s/t/p"),
     ("rename", "/s", "p/q/s"),
@@ -87,6 +90,7 @@ const OPS: &[Op] = &[
     ("rename", "p/g", "s/h"),
     ("rename", "s/h", "/f"),
     ("rename", "/f", "/y"),
+    ("rename", "p/g", "/y"),
 ];
 
 /// Directory and name of a path such as `p/q` or `/f`; the directory is named by what was there in the beginning.
@@ -109,7 +113,14 @@ fn start<'a, E: Engine>(fs: &'a Namespace<E>, tree: &'a Tree, op: Op) -> Running
                 let made = fs.create(cred, NOW, tree[at], name, &How::Unchecked(mode(0o600)), None).await?;
                 format!("{} {} {:?}", made.created, show(&made.file.attrs), made.dir)
             }
-            "mkdir" => show(&fs.mkdir(cred, NOW, tree[at], name, &mode(0o700)).await?.attrs),
+            "mkdir" => {
+                let made = fs.mkdir(cred, NOW, tree[at], name, &mode(0o700)).await?;
+                format!("{} {:?}", show(&made.attrs), made.dir)
+            }
+            "utimes" => {
+                let set = SetAttrs { mtime: Some(types::SetTime::To(Timestamp::default())), ..SetAttrs::default() };
+                show(&fs.setattr(cred, NOW, tree[at], &set, false).await?.after)
+            }
             "symlink" => show(&fs.symlink(cred, NOW, tree[at], name, b"target", &mode(0)).await?.attrs),
             "link" => show(&fs.link(cred, NOW, tree[at], ROOT, name).await?.attrs),
             "remove" => {
@@ -127,8 +138,8 @@ fn start<'a, E: Engine>(fs: &'a Namespace<E>, tree: &'a Tree, op: Op) -> Running
             }
             "write" => show(&fs.set_size(cred, NOW, tree[at], 10, None).await?.after),
             "xattr" => {
-                fs.setxattr(cred, NOW, tree[at], b"weir.unit", b"4096", SetXattr::Create).await?;
-                String::new()
+                let info = fs.setxattr(cred, NOW, tree[at], b"weir.unit", name, SetXattr::Either).await?;
+                format!("{info:?}")
             }
             "layout" => {
                 let layout = meta::Layout { kind: 1, body: Bytes::from_static(b"here") };

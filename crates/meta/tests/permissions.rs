@@ -321,3 +321,35 @@ fn new_files_belong_to_their_maker() {
     assert_eq!(make(&owner(), "c", None, Some(12)), Err(Status::Perm));
     assert_eq!(make(&Cred::root(), "c", Some(5), Some(6)), Ok((5, 6, 0o4755)));
 }
+
+#[test]
+fn extended_attributes_are_bounded_in_number_and_sum() {
+    let world = World::new();
+    let dir = world.dir(&owner(), FileId::ROOT, "d", 0o755).expect("mkdir");
+    let set = |id, name: String, len: usize| {
+        block(world.fs.setxattr(&owner(), NOW, id, name.as_bytes(), &vec![0; len], SetXattr::Either)).map(drop)
+    };
+    let full = 60 << 10;
+    for n in 0..4 {
+        assert_eq!(set(dir, format!("weir.{n}"), full), Ok(()));
+    }
+    // What a new directory inherits counts.
+    let sub = world.dir(&owner(), dir, "sub", 0o755).expect("mkdir");
+    for id in [dir, sub] {
+        let left = (256 << 10) - 4 * (full + 6) - 1;
+        assert_eq!(set(id, "x".into(), left + 1), Err(Status::NoSpc));
+        assert_eq!(set(id, "x".into(), left), Ok(()));
+        assert_eq!(set(id, "y".into(), 0), Err(Status::NoSpc));
+        assert_eq!(set(id, "weir.0".into(), 0), Ok(()));
+        assert_eq!(set(id, "y".into(), 0), Ok(()));
+        assert_eq!(world.fs.listxattr(id).map(|names| names.len()), Ok(6));
+    }
+    let many = world.file(&owner(), FileId::ROOT, "f", 0o644).expect("create");
+    assert!((0..256).all(|n| set(many, format!("{n}"), 1) == Ok(())));
+    assert_eq!(set(many, "one more".into(), 1), Err(Status::NoSpc));
+    // A file with all of them goes in one batch, and they with it.
+    let removed = block(world.fs.remove(&owner(), NOW, FileId::ROOT, b"f")).expect("remove");
+    assert!(removed.file.orphan);
+    assert_eq!(block(world.fs.reap(NOW, many)), Ok(None));
+    assert_eq!(world.fs.listxattr(many), Err(Status::Stale));
+}

@@ -2,7 +2,6 @@
 
 use super::Plan;
 use crate::Doomed;
-use crate::engine::{Expect, Value};
 use crate::schema::{self, Body, Record};
 use crate::tx::Tx;
 use types::{FileId, Status};
@@ -14,7 +13,7 @@ pub(crate) fn plan(tx: &mut Tx<'_>, id: FileId) -> Plan<Option<Doomed>> {
         return super::known(None);
     }
     tx.frees();
-    tx.expect(Expect::Reads(orphan.clone(), Value::new()));
+    // The core says as much as the orphan record: it goes with it, and no orphan gets a name.
     let core = tx.rely_on(id).map_err(|s| if s == Status::Stale { Status::Corrupt } else { s })?;
     let Body::Regular { generation, layout, .. } = &core.body else { return Err(Status::Corrupt) };
     let doomed = layout.clone().map(|layout| Doomed { id, generation: *generation, layout });
