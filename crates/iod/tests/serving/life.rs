@@ -1,14 +1,18 @@
 //! Starting, stopping, restarting, and directories that are not what they should be.
 
 use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::process::{Command, Stdio};
 
 use iod::{Iod, StartError, Store, StoreError};
 use types::{Fsid, Status};
-use wire::native::Key;
+use wire::native::{Key, Procedure};
+use wire::rpc::record::mark;
 
-use crate::cluster::{FSID, Server, config, pattern};
+use crate::cluster::{Client, FSID, Server, config, pattern, wait_until};
 
 fn start_error(dir: &Path) -> StoreError {
     match Iod::start(config(dir)) {
@@ -170,6 +174,57 @@ fn long_paths_get_their_socket_elsewhere() {
     without.unix = false;
     let running = Iod::start(without).unwrap();
     assert_eq!(running.unix_path(), None);
+}
+
+/// Not a test of its own: the iod that [`killing_an_iod_loses_nothing_that_it_had`] starts and kills.
+#[test]
+fn the_iod_to_be_killed() {
+    let Some(dir) = std::env::var_os(TO_BE_KILLED) else { return };
+    let running = Iod::start(config(Path::new(&dir))).unwrap();
+    fs::write(Path::new(&dir).join("port.new"), running.addrs()[0].port().to_string()).unwrap();
+    fs::rename(Path::new(&dir).join("port.new"), Path::new(&dir).join("port")).unwrap();
+    // Ends with the test that started it, should that not get to the kill.
+    std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
+}
+
+const TO_BE_KILLED: &str = "WEIR_TEST_IOD_TO_BE_KILLED";
+
+#[test]
+fn killing_an_iod_loses_nothing_that_it_had() {
+    let dir = tempfile::tempdir().unwrap();
+    Store::format(&dir.path().join("store"), FSID).unwrap();
+    let store = dir.path().join("store");
+    let data = pattern(200_000, 1);
+    let mut before = None;
+    for round in 0..3u64 {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "life::the_iod_to_be_killed", "--nocapture"])
+            .env(TO_BE_KILLED, &store)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let port = store.join("port");
+        wait_until(|| port.exists());
+        let address = ("127.0.0.1", fs::read_to_string(&port).unwrap().parse().unwrap());
+        fs::remove_file(&port).unwrap();
+        let mut client = Client::new(TcpStream::connect(address).unwrap());
+        let verifier = client.hello(true).unwrap().verifier;
+        assert_ne!(before.replace(verifier), Some(verifier));
+        for old in 0..round {
+            assert_eq!(client.read(old + 1, 0, 200_000).unwrap(), data);
+        }
+        client.write_list(round + 1, true, &[(0, &data)]).unwrap();
+        // A request half sent when it dies.
+        let args = client.write_args(100 + round, false, &[(0, &data)]);
+        let record = mark(client.message(Procedure::Write as u32, &args)).to_bytes();
+        client.stream.write_all(&record[..150_000]).unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(client.is_closed());
+    }
+    let running = Iod::start(config(&store)).unwrap();
+    assert_eq!(running.store().iod(), running.iod());
 }
 
 #[test]
