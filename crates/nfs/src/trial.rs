@@ -25,19 +25,25 @@ pub const LEASE: Duration = Duration::from_secs(90);
 /// Clients' side of the backchannel: remembers what was called, answers as told.
 #[derive(Debug, Default)]
 pub struct Answers {
-    inner: Mutex<(Vec<(CallbackPath, CB_COMPOUND4args)>, VecDeque<Option<nfsstat4>>)>,
+    inner: Mutex<Script>,
+}
+
+#[derive(Debug, Default)]
+struct Script {
+    taken: Vec<(CallbackPath, CB_COMPOUND4args)>,
+    answers: VecDeque<Option<nfsstat4>>,
 }
 
 impl Answers {
     /// The callbacks so far, oldest first.
     pub fn taken(&self) -> Vec<(CallbackPath, CB_COMPOUND4args)> {
-        std::mem::take(&mut self.inner.lock().unwrap_or_else(PoisonError::into_inner).0)
+        std::mem::take(&mut self.inner.lock().unwrap_or_else(PoisonError::into_inner).taken)
     }
 
     /// What the next callback that has no answer yet gets: a status, or `None` for a lost connection. Without any, callbacks
     /// succeed.
     pub fn next(&self, answer: Option<nfsstat4>) {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner).1.push_back(answer);
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner).answers.push_back(answer);
     }
 }
 
@@ -45,12 +51,12 @@ impl Callbacks for Answers {
     async fn call(&self, path: CallbackPath, arguments: Segments) -> Result<Bytes, Lost> {
         let call = CB_COMPOUND4args::from_bytes(&arguments.to_bytes()).map_err(|_| Lost)?;
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        let answer = inner.1.pop_front().unwrap_or(Some(NFS4_OK));
+        let answer = inner.answers.pop_front().unwrap_or(Some(NFS4_OK));
         let sequence = match call.argarray.first() {
             Some(nfs_cb_argop4::OP_CB_SEQUENCE(sequence)) => sequence.clone(),
             _ => return Err(Lost),
         };
-        inner.0.push((path, call));
+        inner.taken.push((path, call));
         let status = answer.ok_or(Lost)?;
         let first = nfs_cb_resop4::OP_CB_SEQUENCE(CB_SEQUENCE4res::NFS4_OK(CB_SEQUENCE4resok {
             csr_sessionid: sequence.csa_sessionid,
