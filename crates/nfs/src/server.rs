@@ -12,13 +12,15 @@ pub use callbacks::{CallbackPath, Callbacks, Lost};
 pub use compound::Call;
 pub use counters::{Counters, OpCount};
 
-use crate::fs::{Ctx, FileSystem, LayoutGone};
+use crate::fs::{Ctx, FileSystem, Iomode, LayoutGone};
 use crate::state::{self, Effect, Gone, State};
 use bytes::Bytes;
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
-use types::{FileId, Status, Timestamp};
+use types::{ByteRange, FileId, Status, Timestamp};
+use wire::nfs4::sessionid4;
 
 /// What a server fixes once, before the first request.
 #[derive(Clone, Debug)]
@@ -45,6 +47,11 @@ pub struct Server<F, C> {
     orphans: Mutex<HashSet<FileId>>,
     /// Who waits for layouts of a file to come back.
     waiters: Mutex<HashMap<FileId, Vec<Waker>>>,
+    /// How many layouts of a file are gone from the tables, but not yet known to be so by the file system: until it has
+    /// fenced their holders and learned what they wrote, they count as held. Locked after `state`.
+    leaving: Mutex<HashMap<FileId, usize>>,
+    /// Minor version of each session: callbacks have to carry it.
+    minors: Mutex<HashMap<sessionid4, u32>>,
     counters: counters::Counting,
 }
 
@@ -67,6 +74,8 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
             state: Mutex::new(state),
             orphans: Mutex::default(),
             waiters: Mutex::default(),
+            leaving: Mutex::default(),
+            minors: Mutex::default(),
             counters: counters::Counting::default(),
         })
     }
@@ -120,7 +129,54 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
     fn change<R>(&self, change: impl FnOnce(&mut State) -> R) -> (R, Vec<Effect>) {
         let mut state = lock(&self.state);
         let result = change(&mut state);
-        (result, state.take_effects())
+        let effects = state.take_effects();
+        self.note_leaving(&effects);
+        (result, effects)
+    }
+
+    /// Notes the minor version that a session speaks, unless the session is gone already.
+    fn note_minor(&self, session: sessionid4, minor: u32) {
+        let state = lock(&self.state);
+        if state.session(session).is_some() {
+            lock(&self.minors).insert(session, minor);
+        }
+    }
+
+    /// Notes layouts that are about to be gone; called while the state is locked.
+    fn note_leaving(&self, effects: &[Effect]) {
+        for effect in effects {
+            if let Effect::LayoutGone { file, .. } = effect {
+                *lock(&self.leaving).entry(*file).or_default() += 1;
+            }
+        }
+    }
+
+    /// Notes layouts that a client returned, as [`Server::note_leaving`] does; called while the state is locked.
+    fn leave(&self, gone: Vec<(FileId, Iomode, ByteRange)>) -> Vec<(FileId, Iomode, ByteRange)> {
+        for (file, ..) in &gone {
+            *lock(&self.leaving).entry(*file).or_default() += 1;
+        }
+        gone
+    }
+
+    /// Tells the file system that a layout is gone, then whoever waits for that.
+    async fn layout_gone(
+        &self,
+        ctx: &Ctx,
+        client: u64,
+        file: FileId,
+        (iomode, range): (Iomode, ByteRange),
+        why: LayoutGone,
+    ) -> Result<(), Status> {
+        let told = self.fs.layout_gone(ctx, client, file, iomode, range, why).await;
+        if let Entry::Occupied(mut count) = lock(&self.leaving).entry(file) {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+            }
+        }
+        self.wake(file);
+        told
     }
 
     /// Carries out effects, in order. The first failure to store a client's record is reported, for the request must
@@ -141,11 +197,12 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
                         Gone::Forgotten => LayoutGone::Forgotten,
                         Gone::Revoked => LayoutGone::Revoked,
                     };
-                    let told = self.fs.layout_gone(ctx, client.0, file, iomode, range, why).await;
-                    self.wake(file);
-                    told
+                    self.layout_gone(ctx, client.0, file, (iomode, range), why).await
                 }
-                Effect::SessionGone(_) => Ok(()),
+                Effect::SessionGone(session) => {
+                    lock(&self.minors).remove(&session);
+                    Ok(())
+                }
             };
             if let Err(error) = done {
                 tracing::warn!(%error, "could not follow a change of state");
@@ -175,15 +232,16 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
                 return Ok(());
             }
             state.forget_layouts(file);
-            state.take_effects()
+            let effects = state.take_effects();
+            self.note_leaving(&effects);
+            effects
         };
         for effect in effects {
             if let Effect::LayoutGone { client, iomode, range, .. } = effect {
-                let told = self.fs.layout_gone(ctx, client.0, file, iomode, range, LayoutGone::Forgotten).await;
+                let told = self.layout_gone(ctx, client.0, file, (iomode, range), LayoutGone::Forgotten).await;
                 told.unwrap_or_else(|error| tracing::warn!(%error, file = file.0, "could not drop a layout"));
             }
         }
-        self.wake(file);
         self.fs.reap(ctx, file).await
     }
 }

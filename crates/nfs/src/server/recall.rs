@@ -3,9 +3,9 @@
 use super::callbacks::{CallbackPath, Callbacks};
 use super::{Server, counters, lock};
 use crate::fs::{FileSystem, Iomode};
-use crate::state::ClientId;
 use crate::state::layouts::{Filter, Recall, RecallAnswer};
 use crate::state::sessions::CallbackEnd;
+use crate::state::{ClientId, State};
 use bytes::Bytes;
 use futures_util::future::{self, Either};
 use std::pin::pin;
@@ -35,7 +35,7 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         let filter = Filter::ALL;
         let mut recalls = {
             let mut state = lock(&self.state);
-            if !state.conflicting_layouts(file, filter, except) {
+            if !self.held(&state, file, filter, except) {
                 return;
             }
             state.freeze_layouts(file);
@@ -61,10 +61,15 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         future::poll_fn(|task| {
             // Registered before looking, so that a return in between is not missed.
             lock(&self.waiters).entry(file).or_default().push(task.waker().clone());
-            if lock(&self.state).conflicting_layouts(file, filter, except) { Poll::Pending } else { Poll::Ready(()) }
+            if self.held(&lock(&self.state), file, filter, except) { Poll::Pending } else { Poll::Ready(()) }
         })
         .await;
         self.wake(file);
+    }
+
+    /// Whether a layout stands in the way: held by somebody but `except`, or just gone and not yet fenced.
+    fn held(&self, state: &State, file: FileId, filter: Filter, except: Option<ClientId>) -> bool {
+        state.conflicting_layouts(file, filter, except) || lock(&self.leaving).contains_key(&file)
     }
 
     /// Tells everybody who waits for layouts of a file to look again.
@@ -89,10 +94,11 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
                 lor_stateid: recall.stateid,
             }),
         };
+        let minor = lock(&self.minors).get(&back.session).copied().unwrap_or(1);
         let mut ops = OpsWriter::new();
         ops.op(OP_CB_SEQUENCE, &back.sequence).op(OP_CB_LAYOUTRECALL, &arguments);
         let path = CallbackPath { connection: back.connection, program: back.program, security: back.security };
-        let reply = self.callbacks.call(path, ops.into_cb_args(Bytes::new(), 1, 0)).await;
+        let reply = self.callbacks.call(path, ops.into_cb_args(Bytes::new(), minor, 0)).await;
         let (end, status) = match reply.as_ref().map(statuses) {
             Ok(Ok(statuses)) => statuses,
             Ok(Err(error)) => {

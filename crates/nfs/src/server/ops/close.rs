@@ -16,7 +16,7 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
     let (closed, effects) = cx.server.change(|state| state.close(client, file, &stateid));
     // The final size is learned before anything that follows from the last CLOSE.
     let told = match &closed {
-        Ok(closed) if closed.last_of_client => cx.fs().closed(&cx.ctx, file, closed.wrote).await,
+        Ok(closed) if closed.wrote || closed.last_of_client => cx.fs().closed(&cx.ctx, file, closed.wrote).await,
         _ => Ok(()),
     };
     if let Err(error) = told {

@@ -10,5 +10,7 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
     args: CREATE_SESSION4args,
 ) -> Answer<CREATE_SESSION4resok> {
     let (principal, connection, random, now) = (cx.principal, cx.connection, cx.random, cx.ctx.now);
-    Ok(cx.change(|state| state.create_session(&args, principal, connection, random, now)).await??)
+    let made = cx.change(|state| state.create_session(&args, principal, connection, random, now)).await??;
+    cx.server.note_minor(made.csr_sessionid, cx.ctx.minor);
+    Ok(made)
 }

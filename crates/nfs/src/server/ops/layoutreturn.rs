@@ -35,7 +35,8 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
             if which == LAYOUTRETURN4_FSID {
                 cx.file()?;
             }
-            let gone = cx.change(|state| state.return_all_layouts(client, kind, iomode)).await?;
+            let server = cx.server;
+            let gone = cx.change(|state| server.leave(state.return_all_layouts(client, kind, iomode))).await?;
             tell(cx, gone, Bytes::new()).await?;
             return Ok(layoutreturn_stateid::FALSE);
         }
@@ -44,10 +45,15 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
     let range = whole_range(one.lrf_offset, one.lrf_length)?;
     let stateid = cx.stateid(one.lrf_stateid)?;
     let filter = Filter { iomode, range };
-    let returned = cx.change(|state| state.return_layout(client, file, kind, &stateid, filter)).await??;
-    let gone = returned.pieces.into_iter().map(|(iomode, range)| (file, iomode, range)).collect();
+    let server = cx.server;
+    let returned = cx.change(|state| {
+        let returned = state.return_layout(client, file, kind, &stateid, filter)?;
+        let gone = returned.pieces.into_iter().map(|(iomode, range)| (file, iomode, range)).collect();
+        Ok::<_, nfsstat4>((returned.stateid, server.leave(gone)))
+    });
+    let (stateid, gone) = returned.await??;
     tell(cx, gone, one.lrf_body).await?;
-    Ok(match returned.stateid {
+    Ok(match stateid {
         Some(stateid) => {
             cx.set_stateid(stateid);
             layoutreturn_stateid::TRUE(stateid)
@@ -69,9 +75,8 @@ async fn tell<F: FileSystem, C: Callbacks>(
     let mut outcome = Ok(());
     for (file, iomode, range) in gone {
         let why = LayoutGone::Returned(body.clone());
-        let told = cx.fs().layout_gone(&cx.ctx, cx.ctx.client, file, iomode, range, why).await;
+        let told = cx.server.layout_gone(&cx.ctx, cx.ctx.client, file, (iomode, range), why).await;
         outcome = outcome.and(told);
-        cx.server.wake(file);
     }
     Ok(outcome?)
 }

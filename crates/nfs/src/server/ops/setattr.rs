@@ -4,9 +4,7 @@ use crate::attrs::{self, Mask};
 use crate::fs::FileSystem;
 use crate::server::callbacks::Callbacks;
 use crate::server::compound::{Answer, Body, Compound};
-use crate::server::files::check_regular;
 use crate::state::opens::Access;
-use crate::state::stateids::{ANONYMOUS, BYPASS};
 use wire::nfs4::*;
 use xdr::Writer;
 
@@ -27,15 +25,7 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
     let set = cx.to_set(&args.obj_attributes)?;
     let mut opened = false;
     if set.size.is_some() {
-        let stateid = cx.stateid(args.stateid)?;
-        if stateid == ANONYMOUS || stateid == BYPASS {
-            cx.check_grace()?;
-            check_regular(cx.fs().getattr(&cx.ctx, file).await?.kind)?;
-            let client = cx.client();
-            cx.state(|state| state.check_io(client, file, &ANONYMOUS, Access::Write))?;
-        } else {
-            opened = cx.permit(file, stateid, Access::Write).await?;
-        }
+        opened = cx.permit(file, args.stateid, Access::Write).await?;
         cx.recall_others(file).await;
     }
     cx.fs().setattr(&cx.ctx, file, set, opened).await?;

@@ -133,6 +133,7 @@ fn a_truncation_waits_for_the_layouts_of_others() {
     let callbacks = bench.server.callbacks().taken();
     let [(path, call)] = &callbacks[..] else { panic!("{callbacks:?}") };
     assert_eq!((path.connection, path.program), (one.connection, 0x4000_0000));
+    assert_eq!(call.minorversion, one.minor, "clients look for the session under its minor version");
     let nfs_cb_argop4::OP_CB_LAYOUTRECALL(recall) = &call.argarray[1] else { panic!("{call:?}") };
     let layoutrecall4::LAYOUTRECALL4_FILE(which) = &recall.clora_recall else { panic!("{recall:?}") };
     assert_eq!((&which.lor_fh, which.lor_stateid.seqid), (&handle, held.logr_stateid.seqid + 1));

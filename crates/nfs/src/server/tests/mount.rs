@@ -1,11 +1,12 @@
 //! What the Linux client says from mount to umount, and after a restart of either side.
 
-use crate::attrs::{self, Mask};
+use super::*;
+use crate::attrs::Mask;
+use crate::fs::{ClientRecord, Ctx, FileSystem, OpenHow};
 use crate::memory::Memory;
-use crate::trial::{Bench, Peer, linux_channels};
-use bytes::Bytes;
-use wire::nfs4::*;
-use wire::nfs4::{nfs_argop4 as Arg, nfs_resop4 as Res};
+use crate::trial::{Bench, linux_channels};
+use futures_util::FutureExt;
+use types::{Cred, FileId};
 
 const CAPS: &[u32] = &[0, 2, 5, 6, 13, 16, 17, 75];
 const FSINFO: &[u32] = &[10, 27, 30, 31, 51, 62, 65, 77, 79, 82];
@@ -27,13 +28,6 @@ fn attributes(result: &Res) -> crate::values::Values {
     match result {
         Res::OP_GETATTR(GETATTR4res::NFS4_OK(ok)) => attrs::decode(&ok.obj_attributes).unwrap(),
         other => panic!("not attributes: {other:?}"),
-    }
-}
-
-fn handle(result: &Res) -> Bytes {
-    match result {
-        Res::OP_GETFH(GETFH4res::NFS4_OK(ok)) => ok.object.clone(),
-        other => panic!("not a filehandle: {other:?}"),
     }
 }
 
@@ -126,36 +120,53 @@ fn a_confirmed_owner_that_comes_again_is_purged_by_a_verifier_of_ones() {
 
 #[test]
 fn after_a_restart_only_known_clients_reclaim_and_others_wait() {
-    let records = Memory::new();
-    {
-        let bench = Bench::new(records);
-        let mut peer = Peer::stranger(&bench, 1);
-        establish(&mut peer, [1; 8]);
-        reclaim_complete(&peer);
-        let bench = restarted(bench);
-        let mut known = Peer::stranger(&bench, 2);
-        establish(&mut known, [1; 8]);
-        let mut other = Peer::stranger(&bench, 3);
-        other.introduce("somebody else", [2; 8]);
-        let (fore, back) = linux_channels();
-        other.new_session(1, fore, back).unwrap();
-        reclaim_complete(&other);
-        let remove = || vec![Arg::OP_PUTROOTFH, Arg::OP_REMOVE(REMOVE4args { target: Bytes::from_static(b"x") })];
-        assert_eq!(other.fails(remove()), NFS4ERR_GRACE);
-        reclaim_complete(&known);
-        assert_eq!(other.fails(remove()), NFS4ERR_NOENT);
-        let again = known.fails(vec![Arg::OP_RECLAIM_COMPLETE(RECLAIM_COMPLETE4args { rca_one_fs: false })]);
-        assert_eq!(again, NFS4ERR_COMPLETE_ALREADY);
-    }
+    let before = Bench::default();
+    let mut peer = Peer::stranger(&before, 1);
+    establish(&mut peer, [1; 8]);
+    reclaim_complete(&peer);
+    let bench = restarted(&before);
+    let handle = bench.server.fs().encode_handle(made(&bench, "a"));
+    let mut known = Peer::stranger(&bench, 2);
+    establish(&mut known, [1; 8]);
+    let mut other = Peer::stranger(&bench, 3);
+    other.introduce("somebody else", [2; 8]);
+    let (fore, back) = linux_channels();
+    other.new_session(1, fore, back).unwrap();
+    let reclaim = || {
+        let claim = open_claim4::CLAIM_PREVIOUS(OPEN_DELEGATE_NONE);
+        let args = OPEN4args { claim, ..open("", OPEN4_SHARE_ACCESS_BOTH, PLAIN) };
+        vec![putfh(&handle), Arg::OP_OPEN(args)]
+    };
+    assert_eq!(other.fails(reclaim()), NFS4ERR_RECLAIM_BAD);
+    let stateid = opened(&known.ok(reclaim())[1]).stateid;
+    reclaim_complete(&other);
+    assert_eq!(other.fails(remove("a")), NFS4ERR_GRACE);
+    assert_eq!(other.fails(read(&handle, ANONYMOUS, 0, 1)), NFS4ERR_GRACE);
+    let by_name = Arg::OP_OPEN(open("a", OPEN4_SHARE_ACCESS_READ, PLAIN));
+    assert_eq!(other.fails(vec![Arg::OP_PUTROOTFH, by_name.clone()]), NFS4ERR_GRACE);
+    known.ok(write(&handle, stateid, 0, b"x"));
+    reclaim_complete(&known);
+    assert_eq!(known.fails(reclaim()), NFS4ERR_NO_GRACE);
+    other.ok(vec![Arg::OP_PUTROOTFH, by_name]);
+    other.ok(remove("a"));
+    let again = known.fails(vec![Arg::OP_RECLAIM_COMPLETE(RECLAIM_COMPLETE4args { rca_one_fs: false })]);
+    assert_eq!(again, NFS4ERR_COMPLETE_ALREADY);
 }
 
 /// The same client records behind a new server.
-fn restarted(bench: Bench) -> Bench {
-    use crate::fs::{ClientRecord, FileSystem};
-    use futures_util::FutureExt;
+fn restarted(bench: &Bench) -> Bench {
     let memory = Memory::new();
     for owner in bench.server.fs().owners() {
         memory.persist_client(ClientRecord { owner, clientid: 1 }).now_or_never().unwrap().unwrap();
     }
     Bench::new(memory)
+}
+
+/// A file that is there without any client having made it.
+fn made(bench: &Bench, name: &str) -> FileId {
+    let ctx = Ctx { cred: Cred { uid: 1000, gid: 1000, groups: vec![] }, ..Ctx::default() };
+    let set = SetAttrs { mode: Some(0o666), ..SetAttrs::default() };
+    let name = text(name);
+    let made = bench.server.fs().open_create(&ctx, FileId::ROOT, &name, OpenHow::Guarded, set).now_or_never();
+    made.unwrap().unwrap().attrs.id
 }
