@@ -7,15 +7,19 @@ mod df;
 mod du;
 mod find;
 mod get;
+mod iod;
 mod ln;
 mod ls;
+mod mgr;
 mod mkdir;
+mod mkfs;
 mod mv;
 mod policy;
 mod put;
 mod rm;
 mod stat;
 mod status;
+mod up;
 
 pub use find::expand as expand_find;
 
@@ -25,6 +29,14 @@ use clap::Subcommand;
 /// What `weir` can do.
 #[derive(Subcommand)]
 pub enum Command {
+    /// Run a local cluster in the foreground: one mgr and some iods
+    Up(up::Args),
+    /// Make the stores of a file system: one for its mgr, one for each iod
+    Mkfs(mkfs::Args),
+    /// Run a metadata server
+    Mgr(mgr::Args),
+    /// Run a data server
+    Iod(iod::Args),
     /// List files
     Ls(ls::Args),
     /// Copy files and trees into, out of and within Weir
@@ -63,6 +75,10 @@ impl Command {
     /// Does it.
     pub fn run(self) -> Outcome {
         match self {
+            Command::Up(args) => up::run(args),
+            Command::Mkfs(args) => mkfs::run(args),
+            Command::Mgr(args) => mgr::run(args),
+            Command::Iod(args) => iod::run(args),
             Command::Ls(args) => ls::run(args),
             Command::Cp(args) => cp::run(args),
             Command::Cat(args) => cat::run(args),

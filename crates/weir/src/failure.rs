@@ -18,6 +18,10 @@ pub enum Exit {
     Interrupted = 130,
 }
 
+/// What to do about a cluster that does not answer.
+pub const UNREACHABLE: &str =
+    "is it running there? \"weir up\" starts one on this machine; check WEIR_URL and the port";
+
 /// A failure as a person reads it: one line for what failed, one for what to do.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Failure {
@@ -36,6 +40,15 @@ impl Failure {
     /// Something failed.
     pub fn new(what: impl fmt::Display) -> Self {
         Failure { code: Exit::Failed, what: what.to_string(), next: None }
+    }
+
+    /// Something failed; what a message says after its first semicolon is what to do next.
+    pub fn told(message: impl fmt::Display) -> Self {
+        let text = message.to_string();
+        match text.split_once("; ") {
+            Some((what, next)) => Failure::new(what).next(next),
+            None => Failure::new(text),
+        }
     }
 
     /// The command line or a configuration is wrong.
@@ -100,10 +113,9 @@ impl From<client::BadTarget> for Failure {
 
 impl From<client::Error> for Failure {
     fn from(error: client::Error) -> Self {
-        let failure = Failure::new(&error);
+        let failure = Failure::told(&error);
         match error.kind() {
-            client::ErrorKind::Connection => Failure { code: Exit::Unreachable, ..failure }
-                .next("is it running there? \"weir up\" starts one on this machine; check WEIR_URL and the port"),
+            client::ErrorKind::Connection => Failure { code: Exit::Unreachable, ..failure }.next(UNREACHABLE),
             client::ErrorKind::Usage => Failure { code: Exit::Usage, ..failure },
             client::ErrorKind::Status(types::Status::NoSpc | types::Status::DQuot) => {
                 failure.next("free some space (\"weir df\" shows where), then run the same command again")
@@ -113,9 +125,38 @@ impl From<client::Error> for Failure {
     }
 }
 
+impl From<mgr::Error> for Failure {
+    fn from(error: mgr::Error) -> Self {
+        let code = match &error {
+            mgr::Error::BadConfig { .. } => Exit::Usage,
+            _ => Exit::Failed,
+        };
+        Failure { code, ..Failure::told(error) }
+    }
+}
+
+impl From<iod::StoreError> for Failure {
+    fn from(error: iod::StoreError) -> Self {
+        Failure::told(error)
+    }
+}
+
+impl From<iod::StartError> for Failure {
+    fn from(error: iod::StartError) -> Self {
+        Failure::told(error)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn messages_that_say_what_to_do_are_taken_apart() {
+        let failure = Failure::told("no such store; make it; or not");
+        assert_eq!((failure.what.as_str(), failure.next.as_deref()), ("no such store", Some("make it; or not")));
+        assert_eq!(Failure::told("plain").next, None);
+    }
 
     #[test]
     fn a_failure_is_one_line_and_one_hint() {

@@ -1,8 +1,10 @@
 //! The `weir` binary: daemons, a local cluster, and the commands that move and look at files.
 
+mod cluster;
 mod commands;
 mod content;
 mod copy;
+mod daemon;
 mod failure;
 mod glob;
 mod locator;
@@ -48,4 +50,14 @@ fn main() -> ExitCode {
         }
     };
     ExitCode::from(code as u8)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        super::Cli::command().debug_assert();
+    }
 }

@@ -1,6 +1,6 @@
 //! `weir status`: how a cluster stands, asked of its mgr.
 
-use crate::failure::{Exit, Failure, Outcome};
+use crate::failure::{Exit, Failure, Outcome, UNREACHABLE};
 use crate::session::{Connect, runtime};
 use crate::show;
 use net::Address;
@@ -21,7 +21,7 @@ use xdr::{Segments, Xdr};
   weir status --json weir://host | jq .")]
 pub struct Args {
     /// The file system; without it, WEIR_URL
-    url: Option<OsString>,
+    system: Option<OsString>,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -44,7 +44,7 @@ enum JsonValue<'a> {
 
 /// Asks and shows.
 pub fn run(args: Args) -> Outcome {
-    let target = args.connect.target_or_base(args.url.as_ref())?;
+    let target = args.connect.target_or_base(args.system.as_ref())?;
     let address = Address::Tcp { host: target.host().to_owned(), port: target.port() };
     let runtime = runtime()?;
     let status = runtime.block_on(ask(&address, args.connect.timeout()))?;
@@ -59,11 +59,7 @@ pub fn run(args: Args) -> Outcome {
 }
 
 async fn ask(address: &Address, timeout: Duration) -> Result<Status, Failure> {
-    let unreachable = |e: net::Error| {
-        Failure { code: Exit::Unreachable, ..Failure::new(e) }
-            .about(address)
-            .next("is it running there? \"weir up\" starts one on this machine; check WEIR_URL and the port")
-    };
+    let unreachable = |e: net::Error| Failure { code: Exit::Unreachable, ..Failure::new(e) }.next(UNREACHABLE);
     let limits = Limits::default();
     let connection = Connection::connect(address, Arc::new(NoService), limits, net::Counters::default(), timeout);
     let connection = connection.await.map_err(unreachable)?;

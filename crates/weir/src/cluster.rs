@@ -1,0 +1,205 @@
+//! A cluster in one process: its directory, how it is made, started and stopped.
+//!
+//! The directory holds one folder `cluster`, made under another name and renamed when it is complete: what stands under
+//! that name is a whole file system.
+
+use crate::daemon::{load, write_whole};
+use crate::failure::Failure;
+use iod::Iod;
+use mgr::{ClusterFile, Config, Mgr};
+use net::Address;
+use serde::{Deserialize, Serialize};
+use std::fs;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+/// Number of iods of a new cluster unless told otherwise.
+const IODS: u16 = 4;
+const READY: &str = "cluster";
+const FORMING: &str = ".forming";
+const STATE: &str = "up.toml";
+const FORMAT: u32 = 1;
+
+/// What a cluster remembers from one start to the next.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct State {
+    /// Version of this directory's format.
+    format: u32,
+    /// Number of iods.
+    iods: u16,
+    /// Where the iods listened last: clients that wait for a restarted cluster find them there.
+    #[serde(default)]
+    addresses: Vec<SocketAddr>,
+}
+
+/// A running cluster.
+pub struct Cluster {
+    mgr: mgr::Running,
+    iods: Vec<iod::Running>,
+    address: Address,
+    new: bool,
+}
+
+/// What went through the iods so far.
+#[derive(Clone, Copy, Default)]
+pub struct Traffic {
+    /// Connections open now.
+    pub connections: u64,
+    /// Payload bytes written.
+    pub written: u64,
+    /// Payload bytes read.
+    pub read: u64,
+}
+
+impl Cluster {
+    /// Starts the cluster in `dir`, which is made when it holds none yet; the mgr listens at `listen`.
+    pub async fn start(dir: &Path, iods: Option<u16>, listen: SocketAddr) -> Result<Self, Failure> {
+        let home = dir.join(READY);
+        let new = !exists(&home)?;
+        if new {
+            make(dir, iods.unwrap_or(IODS))
+                .await
+                .map_err(|e| e.about(format!("cannot make a cluster in {}", dir.display())))?;
+        }
+        let mut state: State = load(&home.join(STATE))?;
+        if state.format != FORMAT {
+            return Err(Failure::new(format!(
+                "{} has format {}, this version knows {FORMAT}",
+                home.display(),
+                state.format
+            ))
+            .next("use the version of weir that made it, or another --dir"));
+        }
+        if let Some(wanted) = iods.filter(|wanted| *wanted != state.iods) {
+            return Err(Failure::usage(format!("{} has {} iods, not {wanted}", dir.display(), state.iods))
+                .next("leave --iods out, or make another cluster with another --dir"));
+        }
+        let cluster_file = home.join("cluster.toml");
+        let secret = ClusterFile::load(&cluster_file)?;
+        let iods = (0..state.iods)
+            .map(|i| start_iod(&home, i, &secret, listen, state.addresses.get(usize::from(i)).copied()))
+            .collect::<Result<Vec<_>, _>>()?;
+        let addresses: Vec<SocketAddr> = iods.iter().flat_map(|iod| iod.addrs().iter().copied()).collect();
+        if addresses != state.addresses {
+            state.addresses = addresses.clone();
+            write_state(&home, &state)?;
+        }
+        let mut config =
+            Config::new(home.join("mgr"), cluster_file, addresses.iter().map(ToString::to_string).collect());
+        config.listen = vec![listen.to_string()];
+        let mgr = Mgr::start(config).await.map_err(|e| explain(e, listen))?;
+        let address = mgr.addresses().first().cloned().unwrap_or_else(|| listen.into());
+        Ok(Cluster { mgr, iods, address, new })
+    }
+
+    /// Where the mgr listens.
+    pub fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// Where the iods listen.
+    pub fn iods(&self) -> Vec<String> {
+        self.iods.iter().flat_map(|iod| iod.addrs()).map(ToString::to_string).collect()
+    }
+
+    /// Whether it was made by this start.
+    pub fn is_new(&self) -> bool {
+        self.new
+    }
+
+    /// What went through the iods so far.
+    pub fn traffic(&self) -> Traffic {
+        let counters = self.iods.iter().flat_map(|iod| iod.counters());
+        counters.fold(Traffic::default(), |mut sum, counter| {
+            match counter.name.as_str() {
+                "connections.open" => sum.connections += counter.value,
+                "bytes.written" => sum.written += counter.value,
+                "bytes.read.copied" | "bytes.read.sendfile" => sum.read += counter.value,
+                _ => {}
+            }
+            sum
+        })
+    }
+
+    /// Stops the mgr, then the iods.
+    pub async fn stop(self) {
+        self.mgr.stop().await;
+        drop(self.iods);
+    }
+}
+
+fn exists(path: &Path) -> Result<bool, Failure> {
+    path.try_exists().map_err(|e| Failure::from(e).about(path.display()))
+}
+
+/// Makes a cluster in a directory that holds nothing else.
+async fn make(dir: &Path, iods: u16) -> Result<(), Failure> {
+    fs::create_dir_all(dir)?;
+    for entry in fs::read_dir(dir)? {
+        let name = entry?.file_name();
+        if name != FORMING && name != "lost+found" {
+            return Err(Failure::new(format!("it holds {} already", name.display()))
+                .next("choose an empty or missing directory with --dir"));
+        }
+    }
+    let forming = dir.join(FORMING);
+    // Left by a start that did not get to its end: nothing was ever stored in it.
+    if exists(&forming)? {
+        fs::remove_dir_all(&forming)?;
+    }
+    fs::create_dir(&forming)?;
+    let cluster = ClusterFile::create(&forming.join("cluster.toml"))?;
+    mgr::format(&forming.join("mgr"), &cluster).await?;
+    for i in 0..iods {
+        iod::Store::format(&iod_dir(&forming, i), cluster.fsid)?;
+    }
+    write_state(&forming, &State { format: FORMAT, iods, addresses: Vec::new() })?;
+    fs::rename(&forming, dir.join(READY))?;
+    Ok(fs::File::open(dir)?.sync_all()?)
+}
+
+fn iod_dir(home: &Path, i: u16) -> PathBuf {
+    home.join(format!("iod-{i}"))
+}
+
+fn write_state(home: &Path, state: &State) -> Result<(), Failure> {
+    let text = toml::to_string(state).map_err(Failure::new)?;
+    write_whole(&home.join(STATE), text.as_bytes())
+}
+
+/// Starts one iod, where it was before if it can, else on a free port.
+fn start_iod(
+    home: &Path,
+    i: u16,
+    secret: &ClusterFile,
+    listen: SocketAddr,
+    before: Option<SocketAddr>,
+) -> Result<iod::Running, Failure> {
+    let config = |address| iod::Config::new(iod_dir(home, i), secret.fsid, secret.key.clone(), vec![address]);
+    let explain = |error| match error {
+        iod::StartError::Store(iod::StoreError::InUse(_)) => Failure::new(format!("{} is in use", home.display()))
+            .next("another weir up runs there: use it, or give this one another --dir"),
+        other => other.into(),
+    };
+    let free = SocketAddr::new(listen.ip(), 0);
+    if let Some(address) = before.filter(|address| address.ip() == listen.ip()) {
+        match Iod::start(config(address)) {
+            Err(iod::StartError::Listen { .. }) => {}
+            other => return other.map_err(explain),
+        }
+    }
+    Iod::start(config(free)).map_err(explain)
+}
+
+/// An mgr that cannot listen is the usual mistake: its port is taken.
+fn explain(error: mgr::Error, listen: SocketAddr) -> Failure {
+    match error {
+        mgr::Error::Net(net::Error::Listen { reason, .. }) => {
+            let other = SocketAddr::new(listen.ip(), listen.port().checked_add(10_000).unwrap_or(0));
+            Failure::new(format!("cannot listen on {listen}: {}", reason.to_lowercase()))
+                .next(format!("is another weir up or an NFS server running? Try --listen {other}"))
+        }
+        other => other.into(),
+    }
+}

@@ -1,0 +1,174 @@
+//! `weir iod`: run a data server.
+
+use crate::daemon;
+use crate::failure::{Exit, Failure, Outcome};
+use crate::session::runtime;
+use crate::stop::Stop;
+use iod::{Config, Iod};
+use mgr::ClusterFile;
+use serde::Deserialize;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Where an iod listens unless told otherwise.
+const LISTEN: &str = "0.0.0.0:2050";
+
+/// Run a data server
+///
+/// Settings come from a TOML file, from options, or from both: options win.
+#[derive(clap::Args)]
+#[command(after_help = "Configuration file (TOML), with the options' names and their defaults:
+  dir = \"/srv/weir/iod\"                       made by \"weir mkfs iod\"
+  cluster_file = \"/etc/weir/cluster.toml\"
+  listen = [\"0.0.0.0:2050\"]
+  unix = true
+  congestion = \"cubic\"
+  max_connections = 4096
+  stall_secs = 30
+
+Examples:
+  weir iod --config /etc/weir/iod.toml
+  weir iod --dir /srv/weir/iod --cluster-file /etc/weir/cluster.toml --listen 10.0.0.7:2050")]
+pub struct Args {
+    /// Configuration file
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    #[command(flatten)]
+    settings: Settings,
+    #[command(flatten)]
+    ready: daemon::Ready,
+}
+
+/// What a file or options may say.
+#[derive(clap::Args, Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+struct Settings {
+    /// The object store
+    #[arg(long, value_name = "DIRECTORY")]
+    dir: Option<PathBuf>,
+    /// The cluster file
+    #[arg(long, value_name = "FILE")]
+    cluster_file: Option<PathBuf>,
+    /// Where to listen, host:port; may be repeated
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Option<Vec<String>>,
+    /// Whether clients of this machine may come by a Unix socket
+    #[arg(long, value_name = "BOOL")]
+    unix: Option<bool>,
+    /// Congestion control of TCP connections; "system" leaves the system's choice
+    #[arg(long, value_name = "NAME")]
+    congestion: Option<String>,
+    /// Most connections at a time
+    #[arg(long, value_name = "COUNT")]
+    max_connections: Option<usize>,
+    /// How long a peer may stand still inside a request before it is cut off
+    #[arg(long, value_name = "SECONDS")]
+    stall_secs: Option<u32>,
+}
+
+/// Runs until SIGINT or SIGTERM.
+pub fn run(args: Args) -> Outcome {
+    let file = match &args.config {
+        Some(path) => daemon::load(path)?,
+        None => Settings::default(),
+    };
+    let config = args.settings.over(file).config()?;
+    let dir = config.dir.clone();
+    let running = Iod::start(config)?;
+    let runtime = runtime()?;
+    runtime.block_on(async {
+        let stop = Stop::listen()?;
+        args.ready.tell(&daemon::ReadyLine {
+            daemon: "iod",
+            url: None,
+            addresses: running.addrs().iter().map(ToString::to_string).collect(),
+            dir: Some(dir),
+            iods: None,
+        })?;
+        stop.wait().await;
+        Ok::<(), Failure>(())
+    })?;
+    drop(running);
+    Ok(Exit::Done)
+}
+
+impl Settings {
+    /// These, and where they say nothing those of `other`.
+    fn over(self, other: Settings) -> Settings {
+        Settings {
+            dir: self.dir.or(other.dir),
+            cluster_file: self.cluster_file.or(other.cluster_file),
+            listen: self.listen.or(other.listen),
+            unix: self.unix.or(other.unix),
+            congestion: self.congestion.or(other.congestion),
+            max_connections: self.max_connections.or(other.max_connections),
+            stall_secs: self.stall_secs.or(other.stall_secs),
+        }
+    }
+
+    fn config(self) -> Result<Config, Failure> {
+        let (Some(dir), Some(file)) = (self.dir, self.cluster_file) else {
+            return Err(Failure::usage("no object store and cluster file given")
+                .next("give --config FILE, or --dir and --cluster-file"));
+        };
+        let listen = self.listen.unwrap_or_else(|| vec![LISTEN.to_owned()]);
+        let listen = listen.iter().map(|text| resolve(text)).collect::<Result<Vec<_>, _>>()?;
+        let cluster = ClusterFile::load(&file)?;
+        let mut config = Config::new(dir, cluster.fsid, cluster.key, listen);
+        config.unix = self.unix.unwrap_or(config.unix);
+        match self.congestion.as_deref() {
+            None => {}
+            Some("system") => config.congestion = None,
+            Some(name) => config.congestion = Some(name.to_owned()),
+        }
+        config.max_connections = self.max_connections.unwrap_or(config.max_connections);
+        match self.stall_secs {
+            Some(0) => return Err(Failure::usage("stall_secs: 0 would cut everybody off").next("write at least 1")),
+            Some(secs) => config.stall = Duration::from_secs(secs.into()),
+            None => {}
+        }
+        Ok(config)
+    }
+}
+
+fn resolve(text: &str) -> Result<SocketAddr, Failure> {
+    let hint = "write host:port, as in 10.0.0.7:2050";
+    let found = text.to_socket_addrs().map_err(|e| Failure::usage(format!("listen: {text:?}: {e}")).next(hint))?;
+    let mut found = found;
+    found.next().ok_or_else(|| Failure::usage(format!("listen: {text:?}: no such host")).next(hint))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unknown_keys_are_named_with_those_there_are() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("iod.toml");
+        std::fs::write(&path, "dir = \"/x\"\nlisten_on = [\"a:1\"]\n").unwrap();
+        let failure = daemon::load::<Settings>(&path).map(drop).unwrap_err();
+        assert_eq!(failure.code, Exit::Usage);
+        for part in ["iod.toml", "line 2", "listen_on", "max_connections"] {
+            assert!(failure.what.contains(part), "{part} is not in {failure}");
+        }
+    }
+
+    #[test]
+    fn options_win_over_the_file() {
+        let file = Settings { listen: Some(vec!["a:1".into()]), unix: Some(false), ..Settings::default() };
+        let options = Settings { listen: Some(vec!["b:2".into()]), ..Settings::default() };
+        let both = options.over(file);
+        assert_eq!((both.listen, both.unix), (Some(vec!["b:2".to_owned()]), Some(false)));
+    }
+
+    #[test]
+    fn what_is_missing_or_wrong_is_said() {
+        assert_eq!(Settings::default().config().map(drop).unwrap_err().code, Exit::Usage);
+        for bad in ["", "nowhere", "h:x", "127.0.0.1:65536"] {
+            assert_eq!(resolve(bad).unwrap_err().code, Exit::Usage, "{bad}");
+        }
+        assert!(resolve("127.0.0.1:0").is_ok());
+    }
+}

@@ -1,0 +1,114 @@
+//! `weir mgr`: run a metadata server.
+
+use crate::daemon;
+use crate::failure::{Exit, Failure, Outcome};
+use crate::session::runtime;
+use crate::stop::Stop;
+use mgr::{Config, Mgr};
+use std::path::PathBuf;
+
+/// Run a metadata server
+///
+/// Settings come from a TOML file, from options, or from both: options win. The iods must be running, or come up soon.
+#[derive(clap::Args)]
+#[command(after_help = "Configuration file (TOML), with the options' names and their defaults:
+  dir = \"/srv/weir/mgr\"                       made by \"weir mkfs mgr\"
+  cluster_file = \"/etc/weir/cluster.toml\"
+  iods = [\"node1:2050\", \"node2:2050\"]
+  listen = [\"0.0.0.0:2049\"]
+  lease_secs = 90
+  capability_secs = 3600
+  stripe_unit = \"1M\"
+  stripe_count = 0
+
+Examples:
+  weir mgr --config /etc/weir/mgr.toml
+  weir mgr --dir /srv/weir/mgr --cluster-file /etc/weir/cluster.toml --iod node1:2050 --iod node2:2050")]
+pub struct Args {
+    /// Configuration file
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// The metadata store
+    #[arg(long, value_name = "DIRECTORY")]
+    dir: Option<PathBuf>,
+    /// The cluster file
+    #[arg(long, value_name = "FILE")]
+    cluster_file: Option<PathBuf>,
+    /// Where to listen, host:port; may be repeated
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Vec<String>,
+    /// Where an iod is, host:port; once for each
+    #[arg(long = "iod", value_name = "ADDRESS")]
+    iods: Vec<String>,
+    /// How long state outlives its client's last sign of life
+    #[arg(long, value_name = "SECONDS")]
+    lease_secs: Option<u32>,
+    /// How long the right to use a layout lasts before a client renews it
+    #[arg(long, value_name = "SECONDS")]
+    capability_secs: Option<u32>,
+    /// Stripe unit of new files where no directory says otherwise
+    #[arg(long, value_name = "SIZE")]
+    stripe_unit: Option<String>,
+    /// Over how many iods new files are striped where no directory says otherwise; 0 means all
+    #[arg(long, value_name = "COUNT")]
+    stripe_count: Option<u32>,
+    #[command(flatten)]
+    ready: daemon::Ready,
+}
+
+/// Runs until SIGINT or SIGTERM.
+pub fn run(args: Args) -> Outcome {
+    let ready = args.ready.clone();
+    let config = config(args)?;
+    let runtime = runtime()?;
+    let outcome = runtime.block_on(async {
+        let stop = Stop::listen()?;
+        let mgr = Mgr::start(config).await?;
+        let addresses = mgr.addresses();
+        ready.tell(&daemon::ReadyLine {
+            daemon: "mgr",
+            url: addresses.first().map(|address| format!("weir://{address}/")),
+            addresses: addresses.iter().map(ToString::to_string).collect(),
+            dir: None,
+            iods: None,
+        })?;
+        stop.wait().await;
+        mgr.stop().await;
+        Ok(Exit::Done)
+    });
+    runtime.shutdown_background();
+    outcome
+}
+
+fn config(args: Args) -> Result<Config, Failure> {
+    let mut config = match &args.config {
+        Some(path) => Config::load(path).map_err(|e| match e {
+            mgr::Error::BadFile { .. } => daemon::bad_config(e),
+            other => other.into(),
+        })?,
+        None => {
+            let (Some(dir), Some(file)) = (&args.dir, &args.cluster_file) else {
+                return Err(Failure::usage("no metadata store and cluster file given")
+                    .next("give --config FILE, or --dir, --cluster-file and --iod"));
+            };
+            Config::new(dir, file, Vec::new())
+        }
+    };
+    if let Some(dir) = args.dir {
+        config.dir = dir;
+    }
+    if let Some(file) = args.cluster_file {
+        config.cluster_file = file;
+    }
+    if !args.listen.is_empty() {
+        config.listen = args.listen;
+    }
+    if !args.iods.is_empty() {
+        config.iods = args.iods;
+    }
+    config.lease_secs = args.lease_secs.unwrap_or(config.lease_secs);
+    config.capability_secs = args.capability_secs.unwrap_or(config.capability_secs);
+    config.stripe_unit = args.stripe_unit.unwrap_or(config.stripe_unit);
+    config.stripe_count = args.stripe_count.unwrap_or(config.stripe_count);
+    Ok(config)
+}

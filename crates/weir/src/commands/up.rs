@@ -1,0 +1,151 @@
+//! `weir up`: a whole cluster in one process, for trying, testing and single machines.
+
+use crate::cluster::{self, Cluster};
+use crate::daemon::{Ready, ReadyLine};
+use crate::failure::{Exit, Failure, Outcome};
+use crate::session::runtime;
+use crate::show;
+use crate::stop::Stop;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::io::IsTerminal;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// How often the status line changes.
+const TICK: Duration = Duration::from_secs(1);
+
+/// Run a local cluster in the foreground: one mgr and some iods
+///
+/// The first start in a directory makes the file system, later ones find it again with everything in it. Ctrl-C stops it.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  weir up                                          here, reachable from this machine
+  weir up --listen 127.0.0.1:12049                 another port
+  weir up --dir /mnt/disk/weir --iods 8            another directory, eight iods
+  weir up --listen 10.0.0.5:2049                   reachable from other machines")]
+pub struct Args {
+    /// Where the cluster keeps its data [default: $XDG_DATA_HOME/weir or ~/.local/share/weir]
+    #[arg(long, value_name = "DIRECTORY")]
+    dir: Option<PathBuf>,
+    /// Number of iods; fixed when the file system is made [default: 4]
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=256))]
+    iods: Option<u16>,
+    /// Where the mgr listens; port 0 takes a free one. The iods listen on the same address, on ports of their own
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:2049")]
+    listen: SocketAddr,
+    #[command(flatten)]
+    ready: Ready,
+}
+
+/// Runs until SIGINT or SIGTERM.
+pub fn run(args: Args) -> Outcome {
+    if args.listen.ip().is_unspecified() {
+        return Err(Failure::usage(format!(
+            "--listen {}: clients must be told one address of this machine",
+            args.listen
+        ))
+        .next("name it, as in --listen 10.0.0.5:2049"));
+    }
+    let dir = match args.dir {
+        Some(dir) => dir,
+        None => default_dir()?,
+    };
+    let runtime = runtime()?;
+    let outcome = runtime.block_on(async {
+        let stop = Stop::listen()?;
+        let cluster = Cluster::start(&dir, args.iods, args.listen).await?;
+        let url = format!("weir://{}", cluster.address());
+        args.ready.tell(&ReadyLine {
+            daemon: "up",
+            url: Some(format!("{url}/")),
+            addresses: vec![cluster.address().to_string()],
+            dir: Some(dir.clone()),
+            iods: Some(cluster.iods()),
+        })?;
+        let quiet = args.ready.is_json();
+        if !quiet {
+            show::raw(welcome(&cluster, &dir, &url).as_bytes())?;
+        }
+        wait(&cluster, &stop, quiet).await;
+        cluster.stop().await;
+        if !quiet {
+            show::line("stopped; the files stay")?;
+        }
+        Ok(Exit::Done)
+    });
+    runtime.shutdown_background();
+    outcome
+}
+
+fn default_dir() -> Result<PathBuf, Failure> {
+    let set = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let data = set("XDG_DATA_HOME").or_else(|| set("HOME").map(|home| home.join(".local/share")));
+    data.map(|data| data.join("weir"))
+        .ok_or_else(|| Failure::usage("no HOME directory is set").next("say where to keep the data with --dir"))
+}
+
+fn welcome(cluster: &Cluster, dir: &Path, url: &str) -> String {
+    let state = if cluster.is_new() { "new file system" } else { "file system" };
+    let count = cluster.iods().len();
+    let plural = if count == 1 { "" } else { "s" };
+    format!(
+        "Weir {}: {state} with one mgr and {count} iod{plural} in {}\n\
+         listening at {url}\n\n\
+         Type in another terminal:\n{}  export WEIR_URL={url}\n  weir cp -r /some/directory weir:/\n  weir ls -l /\n  \
+         weir status\n\nCtrl-C stops it.\n",
+        env!("CARGO_PKG_VERSION"),
+        dir.display(),
+        path_line()
+    )
+}
+
+/// The line that makes `weir` a command, when it is none yet.
+fn path_line() -> String {
+    let Ok(own) = std::env::current_exe().and_then(std::fs::canonicalize) else { return String::new() };
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found = std::env::split_paths(&path).find_map(|dir| std::fs::canonicalize(dir.join("weir")).ok());
+    match own.parent() {
+        Some(dir) if found.as_ref() != Some(&own) => format!("  export PATH={}:$PATH\n", dir.display()),
+        _ => String::new(),
+    }
+}
+
+/// Shows how the cluster stands until it is to stop.
+async fn wait(cluster: &Cluster, stop: &Stop, quiet: bool) {
+    if quiet || !std::io::stdout().is_terminal() {
+        return stop.wait().await;
+    }
+    let line = ProgressBar::with_draw_target(None, ProgressDrawTarget::stdout());
+    if let Ok(style) = ProgressStyle::with_template("{msg}") {
+        line.set_style(style);
+    }
+    let start = Instant::now();
+    let mut before = cluster.traffic();
+    let mut tick = tokio::time::interval(TICK);
+    loop {
+        tokio::select! {
+            () = stop.wait() => break,
+            _ = tick.tick() => {}
+        }
+        let now = cluster.traffic();
+        line.set_message(status_line(start.elapsed(), &before, &now));
+        before = now;
+    }
+    line.finish_and_clear();
+}
+
+fn status_line(up: Duration, before: &cluster::Traffic, now: &cluster::Traffic) -> String {
+    let secs = up.as_secs();
+    let rate = |now: u64, before: u64| show::size((now.saturating_sub(before) as f64 / TICK.as_secs_f64()) as u64);
+    format!(
+        "up {}:{:02}:{:02}   {} connections to the iods   in {}/s   out {}/s   {} in all",
+        secs / 3600,
+        secs / 60 % 60,
+        secs % 60,
+        now.connections,
+        rate(now.written, before.written),
+        rate(now.read, before.read),
+        show::size(now.written + now.read),
+    )
+}

@@ -1,0 +1,84 @@
+//! What the commands that run daemons share: configuration files and telling that they are ready.
+
+use crate::failure::Failure;
+use crate::show;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+/// How a daemon tells that it is ready.
+#[derive(clap::Args, Clone)]
+pub struct Ready {
+    /// Write a JSON line with the addresses to this file when ready; the file appears whole
+    #[arg(long, value_name = "FILE")]
+    ready_file: Option<PathBuf>,
+    /// Print that JSON line on standard output, and nothing else
+    #[arg(long)]
+    json: bool,
+}
+
+/// What is told.
+#[derive(Serialize)]
+pub struct ReadyLine {
+    /// Which daemon: `mgr`, `iod` or `up`.
+    pub daemon: &'static str,
+    /// What `WEIR_URL` should be.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub url: Option<String>,
+    /// Where it listens.
+    pub addresses: Vec<String>,
+    /// Where its data are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dir: Option<PathBuf>,
+    /// Where the iods of a local cluster listen.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub iods: Option<Vec<String>>,
+}
+
+impl Ready {
+    /// Whether only JSON goes to standard output.
+    pub fn is_json(&self) -> bool {
+        self.json
+    }
+
+    /// Tells that the daemon is ready.
+    pub fn tell(&self, line: &ReadyLine) -> Result<(), Failure> {
+        if let Some(path) = &self.ready_file {
+            let text = serde_json::to_string(line).map_err(Failure::new)? + "\n";
+            write_whole(path, text.as_bytes())?;
+        }
+        if self.json {
+            return show::json(line);
+        }
+        match line.daemon {
+            "up" => Ok(()),
+            name => show::line(&format!("{name} ready at {}", line.addresses.join(", "))),
+        }
+    }
+}
+
+/// Writes a file so that it is seen whole or not at all, now and after a crash.
+pub fn write_whole(path: &Path, content: &[u8]) -> Result<(), Failure> {
+    let failed = |e: std::io::Error| Failure::from(e).about(path.display());
+    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut name =
+        path.file_name().ok_or_else(|| Failure::usage(format!("{}: no file name", path.display())))?.to_owned();
+    name.push(".new");
+    let temporary = dir.join(name);
+    let mut file = std::fs::File::create(&temporary).map_err(failed)?;
+    file.write_all(content).and_then(|()| file.sync_all()).map_err(failed)?;
+    std::fs::rename(&temporary, path).map_err(failed)?;
+    std::fs::File::open(dir).and_then(|dir| dir.sync_all()).map_err(failed)
+}
+
+/// Reads a TOML file; unknown keys are errors that name the line, the key and the keys there are.
+pub fn load<T: DeserializeOwned>(path: &Path) -> Result<T, Failure> {
+    let text = std::fs::read_to_string(path).map_err(|e| Failure::from(e).about(path.display()))?;
+    toml::from_str(&text).map_err(|e| bad_config(format!("{}: {}", path.display(), e.to_string().trim_end())))
+}
+
+/// A configuration that cannot be used.
+pub fn bad_config(what: impl std::fmt::Display) -> Failure {
+    Failure::usage(what).next("correct the configuration, then start again")
+}

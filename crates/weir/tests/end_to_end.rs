@@ -1,0 +1,18 @@
+//! The real binary, end to end: a cluster in its own process, commands in theirs.
+
+#[path = "end_to_end/bad_input.rs"]
+mod bad_input;
+#[path = "end_to_end/cluster.rs"]
+mod cluster;
+#[path = "end_to_end/content.rs"]
+mod content;
+#[path = "end_to_end/daemons.rs"]
+mod daemons;
+#[path = "end_to_end/interrupted.rs"]
+mod interrupted;
+#[path = "end_to_end/names.rs"]
+mod names;
+#[path = "end_to_end/round_trip.rs"]
+mod round_trip;
+#[path = "end_to_end/tree.rs"]
+mod tree;

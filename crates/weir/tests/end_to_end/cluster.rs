@@ -1,0 +1,148 @@
+//! A running `weir up` and the commands sent to it.
+
+use serde_json::Value;
+use std::ffi::OsStr;
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+
+/// The binary under test.
+pub const WEIR: &str = env!("CARGO_BIN_EXE_weir");
+
+/// A cluster in a process of its own; killed when dropped.
+pub struct Cluster {
+    child: Child,
+    /// What `WEIR_URL` is set to.
+    pub url: String,
+}
+
+/// A daemon that says on standard output when it is ready.
+pub fn start(args: &[&OsStr]) -> (Child, Value) {
+    let mut child = Command::new(WEIR)
+        .args(args)
+        .arg("--json")
+        .env_remove("WEIR_URL")
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the binary starts");
+    let mut line = String::new();
+    let stdout = child.stdout.as_mut().expect("piped");
+    BufReader::new(stdout).read_line(&mut line).expect("standard output is text");
+    match serde_json::from_str(&line) {
+        Ok(ready) => (child, ready),
+        Err(e) => panic!("{args:?} did not get ready ({e}): {:?}", child.wait()),
+    }
+}
+
+/// Sends a signal to a process.
+pub fn signal(child: &Child, signal: rustix::process::Signal) {
+    let pid = rustix::process::Pid::from_child(child);
+    rustix::process::kill_process(pid, signal).expect("the process is there");
+}
+
+impl Cluster {
+    /// Starts one in `dir` on a free port.
+    pub fn start(dir: &Path) -> Cluster {
+        Cluster::start_with(dir, &[])
+    }
+
+    /// Starts one with further options.
+    pub fn start_with(dir: &Path, options: &[&str]) -> Cluster {
+        let mut args: Vec<&OsStr> = ["up", "--listen", "127.0.0.1:0", "--dir"].map(OsStr::new).to_vec();
+        args.push(dir.as_os_str());
+        args.extend(options.iter().map(OsStr::new));
+        let (child, ready) = start(&args);
+        let url = ready["url"].as_str().expect("a ready cluster has a URL").to_owned();
+        Cluster { child, url }
+    }
+
+    /// Stops it as Ctrl-C would.
+    pub fn stop(mut self) {
+        signal(&self.child, rustix::process::Signal::INT);
+        assert!(self.child.wait().expect("it ends").success(), "a stopped cluster ends with exit code 0");
+    }
+
+    /// Kills it without warning.
+    pub fn kill(mut self) {
+        self.child.kill().expect("it runs");
+        self.child.wait().expect("it ends");
+    }
+
+    /// A command of this cluster.
+    pub fn weir<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
+        let mut command = Command::new(WEIR);
+        command.args(args).env("WEIR_URL", &self.url).stdin(Stdio::null());
+        command
+    }
+
+    /// Runs a command that must succeed; its standard output.
+    pub fn run<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Vec<u8> {
+        succeed(&mut self.weir(args))
+    }
+
+    /// Runs a command that must succeed; its standard output as text.
+    pub fn text<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> String {
+        String::from_utf8(self.run(args)).expect("text")
+    }
+
+    /// Runs a command that must succeed; the JSON values of its lines.
+    pub fn json<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Vec<Value> {
+        let text = self.text(args);
+        text.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}"))).collect()
+    }
+
+    /// Stores bytes as a file.
+    pub fn put(&self, name: &str, content: &[u8], options: &[&str]) {
+        let mut child = self.weir(["put", name]).args(options).stdin(Stdio::piped()).spawn().expect("starts");
+        std::io::Write::write_all(&mut child.stdin.take().expect("piped"), content).expect("it reads");
+        assert!(child.wait().expect("it ends").success(), "put {name}");
+    }
+
+    /// A number of the mgr's status.
+    pub fn counter(&self, group: &str, name: &str) -> u64 {
+        let status = self.json(["status", "--json"]).remove(0);
+        let groups = status.as_array().expect("groups");
+        let group = groups.iter().find(|g| g["group"] == group).unwrap_or_else(|| panic!("no group {group}: {status}"));
+        group["values"][name].as_u64().unwrap_or_else(|| panic!("no number {name}: {group}"))
+    }
+
+    /// Payload bytes that went through the mgr since it started.
+    pub fn proxied_bytes(&self) -> u64 {
+        self.counter("counters", "proxy_read_bytes") + self.counter("counters", "proxy_write_bytes")
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        if self.child.try_wait().is_ok_and(|status| status.is_none()) {
+            // It may end by itself in between; either way it is gone afterwards.
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
+
+/// Runs a command that must succeed; its standard output.
+pub fn succeed(command: &mut Command) -> Vec<u8> {
+    let output = command.output().expect("the binary starts");
+    assert!(output.status.success(), "{command:?}: {}\n{}", output.status, String::from_utf8_lossy(&output.stderr));
+    output.stdout
+}
+
+/// Runs a command that must fail with this exit code; what it says on standard error.
+pub fn fail(command: &mut Command, code: i32) -> String {
+    let output: Output = command.output().expect("the binary starts");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(code), "{command:?}: {said}");
+    assert!(!said.contains("panicked"), "{said}");
+    said
+}
+
+/// The rest of what a child says on standard error.
+pub fn stderr_of(child: &mut Child) -> String {
+    let mut said = String::new();
+    if let Some(stderr) = child.stderr.as_mut() {
+        stderr.read_to_string(&mut said).expect("text");
+    }
+    said
+}

@@ -1,0 +1,86 @@
+//! Bytes of single files: put, get, cat, ranges, and the two ways to the same objects.
+
+use crate::cluster::{Cluster, fail};
+use crate::tree::bytes;
+
+#[test]
+fn put_get_and_cat_give_back_what_was_put() {
+    let home = tempfile::tempdir().unwrap();
+    let cluster = Cluster::start_with(home.path(), &["--iods", "3"]);
+    let content = bytes(1, 9_999_999);
+    cluster.put("/a", &content, &["--mode", "640"]);
+    assert!(cluster.run(["cat", "/a"]) == content);
+    assert!(cluster.run(["get", "/a"]) == content);
+    assert!(cluster.run(["get", "--offset", "3M", "--length", "2M", "/a"]) == content[3 << 20..5 << 20]);
+    assert!(cluster.run(["get", "--offset", "9999990", "--length", "1G", "/a"]) == content[9_999_990..]);
+    assert!(cluster.run(["get", "--offset", "1T", "/a"]).is_empty());
+    assert_eq!(cluster.json(["stat", "--json", "/a"])[0]["mode"], "0640");
+    cluster.put("/b", b"", &[]);
+    assert!(cluster.run(["cat", "/b"]).is_empty());
+    // A replaced file keeps its mode, and a reader never sees a mixture.
+    cluster.put("/a", b"short", &[]);
+    assert_eq!(cluster.run(["cat", "/a", "/b", "/a"]), b"shortshort");
+    assert_eq!(cluster.json(["stat", "--json", "/a"])[0]["mode"], "0640");
+    assert_eq!(cluster.json(["ls", "-a", "--json", "/"]).len(), 2, "no temporary names are left");
+    let said = fail(&mut cluster.weir(["cat", "/", "/a"]), 1);
+    assert!(said.contains("is a directory"), "{said}");
+    cluster.stop();
+}
+
+#[test]
+fn both_ways_lead_to_the_same_bytes() {
+    let home = tempfile::tempdir().unwrap();
+    let cluster = Cluster::start(home.path());
+    let content = bytes(2, 6_543_210);
+    let payload = || cluster.proxied_bytes();
+    cluster.put("/direct", &content, &[]);
+    assert_eq!(payload(), 0);
+    assert!(cluster.run(["cat", "--no-direct", "/direct"]) == content);
+    let read = payload();
+    assert_eq!(read, content.len() as u64);
+    cluster.put("/proxied", &content, &["--no-direct"]);
+    assert_eq!(payload(), read + content.len() as u64);
+    assert!(cluster.run(["cat", "/proxied"]) == content);
+    assert!(cluster.run(["cat", "--no-checksums", "/proxied"]) == content);
+    assert_eq!(payload(), read + content.len() as u64);
+    let objects = |name| cluster.json(["stat", "--json", name])[0]["placement"]["objects"].as_array().unwrap().len();
+    assert_eq!((objects("/direct"), objects("/proxied")), (4, 4));
+    cluster.stop();
+}
+
+#[test]
+fn policies_decide_how_new_files_are_laid_out() {
+    let home = tempfile::tempdir().unwrap();
+    let cluster = Cluster::start(home.path());
+    cluster.run(["mkdir", "/wide", "/narrow"]);
+    cluster.run(["policy", "set", "/narrow", "stripe_unit=64K", "stripe_count=2"]);
+    cluster.run(["mkdir", "/narrow/below"]);
+    let content = bytes(3, 1 << 20);
+    for name in ["/wide/f", "/narrow/f", "/narrow/below/f"] {
+        cluster.put(name, &content, &[]);
+        assert!(cluster.run(["cat", name]) == content);
+    }
+    let placement = |name| cluster.json(["stat", "--json", name])[0]["placement"].clone();
+    let shape = |name| {
+        let placement = placement(name);
+        (placement["stripe_unit"].as_u64().unwrap(), placement["objects"].as_array().unwrap().len())
+    };
+    assert_eq!(shape("/wide/f"), (1 << 20, 4));
+    assert_eq!(shape("/narrow/f"), (64 << 10, 2));
+    assert_eq!(shape("/narrow/below/f"), (64 << 10, 2));
+    let policy = cluster.json(["policy", "get", "--json", "/narrow/below"]).remove(0);
+    assert_eq!((policy["stripe_unit"].as_str(), policy["stripe_count"].as_str()), (Some("64K"), Some("2")));
+    cluster.run(["policy", "unset", "/narrow", "stripe_count"]);
+    cluster.put("/narrow/g", &content, &[]);
+    assert_eq!(shape("/narrow/g"), (64 << 10, 4));
+    assert_eq!(shape("/narrow/f"), (64 << 10, 2), "a file keeps its layout");
+    for (args, part) in [
+        (["policy", "set", "/narrow", "stripe_unit=100"], "stripe unit 100"),
+        (["policy", "set", "/narrow", "stripes=2"], "stripe_count"),
+        (["policy", "set", "/narrow/f", "stripe_unit=1M"], "keeps"),
+    ] {
+        let said = fail(&mut cluster.weir(args), 2);
+        assert!(said.contains(part), "{said}");
+    }
+    cluster.stop();
+}

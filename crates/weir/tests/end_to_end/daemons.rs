@@ -1,0 +1,96 @@
+//! Separate daemons, made by mkfs and configured by files and options.
+
+use crate::cluster::{WEIR, fail, signal, start, succeed};
+use std::ffi::OsStr;
+use std::process::Command;
+
+#[test]
+fn an_mgr_and_two_iods_as_processes_of_their_own() {
+    let home = tempfile::tempdir().unwrap();
+    let path = |name: &str| home.path().join(name).to_str().unwrap().to_owned();
+    let cluster_file = path("cluster.toml");
+    let mkfs = |what: &str, dir: &str| {
+        let mut command = Command::new(WEIR);
+        command.args(["mkfs", what, "--dir", &path(dir), "--cluster-file", &cluster_file]);
+        command
+    };
+    fail(&mut mkfs("iod", "too-early"), 1);
+    succeed(&mut mkfs("mgr", "mgr"));
+    let mode = std::fs::metadata(&cluster_file).unwrap().permissions();
+    assert_eq!(std::os::unix::fs::PermissionsExt::mode(&mode) & 0o777, 0o600);
+    succeed(&mut mkfs("iod", "iod-a"));
+    succeed(&mut mkfs("iod", "iod-b"));
+    // Nothing is formatted over.
+    fail(&mut mkfs("mgr", "mgr"), 1);
+    fail(&mut mkfs("iod", "iod-a"), 1);
+
+    let file = path("iod-a.toml");
+    let text = format!(
+        "dir = {:?}\ncluster_file = {cluster_file:?}\nlisten = [\"127.0.0.1:0\"]\nunix = false\n",
+        path("iod-a")
+    );
+    std::fs::write(&file, text).unwrap();
+    let os = |args: &[&str]| args.iter().map(|a| a.to_string()).collect::<Vec<_>>();
+    let run = |args: Vec<String>| start(&args.iter().map(OsStr::new).collect::<Vec<_>>());
+    let (mut iod_a, ready_a) = run(os(&["iod", "--config", &file]));
+    let (mut iod_b, ready_b) =
+        run(os(&["iod", "--dir", &path("iod-b"), "--cluster-file", &cluster_file, "--listen", "127.0.0.1:0"]));
+    let address = |ready: &serde_json::Value| ready["addresses"][0].as_str().unwrap().to_owned();
+    let ready_file = path("ready");
+    let (mut mgr, ready) = run(os(&[
+        "mgr",
+        "--dir",
+        &path("mgr"),
+        "--cluster-file",
+        &cluster_file,
+        "--listen",
+        "127.0.0.1:0",
+        "--iod",
+        &address(&ready_a),
+        "--iod",
+        &address(&ready_b),
+        "--stripe-unit",
+        "128K",
+        "--ready-file",
+        &ready_file,
+    ]));
+    let written: serde_json::Value = serde_json::from_slice(&std::fs::read(&ready_file).unwrap()).unwrap();
+    assert_eq!(written, ready);
+    let url = ready["url"].as_str().unwrap();
+    let source = path("data");
+    std::fs::write(&source, crate::tree::bytes(1, 1_000_000)).unwrap();
+    let weir = |args: &[&str]| succeed(Command::new(WEIR).args(args).env("WEIR_URL", url));
+    weir(&["cp", "--quiet", &source, "weir:/data"]);
+    assert!(weir(&["cat", "/data"]) == crate::tree::bytes(1, 1_000_000));
+    let stat: serde_json::Value = serde_json::from_slice(&weir(&["stat", "--json", "/data"])).unwrap();
+    assert_eq!(stat["placement"]["stripe_unit"], 128 << 10);
+    assert_eq!(stat["placement"]["objects"].as_array().unwrap().len(), 2);
+    let status: serde_json::Value = serde_json::from_slice(&weir(&["status", "--json"])).unwrap();
+    assert_eq!(status.as_array().unwrap().iter().filter(|group| group["group"] == "iod").count(), 2, "{status}");
+    assert!(String::from_utf8(weir(&["status"])).unwrap().contains(&address(&ready_a)));
+    for child in [&mut mgr, &mut iod_a, &mut iod_b] {
+        signal(child, rustix::process::Signal::TERM);
+        assert!(child.wait().unwrap().success());
+    }
+}
+
+#[test]
+fn completions_are_printed_for_every_shell() {
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let script = succeed(Command::new(WEIR).args(["completions", shell]));
+        assert!(String::from_utf8(script).unwrap().contains("policy"), "{shell}");
+    }
+}
+
+#[test]
+fn every_command_has_help_with_examples() {
+    let help = String::from_utf8(succeed(Command::new(WEIR).arg("--help"))).unwrap();
+    let commands = help.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
+    let names: Vec<&str> =
+        commands.filter_map(|line| line.split_whitespace().next()).filter(|n| *n != "help").collect();
+    assert!(names.len() >= 19, "{names:?}");
+    for name in names {
+        let text = String::from_utf8(succeed(Command::new(WEIR).args([name, "--help"]))).unwrap();
+        assert!(text.contains("Examples:"), "{name} has no examples: {text}");
+    }
+}

@@ -1,0 +1,124 @@
+//! Copies that are stopped or killed: no half file under its final name, nothing lost that was there.
+
+use crate::cluster::{Cluster, signal, stderr_of};
+use crate::tree::bytes;
+use rustix::process::Signal;
+use std::path::Path;
+use std::process::{Child, ChildStdin, Stdio};
+
+const BIG: u64 = 512 << 20;
+
+/// A file that takes long enough to be caught in the middle of a copy.
+fn big_file(dir: &Path) {
+    let piece = bytes(1, 1 << 20);
+    let mut file = std::fs::File::create(dir.join("big")).unwrap();
+    for _ in 0..BIG >> 20 {
+        std::io::Write::write_all(&mut file, &piece).unwrap();
+    }
+}
+
+fn temporaries(cluster: &Cluster) -> usize {
+    cluster.json(["find", "/", "-name", ".weir-cp-*", "--json"]).len()
+}
+
+/// Starts a transfer into `/file` that ends only when it is told to: its input stays open.
+///
+/// The input is returned beside it, as waiting for a child closes the one that it still holds.
+fn endless_put(cluster: &Cluster) -> (Child, ChildStdin) {
+    let mut child =
+        cluster.weir(["put", "/file"]).stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary starts");
+    let mut input = child.stdin.take().expect("piped");
+    std::io::Write::write_all(&mut input, &bytes(2, 8 << 20)).expect("it reads");
+    while temporaries(cluster) == 0 {
+        assert!(child.try_wait().unwrap().is_none(), "it waits for its input");
+    }
+    (child, input)
+}
+
+#[test]
+fn an_interrupted_put_leaves_nothing_and_the_old_file() {
+    let home = tempfile::tempdir().unwrap();
+    let cluster = Cluster::start(home.path());
+    cluster.put("/file", b"old", &[]);
+    let (mut child, _input) = endless_put(&cluster);
+    signal(&child, Signal::INT);
+    assert_eq!(child.wait().unwrap().code(), Some(130), "{}", stderr_of(&mut child));
+    assert_eq!(temporaries(&cluster), 0);
+    assert_eq!(cluster.run(["cat", "/file"]), b"old");
+    cluster.stop();
+}
+
+#[test]
+fn a_killed_put_leaves_a_temporary_name_and_the_old_file() {
+    let home = tempfile::tempdir().unwrap();
+    let cluster = Cluster::start(home.path());
+    cluster.put("/file", b"old", &[]);
+    let (mut child, _input) = endless_put(&cluster);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert_eq!(cluster.run(["cat", "/file"]), b"old");
+    assert_eq!(temporaries(&cluster), 1);
+    let left = cluster.json(["find", "/", "-name", ".weir-cp-*", "--json"]).remove(0);
+    cluster.run(["rm", left["path"].as_str().unwrap()]);
+    assert_eq!(temporaries(&cluster), 0);
+    cluster.put("/file", b"new", &[]);
+    assert_eq!(cluster.run(["cat", "/file"]), b"new");
+    cluster.stop();
+}
+
+#[test]
+fn a_cluster_killed_without_warning_keeps_what_was_acknowledged() {
+    let home = tempfile::tempdir().unwrap();
+    let cluster = Cluster::start(home.path());
+    let content = bytes(4, 3_000_000);
+    cluster.run(["mkdir", "/dir"]);
+    cluster.put("/dir/file", &content, &[]);
+    cluster.kill();
+    let cluster = Cluster::start(home.path());
+    assert!(cluster.run(["cat", "/dir/file"]) == content);
+    cluster.stop();
+}
+
+/// Starts a copy of a large file into or out of the cluster and waits until its temporary name is there.
+fn copy(cluster: &Cluster, from: &str, to: &str, begun: impl Fn() -> bool) -> Child {
+    let mut command = cluster.weir(["cp", "--jobs", "1", "--quiet", from, to]);
+    let mut child = command.stderr(Stdio::piped()).spawn().expect("the binary starts");
+    while !begun() {
+        assert!(child.try_wait().unwrap().is_none(), "{}", stderr_of(&mut child));
+    }
+    child
+}
+
+fn local_temporaries(dir: &Path) -> usize {
+    let names = std::fs::read_dir(dir).unwrap().map(|e| e.unwrap().file_name());
+    names.filter(|name| name.as_encoded_bytes().starts_with(b".weir-cp-")).count()
+}
+
+#[test]
+fn stopped_copies_leave_no_half_files() {
+    let home = tempfile::tempdir().unwrap();
+    let cluster = Cluster::start(&home.path().join("store"));
+    let out = home.path().join("out");
+    std::fs::create_dir(&out).unwrap();
+    big_file(home.path());
+    let local = home.path().join("big").to_str().unwrap().to_owned();
+    cluster.run(["cp", "--quiet", &local, "weir:/whole"]);
+    let into = format!("{}/big", out.to_str().unwrap());
+    for (kill, code) in [(Signal::INT, Some(130)), (Signal::TERM, Some(130)), (Signal::KILL, None)] {
+        let mut child = copy(&cluster, &local, "weir:/big", || temporaries(&cluster) > 0);
+        signal(&child, kill);
+        assert_eq!(child.wait().unwrap().code(), code, "{}", stderr_of(&mut child));
+        assert_eq!(temporaries(&cluster), usize::from(code.is_none()));
+        assert!(cluster.json(["find", "/", "-name", "big", "--json"]).is_empty(), "no half file");
+
+        let mut child = copy(&cluster, "weir:/whole", &into, || local_temporaries(&out) > 0);
+        signal(&child, kill);
+        assert_eq!(child.wait().unwrap().code(), code, "{}", stderr_of(&mut child));
+        assert_eq!(local_temporaries(&out), usize::from(code.is_none()));
+        assert!(!out.join("big").exists(), "no half file");
+    }
+    // The same command again finishes the work.
+    cluster.run(["cp", "--quiet", &local, "weir:/big"]);
+    assert_eq!(cluster.json(["stat", "--json", "/big"])[0]["size"], BIG);
+    cluster.stop();
+}
