@@ -201,7 +201,7 @@ impl<E: Engine> Namespace<E> {
             // Another number is that of a file that was there.
             Ok(answer) => made(answer) != id,
             // The store may have made the file all the same.
-            Err(Status::Io | Status::ServerFault) => false,
+            Err(Status::Io | Status::ServerFault | Status::Corrupt) => false,
             Err(_) => true,
         };
         if free {
