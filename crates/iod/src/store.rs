@@ -10,7 +10,7 @@ mod shards;
 use std::collections::HashSet;
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -119,10 +119,12 @@ impl Store {
         &self.counters
     }
 
-    /// All counters, and how many objects are in memory.
+    /// All counters, how many objects are in memory, and the number of the disk below the store: stores of one host
+    /// with the same number share its capacity.
     pub fn snapshot(&self) -> Vec<Counter> {
         let mut all = self.counters.snapshot();
         all.push(Counter { name: "objects.known".into(), value: self.cache.len() as u64 });
+        all.extend(fs::metadata(&self.dir).map(|m| Counter { name: "store.device".into(), value: m.dev() }));
         all
     }
 

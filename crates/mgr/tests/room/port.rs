@@ -61,6 +61,8 @@ async fn status_tells_of_daemons_and_counts() {
     assert_eq!(group("mgr").get_number("files"), 2);
     assert!(group("mgr").get_number("capacity_bytes") >= group("mgr").get_number("free_bytes"));
     assert!(group("mgr").get_number("free_bytes") > 0);
+    // Both stores are on one disk, which counts once.
+    assert_eq!(group("mgr").get_number("capacity_bytes"), group("iod").get_number("capacity_bytes"));
     assert_eq!(group("counters").get_number("proxy_write_bytes"), 500);
     assert!(group("store").get_number("flushes") > 0);
     assert_eq!(group("network").get_number("connections_open"), 1 + 2 * 4, "one of ours, four to each iod");
