@@ -1,1 +1,170 @@
-//! The store without sockets.
+//! The store without sockets: disks that lie and tables that overflow.
+
+use std::sync::atomic::AtomicUsize;
+
+use types::Generation;
+use wire::native::WriteExtent;
+
+use super::*;
+
+const FSID: Fsid = Fsid([1; 16]);
+const ONE: Generation = Generation(1);
+
+/// Syncs that count, and fail for objects when told to.
+#[derive(Clone, Default)]
+struct Disk {
+    broken: Arc<AtomicBool>,
+    syncs: Arc<AtomicUsize>,
+}
+
+impl Disk {
+    fn open(&self, dir: &Path, capacity: usize) -> Store {
+        let disk = self.clone();
+        let sync = move |file: &File, target: Target| {
+            disk.syncs.fetch_add(1, Ordering::SeqCst);
+            match target {
+                Target::Object if disk.broken.load(Ordering::SeqCst) => Err(Errno::IO.into()),
+                _ => shards::sync_file(file, target),
+            }
+        };
+        Store::open_with(dir, capacity, Box::new(sync)).unwrap()
+    }
+}
+
+fn formatted() -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    Store::format(dir.path(), FSID).unwrap();
+    dir
+}
+
+fn write(store: &Store, id: u64, offset: u64, data: &[u8]) -> Result<u64, Status> {
+    let extent = WriteExtent { offset, len: data.len() as u32, crc32c: 0 };
+    store.object(FileId(id)).write(store, ONE, &[extent], [data, &[]]).map_err(|f| f.status)
+}
+
+fn commit(store: &Store, id: u64) -> Result<u64, Status> {
+    store.object(FileId(id)).commit(store, ONE).map_err(|f| f.status)
+}
+
+#[test]
+fn a_failed_sync_is_never_followed_by_success() {
+    let dir = formatted();
+    let disk = Disk::default();
+    let store = disk.open(dir.path(), 16);
+    write(&store, 1, 0, b"lost").unwrap();
+    write(&store, 2, 0, b"kept").unwrap();
+    commit(&store, 2).unwrap();
+    disk.broken.store(true, Ordering::SeqCst);
+    assert_eq!(commit(&store, 1), Err(Status::Io));
+    disk.broken.store(false, Ordering::SeqCst);
+    // The kernel would now say that all is well.
+    assert_eq!(commit(&store, 1), Err(Status::Io));
+    assert_eq!(write(&store, 1, 0, b"again"), Err(Status::Io));
+    assert_eq!(store.object(FileId(1)).truncate(&store, ONE, 9).unwrap_err().status, Status::Io);
+    // The failure outlives the open file.
+    for id in 100..400 {
+        write(&store, id, 0, b"x").unwrap();
+        commit(&store, id).unwrap();
+    }
+    assert_eq!(commit(&store, 1), Err(Status::Io));
+    commit(&store, 2).unwrap();
+    // A removed object takes its failure with it.
+    store.object(FileId(1)).remove(&store, ONE).unwrap();
+    write(&store, 1, 0, b"anew").unwrap();
+    commit(&store, 1).unwrap();
+}
+
+#[test]
+fn too_many_failures_fail_the_store() {
+    let dir = formatted();
+    let disk = Disk::default();
+    let store = disk.open(dir.path(), 16);
+    disk.broken.store(true, Ordering::SeqCst);
+    for id in 1..=FAILED_MAX as u64 + 1 {
+        write(&store, id, 0, b"x").unwrap();
+        assert_eq!(commit(&store, id), Err(Status::Io));
+    }
+    disk.broken.store(false, Ordering::SeqCst);
+    assert_eq!(write(&store, 5000, 0, b"x"), Err(Status::Io));
+}
+
+#[test]
+fn objects_are_synced_before_they_are_forgotten() {
+    let dir = formatted();
+    let disk = Disk::default();
+    let store = disk.open(dir.path(), 16);
+    for id in 1..=200 {
+        write(&store, id, id, b"data").unwrap();
+    }
+    assert!(store.cache.len() <= 16);
+    let synced = disk.syncs.load(Ordering::SeqCst);
+    assert!(synced >= 200 - 16, "only {synced} syncs");
+    for id in 1..=200 {
+        assert_eq!(commit(&store, id), Ok(id + 4));
+    }
+    assert!(store.counters().get("objects.evicted") >= 200 - 16);
+}
+
+#[test]
+fn a_sync_that_fails_while_forgetting_is_remembered() {
+    let dir = formatted();
+    let disk = Disk::default();
+    let store = disk.open(dir.path(), 16);
+    write(&store, 1, 0, b"lost").unwrap();
+    disk.broken.store(true, Ordering::SeqCst);
+    for id in 2..200 {
+        write(&store, id * 16 + 1, 0, b"x").unwrap();
+    }
+    disk.broken.store(false, Ordering::SeqCst);
+    assert_eq!(commit(&store, 1), Err(Status::Io));
+}
+
+#[test]
+fn a_commit_after_nothing_syncs_nothing() {
+    let dir = formatted();
+    let disk = Disk::default();
+    let store = disk.open(dir.path(), 16);
+    write(&store, 1, 0, b"x").unwrap();
+    commit(&store, 1).unwrap();
+    let synced = disk.syncs.load(Ordering::SeqCst);
+    assert_eq!(synced, 4, "the object, its folder and the two above");
+    commit(&store, 1).unwrap();
+    write(&store, 1, 1, b"y").unwrap();
+    commit(&store, 1).unwrap();
+    assert_eq!(disk.syncs.load(Ordering::SeqCst), synced + 1);
+    store.object(FileId(1)).truncate(&store, ONE, 2).unwrap();
+    assert_eq!(disk.syncs.load(Ordering::SeqCst), synced + 1, "the size was right");
+    store.object(FileId(1)).truncate(&store, ONE, 1).unwrap();
+    assert_eq!(disk.syncs.load(Ordering::SeqCst), synced + 2);
+}
+
+#[test]
+fn a_folder_left_by_an_earlier_run_is_synced_once() {
+    let dir = formatted();
+    let disk = Disk::default();
+    let store = disk.open(dir.path(), 16);
+    write(&store, 1, 0, b"written, then the iod was killed").unwrap();
+    drop(store);
+    let store = disk.open(dir.path(), 16);
+    assert_eq!(disk.syncs.load(Ordering::SeqCst), 0);
+    commit(&store, 1).unwrap();
+    assert_eq!(disk.syncs.load(Ordering::SeqCst), 3, "the way to the object may not be durable");
+    commit(&store, 1).unwrap();
+    assert_eq!(disk.syncs.load(Ordering::SeqCst), 3);
+}
+
+#[test]
+fn errors_of_the_system_have_their_statuses() {
+    for (errno, status) in [
+        (Errno::NOSPC, Status::NoSpc),
+        (Errno::DQUOT, Status::DQuot),
+        (Errno::IO, Status::Io),
+        (Errno::FBIG, Status::FBig),
+        (Errno::ROFS, Status::Rofs),
+        (Errno::MFILE, Status::Delay),
+    ] {
+        let failure = failure(&errno.into(), "try");
+        assert_eq!(failure.status, status);
+        assert!(failure.detail.unwrap().starts_with("cannot try: "));
+    }
+}

@@ -41,7 +41,7 @@ fn call(number: u32, fill: impl FnOnce(&mut OpsWriter)) -> Bytes {
     ops.into_cb_args(Bytes::from_static(b"tag"), 1, 0).to_bytes()
 }
 
-fn recall_call(number: u32) -> Bytes {
+pub fn recall_call(number: u32) -> Bytes {
     call(number, |ops| {
         ops.op(OP_CB_LAYOUTRECALL, &recall());
     })

@@ -1,0 +1,248 @@
+//! Bytes through the whole client, a mgr and iods, against a flat model.
+
+#[path = "support/cluster.rs"]
+mod cluster;
+
+use bytes::Bytes;
+use client::{CreateOptions, File, Mount, Node, OpenFlags, Options};
+use cluster::{Cluster, options};
+use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use types::{ByteRange, SetAttrs};
+
+/// A directory whose new files are striped so.
+async fn striped(mount: &Mount, unit: u64, count: usize) -> Node {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let name = format!("dir{}", NEXT.fetch_add(1, Relaxed));
+    let (dir, _) = mount.mkdir(&mount.root(), name.as_bytes(), 0o755).await.unwrap();
+    mount.setxattr(&dir, b"weir.stripe_unit", unit.to_string().as_bytes()).await.unwrap();
+    mount.setxattr(&dir, b"weir.stripe_count", count.to_string().as_bytes()).await.unwrap();
+    dir
+}
+
+/// Bytes that tell where they belong and which write they are of.
+fn fill(seed: u64, len: usize) -> Bytes {
+    (0..len as u64).map(|i| (seed.wrapping_mul(31).wrapping_add(i * 7 + i / 251)) as u8).collect::<Vec<_>>().into()
+}
+
+async fn read_all(file: &File) -> Vec<u8> {
+    let got = file.read_at(0, file.size() as usize + 100).await.unwrap();
+    assert!(got.eof);
+    got.to_vec()
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Write {
+        offset: usize,
+        len: usize,
+    },
+    Read {
+        offset: usize,
+        len: usize,
+    },
+    Cut {
+        size: usize,
+    },
+    Punch {
+        offset: usize,
+        len: usize,
+    },
+    Fsync,
+    /// Close, and open again: by the other path (direct or through the mgr) when `swap`.
+    Reopen {
+        swap: bool,
+    },
+    NextData {
+        offset: usize,
+    },
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let at = || prop_oneof![3 => 0usize..3000, 1 => 0usize..40_000];
+    let len = || prop_oneof![3 => 1usize..700, 1 => 1usize..20_000];
+    let step = prop_oneof![
+        6 => (at(), len()).prop_map(|(offset, len)| Step::Write { offset, len }),
+        4 => (at(), len()).prop_map(|(offset, len)| Step::Read { offset, len }),
+        2 => at().prop_map(|size| Step::Cut { size }),
+        1 => (at(), len()).prop_map(|(offset, len)| Step::Punch { offset, len }),
+        1 => Just(Step::Fsync),
+        2 => any::<bool>().prop_map(|swap| Step::Reopen { swap }),
+        1 => at().prop_map(|offset| Step::NextData { offset }),
+    ];
+    prop::collection::vec(step, 1..25)
+}
+
+/// The file and what it should hold.
+struct Checked {
+    file: Option<File>,
+    model: Vec<u8>,
+    writes: u64,
+}
+
+impl Checked {
+    async fn apply(&mut self, step: &Step, mounts: &mut [Mount; 2]) -> Result<(), TestCaseError> {
+        let file = self.file.as_ref().unwrap();
+        match *step {
+            Step::Write { offset, len } => {
+                self.writes += 1;
+                let data = fill(self.writes, len);
+                file.write_at(offset as u64, data.clone()).await.unwrap();
+                self.model.resize(self.model.len().max(offset + len), 0);
+                self.model[offset..offset + len].copy_from_slice(&data);
+            }
+            Step::Read { offset, len } => {
+                let got = file.read_at(offset as u64, len).await.unwrap();
+                let end = self.model.len().min(offset + len);
+                prop_assert_eq!(got.to_vec(), &self.model[offset.min(end)..end]);
+                prop_assert_eq!(got.eof, offset + len >= self.model.len());
+            }
+            Step::Cut { size } => {
+                file.set_len(size as u64).await.unwrap();
+                self.model.resize(size, 0);
+            }
+            Step::Punch { offset, len } => {
+                file.punch(ByteRange { offset: offset as u64, len: len as u64 }).await.unwrap();
+                let end = self.model.len().min(offset + len);
+                self.model[offset.min(end)..end].fill(0);
+            }
+            Step::Fsync => file.fsync().await.unwrap(),
+            Step::Reopen { swap } => {
+                let node = file.node();
+                self.file.take().unwrap().close().await.unwrap();
+                if swap {
+                    mounts.swap(0, 1);
+                }
+                prop_assert_eq!(mounts[0].getattr(&node).await.unwrap().size, self.model.len() as u64);
+                self.file = Some(mounts[0].open(&node, OpenFlags::READ_WRITE).await.unwrap());
+            }
+            Step::NextData { offset } => {
+                let found = file.next_data(offset as u64).await.unwrap();
+                let first = self.model.iter().skip(offset).position(|b| *b != 0).map(|at| at + offset);
+                let start = found.map_or(self.model.len(), |run| run.offset as usize);
+                prop_assert!(start >= offset.min(self.model.len()));
+                prop_assert!(first.is_none_or(|first| start <= first), "data at {first:?}, found {found:?}");
+                if let Some(run) = found {
+                    prop_assert!(run.len > 0 && run.end() <= self.model.len() as u64);
+                }
+            }
+        }
+        prop_assert_eq!(self.file.as_ref().unwrap().size(), self.model.len() as u64);
+        Ok(())
+    }
+}
+
+#[test]
+fn any_sequence_equals_a_flat_model() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let (cluster, direct, proxied) = runtime.block_on(async {
+        let cluster = Cluster::start(8).await;
+        let direct = cluster.mount(options()).await;
+        let proxied = cluster.mount(Options { direct: false, ..options() }).await;
+        (cluster, direct, proxied)
+    });
+    let unit = prop_oneof![Just(64u64), Just(64), Just(128), Just(192), Just(4096), Just(1 << 20)];
+    let mut runner = TestRunner::new(ProptestConfig { cases: 96, ..ProptestConfig::default() });
+    let outcome = runner.run(&(unit, 1usize..=8, any::<bool>(), steps()), |(unit, count, swap, steps)| {
+        runtime.block_on(async {
+            let mut mounts = [direct.clone(), proxied.clone()];
+            if swap {
+                mounts.swap(0, 1);
+            }
+            let dir = striped(&mounts[0], unit, count).await;
+            let file = mounts[0].create(&dir, b"f", CreateOptions::default()).await.unwrap();
+            let mut checked = Checked { file: Some(file), model: Vec::new(), writes: 0 };
+            for step in &steps {
+                checked.apply(step, &mut mounts).await?;
+            }
+            let file = checked.file.take().unwrap();
+            prop_assert_eq!(&read_all(&file).await, &checked.model);
+            let node = file.node();
+            file.close().await.unwrap();
+            // Both paths reach the same bytes.
+            for mount in &mounts {
+                let file = mount.open(&node, OpenFlags::READ).await.unwrap();
+                prop_assert_eq!(&read_all(&file).await, &checked.model);
+                file.close().await.unwrap();
+            }
+            Ok(())
+        })
+    });
+    drop((direct, proxied));
+    drop(cluster);
+    outcome.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_small_file_costs_two_compounds_and_one_write() {
+    let cluster = Cluster::start(4).await;
+    let mount = cluster.mount(options()).await;
+    let root = mount.root();
+    // The first file pays for the iods' addresses and connections.
+    for name in ["first", "second", "third", "fourth"] {
+        let file = mount.create(&root, name.as_bytes(), CreateOptions::default()).await.unwrap();
+        file.write_at(0, Bytes::from_static(b"x")).await.unwrap();
+        file.close().await.unwrap();
+    }
+    let before = mount.counters();
+    let file = mount.create(&root, b"tmp", CreateOptions { exclusive: true, ..Default::default() }).await.unwrap();
+    file.write_at(0, fill(1, 5000)).await.unwrap();
+    let changes = SetAttrs { mode: Some(0o600), ..SetAttrs::default() };
+    let attrs = file.finish(changes, Some((&root, b"final"))).await.unwrap();
+    let after = mount.counters();
+    let count = |name: &str| after.rpc(name) - before.rpc(name);
+    assert_eq!((count("COMPOUND"), count("WRITE"), count("COMMIT")), (2, 1, 0), "{after:?}");
+    assert_eq!((attrs.size, attrs.mode), (5000, 0o600));
+    assert_eq!((after.written_via_mgr, after.read_via_mgr), (0, 0));
+    let (node, attrs) = mount.lookup(&root, b"final").await.unwrap();
+    assert_eq!(attrs.size, 5000);
+    let file = mount.open(&node, OpenFlags::READ).await.unwrap();
+    assert_eq!(read_all(&file).await, fill(1, 5000));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn files_in_parallel_through_a_small_window() {
+    let cluster = Cluster::start(3).await;
+    let mount = cluster.mount(Options { window: 2 << 20, ..options() }).await;
+    let dir = striped(&mount, 65536, 0).await;
+    let tasks = (0..12u64).map(|i| {
+        let (mount, dir) = (mount.clone(), dir.clone());
+        tokio::spawn(async move {
+            let file = mount.create(&dir, format!("f{i}").as_bytes(), CreateOptions::default()).await.unwrap();
+            for part in 0..6u64 {
+                file.write_at(part * 700_000, fill(i * 100 + part, 700_000)).await.unwrap();
+            }
+            let node = file.node();
+            file.close().await.unwrap();
+            let file = mount.open(&node, OpenFlags::READ).await.unwrap();
+            for part in 0..6u64 {
+                let got = file.read_at(part * 700_000, 700_000).await.unwrap().to_vec();
+                assert!(got == fill(i * 100 + part, 700_000), "file {i} part {part}");
+            }
+            file.close().await.unwrap();
+        })
+    });
+    for task in tasks.collect::<Vec<_>>() {
+        task.await.unwrap();
+    }
+    let counters = mount.counters();
+    assert_eq!((counters.written_via_mgr, counters.read_via_mgr), (0, 0), "{counters:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn placement_tells_where_bytes_are() {
+    let cluster = Cluster::start(4).await;
+    let mount = cluster.mount(options()).await;
+    let dir = striped(&mount, 4096, 3).await;
+    let file = mount.create(&dir, b"f", CreateOptions::default()).await.unwrap();
+    file.write_at(0, fill(1, 4096 * 4 + 10)).await.unwrap();
+    let placement = file.placement().await.unwrap();
+    let sizes: Vec<u64> = placement.objects.iter().map(|o| o.size).collect();
+    assert_eq!(sizes, [8192, 4106, 4096]);
+    assert_eq!(placement.file_size, 4096 * 4 + 10);
+    assert!(placement.objects.iter().all(|o| !o.addresses.is_empty() && o.allocated > 0));
+    let pieces: Vec<usize> = placement.pieces(ByteRange { offset: 0, len: 20_000 }).map(|p| p.index).collect();
+    assert_eq!(pieces, [0, 1, 2, 0, 1]);
+    file.close().await.unwrap();
+}

@@ -1,0 +1,88 @@
+//! A mgr and iods in this process, over a directory that goes when they go.
+
+use client::{Mount, Options, Target};
+use mgr::{ClusterFile, Mgr};
+use net::Address;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use tempfile::TempDir;
+use types::Cred;
+
+/// A running cluster.
+pub struct Cluster {
+    dir: TempDir,
+    file: ClusterFile,
+    pub mgr: Option<mgr::Running>,
+    pub iods: Vec<Option<iod::Running>>,
+    iod_addresses: Vec<SocketAddr>,
+    pub target: Target,
+}
+
+impl Cluster {
+    /// A new cluster of so many iods.
+    pub async fn start(iods: usize) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let file = ClusterFile::create(&dir.path().join("cluster.toml")).unwrap();
+        mgr::format(&dir.path().join("mgr"), &file).await.unwrap();
+        let (mut running, mut addresses) = (Vec::new(), Vec::new());
+        for i in 0..iods {
+            let store = dir.path().join(format!("iod{i}"));
+            iod::Store::format(&store, file.fsid).unwrap();
+            let listen = vec!["127.0.0.1:0".parse().unwrap()];
+            let iod = iod::Iod::start(iod::Config::new(&store, file.fsid, file.key.clone(), listen)).unwrap();
+            addresses.push(iod.addrs()[0]);
+            running.push(Some(iod));
+        }
+        let target = Target::parse("weir://nowhere/").unwrap();
+        let mut cluster = Cluster { dir, file, mgr: None, iods: running, iod_addresses: addresses, target };
+        cluster.start_mgr("127.0.0.1:0".into()).await;
+        cluster
+    }
+
+    async fn start_mgr(&mut self, listen: String) {
+        let path = |name: &str| self.dir.path().join(name);
+        let iods = self.iod_addresses.iter().map(SocketAddr::to_string).collect();
+        let config = mgr::Config { listen: vec![listen], ..mgr::Config::new(path("mgr"), path("cluster.toml"), iods) };
+        let mgr = Mgr::start(config).await.unwrap();
+        let Address::Tcp { host, port } = &mgr.addresses()[0] else { panic!("not TCP") };
+        self.target = Target::parse(&format!("weir://{host}:{port}/")).unwrap();
+        self.mgr = Some(mgr);
+    }
+
+    /// Stops the mgr and starts it again at the same address.
+    #[allow(dead_code)]
+    pub async fn restart_mgr(&mut self) {
+        self.mgr.take().unwrap().stop().await;
+        self.start_mgr(self.target.address()).await;
+    }
+
+    /// Stops an iod.
+    #[allow(dead_code)]
+    pub fn stop_iod(&mut self, index: usize) {
+        self.iods[index].take().unwrap().stop();
+    }
+
+    /// Starts a stopped iod again at the same address.
+    #[allow(dead_code)]
+    pub fn start_iod(&mut self, index: usize) {
+        let listen = vec![self.iod_addresses[index]];
+        let config = iod::Config::new(self.store(index), self.file.fsid, self.file.key.clone(), listen);
+        self.iods[index] = Some(iod::Iod::start(config).unwrap());
+    }
+
+    /// Where an iod keeps its objects.
+    #[allow(dead_code)]
+    pub fn store(&self, index: usize) -> PathBuf {
+        self.dir.path().join(format!("iod{index}"))
+    }
+
+    /// Mounts it.
+    pub async fn mount(&self, options: Options) -> Mount {
+        Mount::connect(&self.target, options).await.unwrap()
+    }
+}
+
+/// Root's options.
+pub fn options() -> Options {
+    Options { cred: Cred::root(), ..Options::default() }
+}
