@@ -189,6 +189,21 @@ async fn the_mgr_path_holds_what_was_written() {
 }
 
 #[tokio::test]
+async fn files_are_opened_again_when_the_lease_ran_out() {
+    let (mgr, mount) = mounted().await;
+    let file = mount.create(&mount.root(), b"f", CreateOptions::default()).await.unwrap();
+    file.write_at(0, Bytes::from_static(b"before")).await.unwrap();
+    file.fsync().await.unwrap();
+    mgr.expire().await;
+    // Whatever comes next finds the session gone and opens the file again.
+    assert_eq!(mount.getattr(&file.node()).await.unwrap().size, 6);
+    file.write_at(6, Bytes::from_static(b" and after")).await.unwrap();
+    file.fsync().await.unwrap();
+    assert_eq!(file.read_at(0, 100).await.unwrap().to_vec(), b"before and after");
+    file.close().await.unwrap();
+}
+
+#[tokio::test]
 async fn opens_of_one_mount_see_each_others_bytes() {
     let (_mgr, mount) = mounted().await;
     let one = mount.create(&mount.root(), b"f", CreateOptions::default()).await.unwrap();

@@ -96,6 +96,11 @@ impl MemoryMgr {
         Mount::connect(&self.target, options).await.unwrap()
     }
 
+    /// Lets the leases of all clients run out, as if nothing had been heard of them for long.
+    pub async fn expire(&self) {
+        self.service.server.tick(now().after(Duration::from_secs(1000))).await;
+    }
+
     /// Cuts every connection, as a network does.
     pub fn cut(&self) {
         for connection in self.service.server.callbacks().connections.lock().unwrap().values() {
