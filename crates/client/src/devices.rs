@@ -180,6 +180,7 @@ impl Iod {
                 // The ticket may have expired, and a restarted iod may have moved: ask for the address again.
                 Err(_) => fresh = true,
             }
+            add(&self.shared.tally.retries, 1);
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(*PAUSE.end());
         }

@@ -49,6 +49,14 @@ impl Error {
         Error::new(ErrorKind::Usage, message)
     }
 
+    /// Neither the direct path (`direct` says why, if it is known) nor the mgr path led to the bytes.
+    pub(crate) fn by_no_path(direct: Option<Error>, via_mgr: Error) -> Self {
+        match direct {
+            Some(direct) => Error { message: format!("{}; and {}", direct.message, via_mgr.message), ..direct },
+            None => via_mgr,
+        }
+    }
+
     /// Whose fault it is.
     pub fn kind(&self) -> ErrorKind {
         self.kind

@@ -130,8 +130,7 @@ impl File {
 
     /// Asks the server for the attributes; the size counts own writes that the server does not know of yet.
     pub async fn refresh(&self) -> Result<Attrs> {
-        let mount = crate::Mount { inner: self.inode().mount.clone() };
-        mount.getattr(&self.node()).await
+        self.inode().learn_attrs().await
     }
 
     /// Reads `len` bytes from `offset`, the pieces on all iods at the same time. Reading several MiB at once is the way

@@ -59,6 +59,8 @@ struct State {
     error: Option<Error>,
     /// Whether a LAYOUTCOMMIT is due, and one past the last byte written since the last one.
     unreported: Option<u64>,
+    /// Whether others may have changed the size since it was learnt.
+    doubtful: bool,
     /// Whether a task is at work making everything durable because the window is full.
     relieving: bool,
 }
@@ -108,6 +110,7 @@ impl Inode {
     /// The server told the size. Bytes of ours that it does not know of yet count.
     pub(crate) fn learn_size(&self, size: u64) -> u64 {
         let mut state = self.state();
+        state.doubtful = false;
         state.size = if state.is_clean() { size } else { state.size.max(size) };
         state.size
     }

@@ -246,3 +246,30 @@ async fn placement_tells_where_bytes_are() {
     assert_eq!(pieces, [0, 1, 2, 0, 1]);
     file.close().await.unwrap();
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cut_by_another_client_comes_after_the_bytes_before_it() {
+    let cluster = Cluster::start(3).await;
+    let (writer, other) = (cluster.mount(options()).await, cluster.mount(options()).await);
+    let dir = striped(&writer, 4096, 3).await;
+    for proxied in [false, true] {
+        let other = if proxied { cluster.mount(Options { direct: false, ..options() }).await } else { other.clone() };
+        let file = writer.create(&dir, format!("f{proxied}").as_bytes(), CreateOptions::default()).await.unwrap();
+        let data = fill(1, 3 << 20);
+        // Some bytes are committed, some sent, some not even sent when the layout is asked back.
+        file.write_at(0, data.slice(..1 << 20)).await.unwrap();
+        file.fsync().await.unwrap();
+        file.write_at(1 << 20, data.slice(1 << 20..)).await.unwrap();
+        other.setattr(&file.node(), &SetAttrs { size: Some(100), ..SetAttrs::default() }).await.unwrap();
+        assert_eq!(file.read_at(0, 4 << 20).await.unwrap().to_vec(), data[..100], "{:?}", writer.counters());
+        file.write_at(200, Bytes::from_static(b"tail")).await.unwrap();
+        let node = file.node();
+        file.close().await.unwrap();
+        let mut model = data[..100].to_vec();
+        model.resize(200, 0);
+        model.extend(b"tail");
+        let file = other.open(&node, OpenFlags::READ).await.unwrap();
+        assert_eq!(read_all(&file).await, model);
+        file.close().await.unwrap();
+    }
+}

@@ -65,8 +65,9 @@ impl Inode {
             Ok(()) => Ok(()),
             Err(NotDone::NotAttempted(error)) if lane != Lane::Mgr => {
                 tracing::debug!(file = %self.node.id, "{error}; going through the mgr");
-                self.move_to_mgr(lane).await?;
-                Box::pin(self.commit_lane(Lane::Mgr)).await
+                let by_no_path = |other| Error::by_no_path(Some(error.clone()), other);
+                self.move_to_mgr(lane).await.map_err(by_no_path)?;
+                Box::pin(self.commit_lane(Lane::Mgr)).await.map_err(by_no_path)
             }
             Err(NotDone::NotAttempted(error) | NotDone::Stale(error) | NotDone::Failed(error)) => {
                 let lost = self.state().uncommitted.remove(&lane).unwrap_or_default();

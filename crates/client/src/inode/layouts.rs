@@ -117,7 +117,8 @@ impl Inode {
 
     /// Tells the mgr what was written since it was last told: size and time (RFC 8881 §18.42).
     pub(crate) async fn report(&self) -> Result<()> {
-        for _ in 0..2 {
+        // Two reports at most, each after getting a layout if there is none.
+        for _ in 0..4 {
             let mut state = self.layout.lock().await;
             let Some(end) = self.state().unreported else { return Ok(()) };
             let Some(held) = state.held.as_ref().filter(|held| held.write) else {
@@ -196,6 +197,8 @@ impl Inode {
             compound.putfh(&self.node.handle).op(OP_LAYOUTRETURN, &held.layoutreturn());
             self.mount.session.call(compound).await?.done(&[OP_PUTFH])?;
         }
+        // Layouts are asked back for somebody who cuts or extends the file.
+        self.state().doubtful = true;
         made_durable.and(reported)
     }
 }

@@ -1,6 +1,7 @@
 //! Reading: the pieces of a range in parallel, put together in file order.
 
 use super::Inode;
+use crate::compound::Compound;
 use crate::drivers::{Found, Layout, NotDone, scatter};
 use crate::file::{ReadResult, Segment};
 use crate::{Error, Result};
@@ -8,8 +9,9 @@ use bytes::{Bytes, BytesMut};
 use futures_util::future::try_join_all;
 use layout::list_io::{Request, RequestLimits, plan};
 use std::sync::Arc;
-use types::ByteRange;
 use types::limits::PAYLOAD_MAX;
+use types::{Attrs, ByteRange};
+use wire::nfs4::OP_PUTFH;
 
 /// From this many runs on, and below this mean length, neighbours are copied into one buffer: handing out thousands of
 /// tiny slices costs more than copying them.
@@ -21,6 +23,9 @@ type Runs = Vec<(u64, Found)>;
 impl Inode {
     /// See [`crate::File::read_at`].
     pub(crate) async fn read(self: &Arc<Self>, offset: u64, len: usize) -> Result<ReadResult> {
+        if self.state().doubtful {
+            self.learn_attrs().await?;
+        }
         let size = self.size();
         let end = offset.saturating_add(len as u64).min(size);
         if offset >= end {
@@ -34,6 +39,17 @@ impl Inode {
         };
         runs.sort_unstable_by_key(|(at, _)| *at);
         Ok(ReadResult { segments: join(runs, range)?, eof: end >= self.size() })
+    }
+
+    /// Asks the mgr for the attributes; the size counts what it does not know of yet.
+    pub(crate) async fn learn_attrs(&self) -> Result<Attrs> {
+        let mut compound = Compound::new("asking for attributes");
+        compound.putfh(&self.node.handle).getattr();
+        let mut results = self.mount.session.call(compound).await?;
+        results.done(&[OP_PUTFH])?;
+        let mut attrs = results.attrs()?;
+        attrs.size = self.learn_size(attrs.size);
+        Ok(attrs)
     }
 
     /// Sees to it that the servers have everything written to `range`.
@@ -51,6 +67,7 @@ impl Inode {
     }
 
     async fn read_request(&self, mut layout: Arc<dyn Layout>, request: Request) -> Result<Runs> {
+        let mut why = None;
         for _ in 0..3 {
             match layout.read(request.index, &request.extents).await {
                 Ok(found) => {
@@ -61,6 +78,7 @@ impl Inode {
                 Err(NotDone::Failed(error)) => return Err(error),
                 Err(NotDone::NotAttempted(error)) => {
                     tracing::debug!(file = %self.node.id, "{error}; going through the mgr");
+                    why = Some(error);
                     break;
                 }
                 Err(NotDone::Stale(_)) => match self.layout(false, Some(&layout)).await? {
@@ -71,7 +89,8 @@ impl Inode {
         }
         let mut runs = Vec::new();
         for part in request.parts {
-            runs.extend(self.read_via_mgr(part).await?);
+            let read = self.read_via_mgr(part).await;
+            runs.extend(read.map_err(|error| Error::by_no_path(why.clone(), error))?);
         }
         Ok(runs)
     }

@@ -115,9 +115,9 @@ impl Inode {
                 return;
             }
         };
-        if layout.is_some() && self.has_uncommitted(Lane::Mgr) {
-            // Older bytes that the mgr still holds must not land on top of newer ones.
-            if let Err(error) = self.commit_lane(Lane::Mgr).await {
+        // Older bytes that have to be sent again on one path must not land on newer ones that took the other.
+        for lane in self.lanes_off_path(layout.is_some()) {
+            if let Err(error) = self.commit_lane(lane).await {
                 self.fail(error);
             }
         }
@@ -207,6 +207,7 @@ impl Inode {
         let bytes = errand.payload.data.len() as u64;
         let lost = |error| Lost { error, bytes };
         let locks = self.lane(errand.lane);
+        let mut why = None;
         for _ in 0..LAYOUT_TRIES {
             let sending = locks.sending.read().await;
             match layout.write(index, &errand.payload, errand.stable).await {
@@ -217,6 +218,7 @@ impl Inode {
                 Err(NotDone::Failed(error)) => return Err(lost(error)),
                 Err(NotDone::NotAttempted(error)) => {
                     tracing::debug!(file = %self.node.id, "{error}; going through the mgr");
+                    why = Some(error);
                     break;
                 }
                 Err(NotDone::Stale(_)) => {
@@ -229,8 +231,10 @@ impl Inode {
             }
         }
         // What this iod took before and may lose has to follow on the same path, and first.
-        self.move_to_mgr(errand.lane).await.map_err(lost)?;
-        self.write_via_mgr(errand).await
+        let moved = self.move_to_mgr(errand.lane).await;
+        moved.map_err(|error| lost(Error::by_no_path(why.clone(), error)))?;
+        let written = self.write_via_mgr(errand).await;
+        written.map_err(|lost| Lost { error: Error::by_no_path(why, lost.error), ..lost })
     }
 
     /// Writes the parts of an errand through the mgr. Its window room is split among them.
@@ -305,8 +309,9 @@ impl Inode {
         state.uncommitted.entry(lane).or_default().push(sent);
     }
 
-    fn has_uncommitted(&self, lane: Lane) -> bool {
-        self.state().uncommitted.get(&lane).is_some_and(|sent| !sent.is_empty())
+    /// The lanes with uncommitted bytes that are not on the path taken now.
+    fn lanes_off_path(&self, direct: bool) -> Vec<Lane> {
+        self.state().uncommitted.keys().copied().filter(|lane| (*lane == Lane::Mgr) == direct).collect()
     }
 
     async fn current_layout(&self) -> Option<Arc<dyn Layout>> {

@@ -1,0 +1,159 @@
+//! Daemons that stop and start while a file is being written.
+
+#[path = "support/cluster.rs"]
+mod cluster;
+
+use bytes::Bytes;
+use client::{CreateOptions, ErrorKind, File, Mount, OpenFlags, Options};
+use cluster::{Cluster, options};
+use std::path::Path;
+use std::time::Duration;
+use types::{SetAttrs, Status};
+
+/// An object file begins with a head of this length (`docs/FORMATS.md`).
+const HEAD: u64 = 4096;
+
+fn fill(seed: u64, len: usize) -> Bytes {
+    (0..len as u64).map(|i| (seed.wrapping_mul(31).wrapping_add(i * 7 + i / 251)) as u8).collect::<Vec<_>>().into()
+}
+
+async fn create(mount: &Mount, name: &str) -> File {
+    mount.create(&mount.root(), name.as_bytes(), CreateOptions::default()).await.unwrap()
+}
+
+async fn read_back(mount: &Mount, name: &str) -> Vec<u8> {
+    let (node, attrs) = mount.lookup(&mount.root(), name.as_bytes()).await.unwrap();
+    let file = mount.open(&node, OpenFlags::READ).await.unwrap();
+    let got = file.read_at(0, attrs.size as usize + 1).await.unwrap();
+    file.close().await.unwrap();
+    got.to_vec()
+}
+
+/// Takes from every object what a crash may take: all bytes that were not committed.
+fn lose_bytes(dir: &Path) {
+    for entry in std::fs::read_dir(dir).unwrap() {
+        let entry = entry.unwrap();
+        if entry.file_type().unwrap().is_dir() {
+            lose_bytes(&entry.path());
+        } else if entry.metadata().unwrap().len() > HEAD {
+            std::fs::File::options().write(true).open(entry.path()).unwrap().set_len(HEAD).unwrap();
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_an_iod_lost_before_its_commit_is_sent_again() {
+    let mut cluster = Cluster::start(2).await;
+    let mount = cluster.mount(options()).await;
+    let file = create(&mount, "f").await;
+    let data = fill(1, 9 << 20);
+    file.write_at(0, data.clone()).await.unwrap();
+    // Later bytes on top of earlier ones must stay on top when both are sent again.
+    let top = fill(2, 3 << 20);
+    let bottom = file.read_at(0, 9 << 20).await.unwrap().to_vec();
+    assert!(bottom == data);
+    file.write_at((1 << 20) + 5, top.clone()).await.unwrap();
+    assert!(file.read_at((1 << 20) + 5, 3 << 20).await.unwrap().to_vec() == top);
+    for i in 0..2 {
+        cluster.stop_iod(i);
+        lose_bytes(&cluster.store(i).join("objects"));
+        cluster.start_iod(i);
+    }
+    file.fsync().await.unwrap();
+    let mut model = data.to_vec();
+    model[(1 << 20) + 5..(4 << 20) + 5].copy_from_slice(&top);
+    let counters = mount.counters();
+    assert!(counters.written_direct >= 20 << 20, "sent again: {counters:?}");
+    assert!(counters.reconnects >= 2 && counters.written_via_mgr == 0, "{counters:?}");
+    // What fsync promised survives the next crash.
+    for i in 0..2 {
+        cluster.stop_iod(i);
+        cluster.start_iod(i);
+    }
+    file.close().await.unwrap();
+    assert!(read_back(&cluster.mount(options()).await, "f").await == model);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_write_waits_for_an_iod_that_comes_back() {
+    let mut cluster = Cluster::start(2).await;
+    let mount = cluster.mount(options()).await;
+    let file = create(&mount, "f").await;
+    file.write_at(0, fill(1, 100)).await.unwrap();
+    file.fsync().await.unwrap();
+    cluster.stop_iod(0);
+    cluster.stop_iod(1);
+    let data = fill(2, 5 << 20);
+    let written = async {
+        file.write_at(0, data.clone()).await.unwrap();
+        file.fsync().await.unwrap();
+    };
+    let back = async {
+        // Not before the client has noticed.
+        while mount.counters().retries == 0 {
+            tokio::task::yield_now().await;
+        }
+        cluster.start_iod(0);
+        cluster.start_iod(1);
+    };
+    tokio::join!(written, back);
+    file.close().await.unwrap();
+    assert!(read_back(&mount, "f").await == data);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_iod_that_stays_away_is_an_error_told_once() {
+    let mut cluster = Cluster::start(1).await;
+    let quick = Duration::from_millis(300);
+    let mount = cluster.mount(Options { connect_timeout: quick, retry_timeout: quick, ..options() }).await;
+    let file = create(&mount, "f").await;
+    file.write_at(0, fill(1, 100)).await.unwrap();
+    file.fsync().await.unwrap();
+    cluster.stop_iod(0);
+    file.write_at(0, fill(2, 100)).await.unwrap();
+    let error = file.fsync().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Connection, "{error}");
+    assert!(error.to_string().contains("is the iod running?"), "{error}");
+    cluster.start_iod(0);
+    file.fsync().await.unwrap();
+    file.close().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_copy_goes_on_when_the_mgr_restarts() {
+    let mut cluster = Cluster::start(2).await;
+    let mount = cluster.mount(options()).await;
+    let root = mount.root();
+    let file = create(&mount, "tmp").await;
+    let data = fill(3, 5 << 20);
+    file.write_at(0, data.slice(..3 << 20)).await.unwrap();
+    cluster.restart_mgr().await;
+    file.write_at(3 << 20, data.slice(3 << 20..)).await.unwrap();
+    file.fsync().await.unwrap();
+    cluster.restart_mgr().await;
+    let changes = SetAttrs { mode: Some(0o640), ..SetAttrs::default() };
+    let attrs = file.finish(changes, Some((&root, b"final"))).await.unwrap();
+    assert_eq!((attrs.size, attrs.mode), (5 << 20, 0o640));
+    assert!(read_back(&mount, "final").await == data);
+    assert!(mount.lookup(&root, b"tmp").await.unwrap_err().is(Status::NoEnt));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_mgr_path_sends_again_what_the_mgr_lost() {
+    let mut cluster = Cluster::start(2).await;
+    let mount = cluster.mount(Options { direct: false, ..options() }).await;
+    let file = create(&mount, "f").await;
+    let data = fill(4, 5 << 20);
+    file.write_at(0, data.clone()).await.unwrap();
+    assert!(file.read_at(0, 5 << 20).await.unwrap().to_vec() == data);
+    for i in 0..2 {
+        cluster.stop_iod(i);
+        lose_bytes(&cluster.store(i).join("objects"));
+        cluster.start_iod(i);
+    }
+    cluster.restart_mgr().await;
+    file.close().await.unwrap();
+    assert!(read_back(&mount, "f").await == data);
+    let counters = mount.counters();
+    assert!(counters.written_via_mgr >= 10 << 20 && counters.written_direct == 0, "{counters:?}");
+}
