@@ -102,45 +102,6 @@ pub fn after_session_lost(answered: bool, once: bool) -> Redo {
     if answered || !once { Redo::Send } else { Redo::Unknown }
 }
 
-/// What to do after an operation failed, before the error reaches anybody.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Remedy {
-    /// The error is the answer.
-    None,
-    /// The same again, after a pause.
-    Wait,
-    /// The stateid is out of date: take the newest one and try again.
-    RefreshStateid,
-    /// The stateid is gone: open the file again, then try again.
-    Reopen,
-    /// The layout is gone or of no use: go through the mgr.
-    WithoutLayout,
-    /// The client id is gone: begin anew with EXCHANGE_ID.
-    StartOver,
-}
-
-/// The remedy for a status of an operation behind SEQUENCE.
-pub fn remedy(status: nfsstat4) -> Remedy {
-    match status {
-        NFS4ERR_DELAY
-        | NFS4ERR_GRACE
-        | NFS4ERR_LAYOUTTRYLATER
-        | NFS4ERR_RECALLCONFLICT
-        | NFS4ERR_RETURNCONFLICT
-        | NFS4ERR_FILE_OPEN => Remedy::Wait,
-        NFS4ERR_OLD_STATEID => Remedy::RefreshStateid,
-        NFS4ERR_BAD_STATEID | NFS4ERR_STALE_STATEID | NFS4ERR_EXPIRED | NFS4ERR_ADMIN_REVOKED => Remedy::Reopen,
-        NFS4ERR_LAYOUTUNAVAILABLE
-        | NFS4ERR_UNKNOWN_LAYOUTTYPE
-        | NFS4ERR_BADIOMODE
-        | NFS4ERR_BADLAYOUT
-        | NFS4ERR_NOMATCHING_LAYOUT
-        | NFS4ERR_PNFS_NO_LAYOUT => Remedy::WithoutLayout,
-        NFS4ERR_STALE_CLIENTID => Remedy::StartOver,
-        _ => Remedy::None,
-    }
-}
-
 /// How long to wait before try number `attempt` (0 is the first repetition): 20 ms, doubling up to 5 s.
 pub fn pause(attempt: u32) -> Duration {
     Duration::from_millis(20 << attempt.min(8)).min(Duration::from_secs(5))

@@ -9,9 +9,9 @@ use wire::nfs4::compound::{Ops, ResHeader};
 use wire::nfs4::*;
 use xdr::{Malformed, Reader, Xdr};
 
-/// Bytes of an RPC call or reply around the payload of a READ or WRITE: headers, credential, SEQUENCE, PUTFH and what
-/// else rides along.
-const OVERHEAD: u32 = 2048;
+/// The least size of messages that a client can work with, in bytes: the largest payload of a READ or WRITE, and headers,
+/// credential, SEQUENCE, PUTFH and what else rides along.
+const MESSAGE_MIN: u32 = limits::PAYLOAD_MAX as u32 + 2048;
 /// The fewest operations per request that a client can work with: OPEN with all that goes along.
 const OPERATIONS_MIN: u32 = 8;
 
@@ -150,23 +150,11 @@ pub enum Outcome {
     Malformed(Malformed),
 }
 
-/// A request larger than the session allows.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum TooLarge {
-    /// Bytes.
-    #[error("request of {0} bytes, the session allows {1}")]
-    Bytes(usize, u32),
-    /// Operations.
-    #[error("request of {0} operations, the session allows {1}")]
-    Operations(u32, u32),
-}
-
 /// One session, seen from the client.
 #[derive(Clone, Debug)]
 pub struct Session {
     id: sessionid4,
     clientid: clientid4,
-    fore: channel_attrs4,
     back: Option<channel_attrs4>,
     limit: u32,
     slots: Slots,
@@ -191,15 +179,18 @@ impl Session {
             return Err(Unusable::WrongSequence);
         }
         not_grown(&wishes.fore, &reply.csr_fore_chan_attrs)?;
-        let fore = reply.csr_fore_chan_attrs.clone();
+        let fore = &reply.csr_fore_chan_attrs;
         if fore.ca_maxoperations < OPERATIONS_MIN.min(wishes.fore.ca_maxoperations) {
             return Err(Unusable::TooSmall("ca_maxoperations"));
         }
         if fore.ca_maxrequests == 0 {
             return Err(Unusable::TooSmall("ca_maxrequests"));
         }
-        if fore.ca_maxrequestsize <= OVERHEAD || fore.ca_maxresponsesize <= OVERHEAD {
+        if fore.ca_maxrequestsize < MESSAGE_MIN {
             return Err(Unusable::TooSmall("ca_maxrequestsize"));
+        }
+        if fore.ca_maxresponsesize < MESSAGE_MIN {
+            return Err(Unusable::TooSmall("ca_maxresponsesize"));
         }
         let granted = reply.csr_flags & CREATE_SESSION4_FLAG_CONN_BACK_CHAN != 0;
         let back = match wishes.back.as_ref().filter(|_| granted) {
@@ -214,7 +205,6 @@ impl Session {
             clientid: identity.clientid,
             slots: Slots::new(fore.ca_maxrequests),
             limit: wishes.fore.ca_maxrequests,
-            fore,
             back,
             renewed: sent,
             lease,
@@ -234,16 +224,6 @@ impl Session {
     /// What was agreed for callbacks; `None` if there are none.
     pub fn back(&self) -> Option<&channel_attrs4> {
         self.back.as_ref()
-    }
-
-    /// Largest payload of a READ in bytes.
-    pub fn max_read(&self) -> u32 {
-        (self.fore.ca_maxresponsesize - OVERHEAD).min(limits::PAYLOAD_MAX as u32)
-    }
-
-    /// Largest payload of a WRITE in bytes.
-    pub fn max_write(&self) -> u32 {
-        (self.fore.ca_maxrequestsize - OVERHEAD).min(limits::PAYLOAD_MAX as u32)
     }
 
     /// Takes a slot for a request; `None` when as many requests as the server allows are in flight.
@@ -266,20 +246,6 @@ impl Session {
             sa_highest_slotid: self.slots.highest_used().unwrap_or(0).max(ticket.slot),
             sa_cachethis: cached,
         }
-    }
-
-    /// Whether a request of so many bytes (RPC headers included) and operations (SEQUENCE included) may be sent.
-    ///
-    /// # Errors
-    /// It is too large.
-    pub fn check_size(&self, bytes: usize, operations: u32) -> Result<(), TooLarge> {
-        if bytes > self.fore.ca_maxrequestsize as usize {
-            return Err(TooLarge::Bytes(bytes, self.fore.ca_maxrequestsize));
-        }
-        if operations > self.fore.ca_maxoperations {
-            return Err(TooLarge::Operations(operations, self.fore.ca_maxoperations));
-        }
-        Ok(())
     }
 
     /// Takes in a reply (`COMPOUND4res`) to the request with this ticket; `sent` is when that was last sent.
