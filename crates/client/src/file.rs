@@ -214,13 +214,11 @@ impl File {
 impl Drop for File {
     fn drop(&mut self) {
         let Some(open) = self.open.take() else { return };
-        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            runtime.spawn(async move {
-                let id = open.inode.node.id;
-                if let Err(error) = open.close().await {
-                    tracing::warn!(file = %id, "closing a file that was dropped: {error}");
-                }
-            });
-        }
+        open.inode.mount.runtime.clone().spawn(async move {
+            let id = open.inode.node.id;
+            if let Err(error) = open.close().await {
+                tracing::warn!(file = %id, "closing a file that was dropped: {error}");
+            }
+        });
     }
 }

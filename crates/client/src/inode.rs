@@ -48,6 +48,8 @@ struct LaneLocks {
 struct State {
     opens: Vec<Open>,
     size: u64,
+    /// See [`Inode::stamp`].
+    stamp: u64,
     /// Written here, not yet handed to a server.
     pending: Extents,
     /// Batches of which some request is not answered yet, with the file ranges they write.
@@ -63,6 +65,8 @@ struct State {
     doubtful: bool,
     /// Whether a task is at work making everything durable because the window is full.
     relieving: bool,
+    /// Whether a task commits what was written, so that the window does not fill.
+    committing: bool,
 }
 
 struct Batch {
@@ -107,12 +111,25 @@ impl Inode {
         self.state().size
     }
 
-    /// The server told the size. Bytes of ours that it does not know of yet count.
-    pub(crate) fn learn_size(&self, size: u64) -> u64 {
+    /// Changes with everything done here that changes the size; to be taken before the server is asked for it.
+    pub(crate) fn stamp(&self) -> u64 {
+        self.state().stamp
+    }
+
+    /// The server told the size, asked when the stamp was this. Bytes of ours that it does not know of yet count.
+    pub(crate) fn learn_size(&self, size: u64, stamp: u64) -> u64 {
         let mut state = self.state();
-        state.doubtful = false;
-        state.size = if state.is_clean() { size } else { state.size.max(size) };
+        if stamp == state.stamp {
+            state.doubtful = false;
+            state.size = if state.is_clean() { size } else { state.size.max(size) };
+        }
         state.size
+    }
+
+    /// The size to show for a file of which the server says this.
+    pub(crate) fn shown_size(&self, size: u64) -> u64 {
+        let state = self.state();
+        if state.is_clean() { size } else { state.size.max(size) }
     }
 
     /// Adds an open by this owner.

@@ -20,6 +20,7 @@ use bytes::Bytes;
 use std::collections::HashMap;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use tokio::runtime::Handle;
 use types::limits::PAYLOAD_MAX;
 use types::{FileId, StatFs};
 use wire::nfs4::*;
@@ -47,6 +48,8 @@ pub(crate) struct Inner {
     pub(crate) window: Window,
     pub(crate) devices: Arc<Devices>,
     pub(crate) drivers: Drivers,
+    /// Where files that are dropped without being closed are closed.
+    pub(crate) runtime: Handle,
     root: Node,
     inodes: Arc<Inodes>,
     /// Distinguishes the open owners of this mount.
@@ -76,7 +79,8 @@ impl Inodes {
 }
 
 impl Mount {
-    /// Mounts the file system that `target` is on; its path plays no part.
+    /// Mounts the file system that `target` is on; its path plays no part. The mount works in the runtime that this runs
+    /// in; its methods may be awaited elsewhere.
     pub async fn connect(target: &Target, options: Options) -> Result<Mount> {
         let tally = Arc::new(Tally::default());
         let inodes = Arc::new(Inodes::default());
@@ -92,7 +96,8 @@ impl Mount {
         let drivers = Drivers::new(devices.clone(), &options, tally.clone());
         let window = Window::new(options.window_bytes());
         let owners = AtomicU64::new(0);
-        let inner = Inner { session, options, tally, window, devices, drivers, root, inodes, owners };
+        let runtime = Handle::current();
+        let inner = Inner { session, options, tally, window, devices, drivers, runtime, root, inodes, owners };
         Ok(Mount { inner: Arc::new(inner) })
     }
 

@@ -157,3 +157,36 @@ async fn the_mgr_path_sends_again_what_the_mgr_lost() {
     let counters = mount.counters();
     assert!(counters.written_via_mgr >= 10 << 20 && counters.written_direct == 0, "{counters:?}");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_close_reports_the_size_to_a_mgr_that_forgot_the_layout() {
+    let mut cluster = Cluster::start(2).await;
+    let mount = cluster.mount(options()).await;
+    let file = create(&mount, "f").await;
+    let data = fill(5, 3 << 20);
+    file.write_at(0, data.clone()).await.unwrap();
+    // Reading hands the bytes to the iods; the mgr knows nothing of them.
+    assert!(file.read_at(0, 3 << 20).await.unwrap().to_vec() == data);
+    cluster.restart_mgr().await;
+    // The client learns here that its session and its layout are gone.
+    assert_eq!(file.refresh().await.unwrap().size, 3 << 20);
+    file.close().await.unwrap();
+    let other = cluster.mount(options()).await;
+    assert!(read_back(&other, "f").await == data);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_longer_than_the_window_is_committed_on_the_way() {
+    let cluster = Cluster::start(2).await;
+    let window = 4 << 20;
+    let mount = cluster.mount(Options { window, ..options() }).await;
+    let file = create(&mount, "f").await;
+    let data = fill(6, 1 << 20);
+    for i in 0..24 {
+        file.write_at(i << 20, data.clone()).await.unwrap();
+    }
+    assert!(mount.counters().rpc("COMMIT") > 0, "{:?}", mount.counters());
+    file.close().await.unwrap();
+    let got = read_back(&mount, "f").await;
+    assert!(got.len() == 24 << 20 && got.chunks(1 << 20).all(|part| part == data));
+}

@@ -74,6 +74,9 @@ impl Open {
     /// One COMPOUND with all that is left. Failures of no importance are taken off the list like successes.
     async fn round(&self, rest: &mut Rest, attrs: &mut Option<Attrs>) -> Result<()> {
         let inode = &self.inode;
+        if rest.report && inode.cannot_report().await {
+            return self.report_again(rest, NFS4ERR_BADLAYOUT).await;
+        }
         let mut compound = Compound::new("closing a file").cached();
         compound.putfh(&inode.node.handle);
         let goodbye = inode.append_goodbye(&mut compound, rest.report, rest.give_back).await;

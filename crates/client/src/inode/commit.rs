@@ -16,13 +16,7 @@ impl Inode {
     pub(crate) async fn fsync_data(self: &Arc<Self>) -> Result<()> {
         self.hand_over(true).await;
         self.settle(ByteRange::ALL).await;
-        let lanes: Vec<Lane> = self.state().uncommitted.keys().copied().collect();
-        let commits = lanes.into_iter().map(|lane| self.commit_lane(lane));
-        for outcome in futures_util::future::join_all(commits).await {
-            if let Err(error) = outcome {
-                self.fail(error);
-            }
-        }
+        self.commit_all().await;
         self.take_error()
     }
 
@@ -44,7 +38,7 @@ impl Inode {
             state.relieving = true;
         }
         let inode = self.clone();
-        tokio::spawn(async move {
+        self.mount.runtime.spawn(async move {
             if let Err(error) = inode.fsync_data().await {
                 inode.fail(error);
             }
@@ -54,8 +48,25 @@ impl Inode {
         });
     }
 
+    /// Commits what servers have taken while writing goes on, so that the window never fills with it. Failures are told
+    /// later.
+    pub(super) async fn commit_behind(self: Arc<Self>) {
+        self.commit_all().await;
+        self.state().committing = false;
+    }
+
+    async fn commit_all(self: &Arc<Self>) {
+        let lanes: Vec<Lane> = self.state().uncommitted.keys().copied().collect();
+        let commits = lanes.into_iter().map(|lane| self.commit_lane(lane));
+        for outcome in futures_util::future::join_all(commits).await {
+            if let Err(error) = outcome {
+                self.fail(error);
+            }
+        }
+    }
+
     /// COMMIT to one server. Bytes that a failure leaves in doubt are given up, and the failure says so.
-    pub(super) async fn commit_lane(&self, lane: Lane) -> Result<()> {
+    pub(super) async fn commit_lane(self: &Arc<Self>, lane: Lane) -> Result<()> {
         let locks = self.lane(lane);
         let outcome = {
             let _committing = locks.committing.lock().await;

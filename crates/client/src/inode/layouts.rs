@@ -152,6 +152,12 @@ impl Inode {
         Err(Error::status(Status::NoLayout, "reporting what was written"))
     }
 
+    /// Whether a report is due and there is no layout to make it under.
+    pub(crate) async fn cannot_report(&self) -> bool {
+        let state = self.layout.lock().await;
+        self.state().unreported.is_some() && !state.held.as_ref().is_some_and(|held| held.write)
+    }
+
     /// A report up to `end` arrived.
     pub(crate) fn reported(&self, end: u64) {
         let mut state = self.state();

@@ -43,12 +43,13 @@ impl Inode {
 
     /// Asks the mgr for the attributes; the size counts what it does not know of yet.
     pub(crate) async fn learn_attrs(&self) -> Result<Attrs> {
+        let stamp = self.stamp();
         let mut compound = Compound::new("asking for attributes");
         compound.putfh(&self.node.handle).getattr();
         let mut results = self.mount.session.call(compound).await?;
         results.done(&[OP_PUTFH])?;
         let mut attrs = results.attrs()?;
-        attrs.size = self.learn_size(attrs.size);
+        attrs.size = self.learn_size(attrs.size, stamp);
         Ok(attrs)
     }
 

@@ -106,7 +106,9 @@ impl Inode {
         results.take::<StatusOnly>(OP_SETATTR)?;
         let attrs = results.attrs()?;
         if changes.size.is_some() {
-            self.state().size = attrs.size;
+            let mut state = self.state();
+            state.size = attrs.size;
+            state.stamp += 1;
         }
         Ok(attrs)
     }

@@ -73,6 +73,7 @@ impl Inode {
                 self.mount.window.release(replaced);
                 at += len as u64;
                 state.size = state.size.max(at);
+                state.stamp += 1;
                 state.pending.bytes()
             };
             if gathered >= self.gather_bytes().await {
@@ -141,7 +142,7 @@ impl Inode {
         self.state().in_flight.entry(batch).and_modify(|b| b.left = errands.len());
         for errand in errands {
             let (inode, layout) = (self.clone(), layout.clone());
-            tokio::spawn(async move { inode.run(errand, layout).await });
+            self.mount.runtime.spawn(async move { inode.run(errand, layout).await });
         }
     }
 
@@ -199,7 +200,7 @@ impl Inode {
     }
 
     async fn write_direct(
-        &self,
+        self: &Arc<Self>,
         index: usize,
         errand: &Errand,
         mut layout: Arc<dyn Layout>,
@@ -238,7 +239,7 @@ impl Inode {
     }
 
     /// Writes the parts of an errand through the mgr. Its window room is split among them.
-    async fn write_via_mgr(&self, errand: &Errand) -> std::result::Result<(), Lost> {
+    async fn write_via_mgr(self: &Arc<Self>, errand: &Errand) -> std::result::Result<(), Lost> {
         let locks = self.lane(Lane::Mgr);
         let _sending = locks.sending.read().await;
         let stable = errand.stable && errand.parts.len() == 1;
@@ -255,7 +256,7 @@ impl Inode {
     }
 
     /// Sends what a lane's server may still lose to the mgr instead.
-    pub(super) async fn move_to_mgr(&self, lane: Lane) -> Result<()> {
+    pub(super) async fn move_to_mgr(self: &Arc<Self>, lane: Lane) -> Result<()> {
         let (from, to) = (self.lane(lane), self.lane(Lane::Mgr));
         let _all = from.sending.write().await;
         let _sending = to.sending.read().await;
@@ -288,12 +289,19 @@ impl Inode {
         outcome
     }
 
-    fn book(&self, errand: &Errand, lane: Lane, payload: Arc<Payload>, parts: Vec<ByteRange>, written: Written) {
+    fn book(
+        self: &Arc<Self>,
+        errand: &Errand,
+        lane: Lane,
+        payload: Arc<Payload>,
+        parts: Vec<ByteRange>,
+        written: Written,
+    ) {
         self.keep(lane, errand.batch, payload, parts, written);
     }
 
     /// Books bytes that a server took: kept if it may lose them, done with if not.
-    fn keep(&self, lane: Lane, number: u64, payload: Arc<Payload>, parts: Vec<ByteRange>, written: Written) {
+    fn keep(self: &Arc<Self>, lane: Lane, number: u64, payload: Arc<Payload>, parts: Vec<ByteRange>, written: Written) {
         let end = parts.iter().map(|r| r.end()).max().unwrap_or(0);
         let bytes = payload.data.len() as u64;
         let mut state = self.state();
@@ -307,6 +315,12 @@ impl Inode {
         }
         let sent = Sent { number, payload, parts, verifier: written.verifier };
         state.uncommitted.entry(lane).or_default().push(sent);
+        let kept: u64 = state.uncommitted.values().flatten().map(Sent::bytes).sum();
+        if kept > self.mount.window.size() as u64 / 2 && !state.committing {
+            state.committing = true;
+            drop(state);
+            self.mount.runtime.spawn(self.clone().commit_behind());
+        }
     }
 
     /// The lanes with uncommitted bytes that are not on the path taken now.

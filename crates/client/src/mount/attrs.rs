@@ -18,25 +18,25 @@ impl Mount {
     /// The attributes of a file, fresh from the server; its size counts bytes written here that the server does not
     /// know of yet.
     pub async fn getattr(&self, node: &Node) -> Result<Attrs> {
+        if let Some(inode) = self.inner.open_inode(node.id) {
+            return inode.learn_attrs().await;
+        }
         let mut compound = Compound::new("asking for attributes");
         compound.putfh(&node.handle).getattr();
         let mut results = self.inner.session.call(compound).await?;
         results.done(&[OP_PUTFH])?;
-        let mut attrs = results.attrs()?;
-        if let Some(inode) = self.inner.open_inode(node.id) {
-            attrs.size = inode.learn_size(attrs.size);
-        }
-        Ok(attrs)
+        results.attrs()
     }
 
     /// Changes attributes and answers all of them as they are afterwards.
     pub async fn setattr(&self, node: &Node, changes: &SetAttrs) -> Result<Attrs> {
+        let inode = self.inner.open_inode(node.id);
         if changes.size.is_some()
-            && let Some(inode) = self.inner.open_inode(node.id)
-            && inode.is_open_for_writing()
+            && let Some(inode) = inode.as_ref().filter(|inode| inode.is_open_for_writing())
         {
             return inode.set_attrs(changes).await;
         }
+        let stamp = inode.as_ref().map_or(0, |inode| inode.stamp());
         let mut compound = Compound::new("changing attributes").cached();
         let args = SETATTR4args {
             stateid: stateid4 { seqid: 0, other: [0; 12] },
@@ -46,9 +46,9 @@ impl Mount {
         let mut results = self.inner.session.call(compound).await?;
         results.done(&[OP_PUTFH])?;
         results.take::<StatusOnly>(OP_SETATTR)?;
-        let attrs = results.attrs()?;
-        if let Some(inode) = self.inner.open_inode(node.id) {
-            inode.learn_size(attrs.size);
+        let mut attrs = results.attrs()?;
+        if let Some(inode) = inode {
+            attrs.size = inode.learn_size(attrs.size, stamp);
         }
         Ok(attrs)
     }

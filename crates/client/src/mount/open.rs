@@ -121,6 +121,8 @@ impl Mount {
     }
 
     async fn finish_open(&self, compound: Compound, origin: Origin, layout: bool) -> Result<File> {
+        let before = origin.node.as_ref().and_then(|node| self.inner.open_inode(node.id));
+        let stamp = before.as_ref().map(|inode| inode.stamp());
         let mut results = self.inner.session.call(compound).await?;
         results.done(&[OP_PUTFH])?;
         let opened: OPEN4resok = results.take(OP_OPEN)?;
@@ -133,7 +135,7 @@ impl Mount {
         let got: Option<std::result::Result<LAYOUTGET4resok, Failed>> = layout.then(|| results.raw(OP_LAYOUTGET));
         let inode = self.inner.inode(&node);
         inode.add_open(origin.key, opened.stateid, origin.flags);
-        let size = inode.learn_size(attrs.size);
+        let size = inode.learn_size(attrs.size, stamp.unwrap_or_else(|| inode.stamp()));
         let (flags, key) = (origin.flags, origin.key);
         let file = File::new(inode, key, attrs, origin);
         if let Some(got) = got {

@@ -66,7 +66,8 @@ impl Shared {
             }
             let error = match self.establish(&mut link).await {
                 Ok(()) => continue,
-                Err(error) if error.kind() == crate::ErrorKind::Connection => error,
+                // Nobody there at the first try is most likely a wrong address.
+                Err(error) if error.kind() == crate::ErrorKind::Connection && link.ever => error,
                 Err(error) if error.is(types::Status::Delay) => error,
                 Err(error) => return Err(error),
             };
