@@ -47,6 +47,12 @@ impl Grants {
         self.map().get(&file).is_some_and(|clients| clients.keys().any(|c| *c != client))
     }
 
+    /// Whether the objects may hold bytes that this client does not know to be behind the file's known size: others may
+    /// be writing, or it has not told what it wrote. A client tells what it wrote before it sets a size.
+    pub(crate) fn may_hold_more(&self, file: FileId, client: u64) -> bool {
+        self.map().get(&file).is_some_and(|clients| clients.iter().any(|(c, committed)| *c != client || !committed))
+    }
+
     /// Whether anybody at all may be writing.
     pub(crate) fn written(&self, file: FileId) -> bool {
         self.map().contains_key(&file)
@@ -69,10 +75,14 @@ mod tests {
         assert!(grants.written(file) && grants.written_by_others(file, 2) && !grants.written_by_others(file, 1));
         grants.granted(file, 2);
         assert!(grants.written_by_others(file, 1));
+        assert!(grants.may_hold_more(file, 1));
         grants.committed(file, 1);
+        assert!(grants.may_hold_more(file, 1));
         assert!(!grants.gone(file, 1));
         assert!(grants.take_untold(file, 2) && !grants.take_untold(file, 2));
+        assert!(!grants.may_hold_more(file, 2) && grants.may_hold_more(file, 1));
         grants.granted(file, 2);
+        assert!(grants.may_hold_more(file, 2));
         assert!(grants.gone(file, 2));
         assert!(!grants.written(file));
         grants.committed(file, 3);

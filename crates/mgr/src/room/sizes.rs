@@ -49,28 +49,24 @@ impl Room {
         if size > limits::FILE_SIZE_MAX {
             return Err(Status::FBig);
         }
+        let _alone = self.locks.alone(file).await;
+        let info = self.namespace.info(file)?;
+        let beyond = size < info.attrs.size || self.grants.may_hold_more(file, ctx.client);
+        let objects = if beyond { self.objects(&info)? } else { None };
+        let Some(objects) = objects else {
+            return Ok(self.namespace.setattr(&ctx.cred, ctx.now, file, &set, opened).await?.after);
+        };
         if !opened && !self.namespace.access(&ctx.cred, file)?.write {
             return Err(Status::Access);
         }
-        let chosen = |time| matches!(time, Some(SetTime::To(_)));
-        let before = SetAttrs {
-            size: None,
-            atime: set.atime.filter(|_| chosen(set.atime)),
-            mtime: set.mtime.filter(|_| chosen(set.mtime)),
-            ..set
-        };
-        if !before.is_empty() {
+        let chosen = |time: &SetTime| matches!(time, SetTime::To(_));
+        let rest = SetAttrs { size: None, atime: set.atime.filter(chosen), mtime: set.mtime.filter(chosen), ..set };
+        if !rest.is_empty() {
             // Whoever may not change the rest changes nothing.
-            self.namespace.setattr(&ctx.cred, ctx.now, file, &before, opened).await?;
+            self.namespace.setattr(&ctx.cred, ctx.now, file, &rest, opened).await?;
         }
-        let _alone = self.locks.alone(file).await;
-        let info = self.namespace.info(file)?;
-        if (size < info.attrs.size || self.grants.written(file))
-            && let Some(objects) = self.objects(&info)?
-        {
-            add(&self.counters.truncates, 1);
-            objects.truncate(size).await?;
-        }
+        add(&self.counters.truncates, 1);
+        objects.truncate(size).await?;
         let after = SetAttrs { size: Some(size), atime: set.atime, mtime: set.mtime, ..SetAttrs::default() };
         Ok(self.namespace.setattr(&ctx.cred, ctx.now, file, &after, true).await?.after)
     }
