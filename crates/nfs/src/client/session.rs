@@ -350,11 +350,6 @@ impl Session {
     pub fn renewal_due(&self) -> Timestamp {
         self.renewed.after(self.lease * 2 / 3)
     }
-
-    /// Whether the server may have dropped our state: the lease has not been renewed in time.
-    pub fn lease_over(&self, now: Timestamp) -> bool {
-        now.since(self.renewed) > self.lease
-    }
 }
 
 fn not_grown(asked: &channel_attrs4, got: &channel_attrs4) -> Result<(), Unusable> {

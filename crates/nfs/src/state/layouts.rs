@@ -214,8 +214,9 @@ impl State {
     /// `stateid` is that of an open of the file or of the layouts already held.
     ///
     /// # Errors
-    /// BAD_STATEID, OLD_STATEID, OPENMODE (writing, by an open for reading), RECALLCONFLICT and RETURNCONFLICT (a
-    /// recall is going on), LAYOUTTRYLATER (too many layouts held), ADMIN_REVOKED.
+    /// BAD_STATEID, OLD_STATEID, OPENMODE (writing, by an open for reading), LAYOUTUNAVAILABLE (the client takes no
+    /// callbacks, so that nothing could be recalled), RECALLCONFLICT and RETURNCONFLICT (a recall is going on),
+    /// LAYOUTTRYLATER (too many layouts held, or no connection for callbacks), ADMIN_REVOKED.
     pub fn check_layoutget(
         &self,
         client: ClientId,
@@ -236,6 +237,13 @@ impl State {
             Form::Ordinary(Kind::Layout) => Some(self.find_layout(client, file, kind, stateid)?),
             _ => return Err(NFS4ERR_BAD_STATEID),
         };
+        if !self.has_backchannel(client) {
+            return Err(if self.wants_backchannel(client) {
+                NFS4ERR_LAYOUTTRYLATER
+            } else {
+                NFS4ERR_LAYOUTUNAVAILABLE
+            });
+        }
         if self.layouts.frozen.contains_key(&file) {
             return Err(NFS4ERR_RECALLCONFLICT);
         }

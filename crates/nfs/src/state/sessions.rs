@@ -337,10 +337,8 @@ impl State {
     /// `sr_status_flags` of a session (§18.46.3).
     fn status_flags(&self, id: sessionid4) -> u32 {
         let Some(session) = self.sessions.by_id.get(&id) else { return 0 };
-        let sessions = self.clients.get(session.client).map_or(&[][..], |c| &c.sessions);
-        let with_back = || sessions.iter().filter_map(|s| self.sessions.by_id.get(s)).filter(|s| s.wants_back);
         let mut flags = 0;
-        if with_back().next().is_some() && with_back().all(|s| s.back_connections.is_empty()) {
+        if self.wants_backchannel(session.client) && !self.has_backchannel(session.client) {
             flags |= SEQ4_STATUS_CB_PATH_DOWN;
         }
         if session.wants_back && (session.back_connections.is_empty() || session.back_broken) {
@@ -448,10 +446,19 @@ impl State {
         })
     }
 
+    fn sessions_of(&self, client: ClientId) -> impl Iterator<Item = &Session> {
+        let ids = self.clients.get(client).map_or(&[][..], |c| &c.sessions);
+        ids.iter().filter_map(|id| self.sessions.by_id.get(id))
+    }
+
     /// Whether some connection for callbacks to this client is alive.
     pub fn has_backchannel(&self, client: ClientId) -> bool {
-        let sessions = self.clients.get(client).map_or(&[][..], |c| &c.sessions);
-        sessions.iter().filter_map(|id| self.sessions.by_id.get(id)).any(|s| !s.back_connections.is_empty())
+        self.sessions_of(client).any(|s| !s.back_connections.is_empty())
+    }
+
+    /// Whether this client ever asked for callbacks.
+    pub(crate) fn wants_backchannel(&self, client: ClientId) -> bool {
+        self.sessions_of(client).any(|s| s.wants_back)
     }
 
     /// Ends a callback and frees its slot; after [`CallbackEnd::Lost`] the client is asked to bind another connection.

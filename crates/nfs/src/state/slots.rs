@@ -109,11 +109,6 @@ impl SlotTable {
         self.slots.iter().filter(|s| matches!(s.reply, Reply::InProgress { .. })).count()
     }
 
-    /// Whether this request was executed or is being executed (`referring_call4`, §2.10.6.3).
-    pub fn seen(&self, slot: u32, sequence: u32) -> bool {
-        self.slots.get(slot as usize).is_some_and(|s| s.sequence == sequence)
-    }
-
     /// Judges a request without changing anything.
     ///
     /// # Errors

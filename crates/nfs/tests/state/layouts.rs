@@ -87,6 +87,18 @@ fn only_the_right_stateids_get_layouts() {
 }
 
 #[test]
+fn what_could_not_be_recalled_is_not_given() {
+    let (mut state, [(a, open), _]) = two_clients();
+    state.connection_lost(CONNECTION);
+    assert_eq!(state.grant_layout(a, FILE, KIND, &open, WHOLE), Err(NFS4ERR_LAYOUTTRYLATER));
+    let id = state.exchange_id(&exchange_args("c", 1, 0), ALICE, at(0)).unwrap();
+    let args = CREATE_SESSION4args { csa_flags: 0, ..create_args(id.client, id.sequence) };
+    state.create_session(&args, ALICE, CONNECTION, 5, at(0)).unwrap();
+    let open = state.open(id.client, &Bytes::from_static(b"o"), FILE, 3, 0).unwrap().stateid;
+    assert_eq!(state.grant_layout(id.client, FILE, KIND, &open, WHOLE), Err(NFS4ERR_LAYOUTUNAVAILABLE));
+}
+
+#[test]
 fn layoutcommit_needs_a_layout_for_writing() {
     let (mut state, [(a, open), _]) = two_clients();
     let layout = state.grant_layout(a, FILE, KIND, &open, segment(Iomode::ReadWrite, units(1, 2))).unwrap();
