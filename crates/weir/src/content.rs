@@ -10,7 +10,7 @@ use types::{ByteRange, FileKind};
 /// Bytes per read, and reads ahead of what is being written out.
 const READ: u64 = 4 * PAYLOAD_MAX as u64;
 const AHEAD: usize = 3;
-const ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
 /// Writes a range of a file to standard output, as much of it as there is.
 pub async fn print(mount: &Mount, target: &Target, range: ByteRange) -> Result<(), Failure> {

@@ -196,10 +196,10 @@ impl Copy {
     fn release(&self, folder: Arc<Folder>) {
         let mut next = Some(folder);
         while let Some(folder) = next.and_then(Arc::into_inner) {
-            if let Some(attrs) = folder.attrs.filter(|_| !self.stopped()) {
-                if let Err(failure) = self.to.apply(&folder.spot, &attrs) {
-                    self.fail(&folder.spot.path, &failure);
-                }
+            if let Some(attrs) = folder.attrs.filter(|_| !self.stopped())
+                && let Err(failure) = self.to.apply(&folder.spot, &attrs)
+            {
+                self.fail(&folder.spot.path, &failure);
             }
             next = folder.parent;
         }
@@ -317,15 +317,11 @@ impl Copy {
                 self.to.finish(sink, &job.meta.attrs, dir, &temporary, &job.name)
             }),
         };
-        if outcome.is_err() {
-            if let Err(left) = self.to.unlink(dir, &temporary) {
-                tracing::warn!(
-                    "{} is left in {}: {}",
-                    crate::show::path(&temporary),
-                    crate::show::path(&dir.path),
-                    left.what
-                );
-            }
+        if outcome.is_err()
+            && let Err(left) = self.to.unlink(dir, &temporary)
+        {
+            let (name, dir) = (crate::show::path(&temporary), crate::show::path(&dir.path));
+            tracing::warn!("{name} is left in {dir}: {}", left.what);
         }
         self.settle(job, outcome.map(|()| spot));
     }

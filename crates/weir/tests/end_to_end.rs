@@ -12,6 +12,8 @@ mod daemons;
 mod interrupted;
 #[path = "end_to_end/names.rs"]
 mod names;
+#[path = "end_to_end/real_tree.rs"]
+mod real_tree;
 #[path = "end_to_end/round_trip.rs"]
 mod round_trip;
 #[path = "end_to_end/tree.rs"]

@@ -5,7 +5,7 @@ use crate::copy::job::{DirJob, FileJob, Folder, Into};
 use crate::copy::remote::Weir;
 use crate::copy::report::{Report, Talk};
 use crate::copy::{Copy, Plan, stat};
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Exit, Failure, Outcome};
 use crate::locator::{Bare, Locator, parse};
 use crate::session::{Connect, Mounts, runtime};
 use crate::stop::Stop;
@@ -91,7 +91,7 @@ pub fn run(args: Args) -> Outcome {
         let outcome = add(&args, &from, name, source, &place, &mut dirs, &mut files);
         match outcome {
             Ok(()) => {}
-            Err(failure) if args.sources.len() == 1 || failure.code != crate::failure::Exit::Failed => {
+            Err(failure) if args.sources.len() == 1 || failure.code != Exit::Failed => {
                 return Err(failure.about(crate::show::path(name.as_bytes())));
             }
             Err(failure) => report.fail(name.as_bytes(), &failure),
@@ -154,10 +154,10 @@ impl Destination {
             }
             (End::Local, Locator::Remote(_)) => return Err(Failure::new("not a file of this side")),
         };
-        if let Err(failure) = &found {
-            if failure.code != crate::failure::Exit::Failed {
-                return Err(failure.clone());
-            }
+        if let Err(failure) = &found
+            && failure.code != Exit::Failed
+        {
+            return Err(failure.clone());
         }
         match found {
             Ok((spot, meta)) if meta.attrs.kind == FileKind::Directory && !as_name => {

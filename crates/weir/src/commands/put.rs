@@ -67,12 +67,11 @@ async fn store(mount: &Mount, target: &Target, mode: Option<u32>, stop: &Stop) -
         }
         Err(failure) => Err(failure),
     };
-    if stored.is_err() {
-        if let Err(left) = mount.remove(&dir, &temporary).await {
-            if !left.is(Status::NoEnt) {
-                tracing::warn!("{} is left behind: {left}", show::path(&temporary));
-            }
-        }
+    if stored.is_err()
+        && let Err(left) = mount.remove(&dir, &temporary).await
+        && !left.is(Status::NoEnt)
+    {
+        tracing::warn!("{} is left behind: {left}", show::path(&temporary));
     }
     stored
 }

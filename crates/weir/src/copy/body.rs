@@ -83,7 +83,7 @@ impl Body {
                     self.local_to_weir(means, source, sink, weir, chunk)?;
                 }
                 (Open::Weir(source), sink, End::Weir(weir), to) => {
-                    self.from_weir(means, source, weir, sink, to, chunk)?
+                    self.weir_to_any(means, source, weir, sink, to, chunk)?
                 }
                 _ => return Err(Failure::new("both sides are local")),
             }
@@ -133,7 +133,7 @@ impl Body {
         Ok(())
     }
 
-    fn from_weir(
+    fn weir_to_any(
         &self,
         means: &Means,
         source: &client::File,

@@ -56,7 +56,7 @@ pub enum Open {
     /// Of this machine.
     Local(std::fs::File),
     /// Of a Weir file system.
-    Weir(client::File),
+    Weir(Box<client::File>),
 }
 
 impl Spot {
@@ -168,7 +168,7 @@ impl End {
     pub fn open(&self, spot: &Spot) -> Result<Open, Failure> {
         match self {
             End::Local => local::open(&spot.path).map(Open::Local),
-            End::Weir(weir) => weir.open(spot).map(Open::Weir),
+            End::Weir(weir) => weir.open(spot).map(|file| Open::Weir(Box::new(file))),
         }
     }
 
@@ -179,7 +179,7 @@ impl End {
                 let path = join(&dir.path, name);
                 Ok((Open::Local(local::create(&path)?), Spot::local(path)))
             }
-            End::Weir(weir) => weir.create(dir, name).map(|(file, spot)| (Open::Weir(file), spot)),
+            End::Weir(weir) => weir.create(dir, name).map(|(file, spot)| (Open::Weir(Box::new(file)), spot)),
         }
     }
 
@@ -199,7 +199,7 @@ impl End {
                 local::finish(&file, attrs)?;
                 local::rename(&join(&dir.path, temporary), &join(&dir.path, name))
             }
-            (End::Weir(weir), Open::Weir(file)) => weir.finish(file, attrs, dir, name),
+            (End::Weir(weir), Open::Weir(file)) => weir.finish(*file, attrs, dir, name),
             (End::Local, Open::Weir(_)) => Err(Failure::new("not a file of this side")),
         }
     }

@@ -88,10 +88,10 @@ impl<D, F, H> Inner<D, F, H> {
         if let Some(helper) = self.helpers.pop_front() {
             return Some(Task::Help(helper));
         }
-        if self.files.len() < FILES_WAITING_MAX {
-            if let Some(dir) = self.dirs.pop() {
-                return Some(Task::Dir(dir));
-            }
+        if self.files.len() < FILES_WAITING_MAX
+            && let Some(dir) = self.dirs.pop()
+        {
+            return Some(Task::Dir(dir));
         }
         self.files.pop_front().map(Task::File)
     }
