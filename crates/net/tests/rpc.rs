@@ -25,6 +25,7 @@ const BIG: u32 = 6;
 const GARBAGE: u32 = 7;
 /// Answers more than a record may hold.
 const TOO_BIG: u32 = 8;
+const PANIC: u32 = 9;
 /// Far more than any of these tests takes.
 const LONG: Duration = Duration::from_secs(60);
 
@@ -88,6 +89,7 @@ impl Service for Tester {
                 Ok(Segments::default())
             }
             TOO_BIG => Ok(Bytes::from(vec![1; types::limits::RECORD_MAX]).into()),
+            PANIC => panic!("as the test wants it"),
             _ => Err(Refusal::ProcUnavail),
         }
     }
@@ -227,6 +229,7 @@ async fn refusals_and_credentials() {
         (PROGRAM, 1, 99, Refusal::ProcUnavail),
         (PROGRAM, 1, GARBAGE, Refusal::GarbageArgs),
         (PROGRAM, 1, TOO_BIG, Refusal::SystemErr),
+        (PROGRAM, 1, PANIC, Refusal::SystemErr),
         (PROGRAM, 1, WHO, Refusal::Auth(5)),
     ] {
         match connection.call(program, version, procedure, none, nothing(), LONG).await {

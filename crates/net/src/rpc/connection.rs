@@ -6,8 +6,10 @@ use super::{Limits, Refusal};
 use crate::stream::Stream;
 use crate::{Address, Counters, Error};
 use bytes::Bytes;
+use futures_util::FutureExt;
 use std::collections::HashMap;
 use std::future::Future;
+use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -356,7 +358,12 @@ async fn receive<S: Service>(link: Arc<Link>, mut receiver: Receiver, service: A
         let (link, service, message_len) = (link.clone(), service.clone(), record.len());
         tokio::spawn(async move {
             let peer = Connection { link: link.clone(), _closer: None };
-            let result = service.call(CallContext { peer, header, message_len }, body).await;
+            let work = service.call(CallContext { peer, header, message_len }, body);
+            // A caller must not wait for ever because of a mistake in the service; nothing of the call is used again.
+            let result = AssertUnwindSafe(work).catch_unwind().await.unwrap_or_else(|_| {
+                tracing::error!(peer = %link.peer, "a call ended in a panic");
+                Err(Refusal::SystemErr)
+            });
             link.reply(xid, result, hold);
         });
     };
