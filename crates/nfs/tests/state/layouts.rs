@@ -272,52 +272,9 @@ impl World {
                 assert_eq!(grid(who, got.into_iter().map(|(_, i, r)| (i, r)).collect()), gone);
                 self.held = &self.held - &gone;
             }
-            Call::Recall(mode, from, to) => {
-                let filter = Filter { iomode: mode.map(|m| MODES[m]), range: units(from, to) };
-                for recall in self.state.recall_layouts(FILE, filter, None, at(0)) {
-                    let who = usize::from(recall.client == self.clients[1].0);
-                    let last = self.layouts[who].as_mut().expect("only holders are asked");
-                    last.seqid += 1;
-                    assert_eq!(recall.stateid, *last);
-                    self.recalls.push((who, recall));
-                }
-                for (who, ..) in self.selected(None, mode, from, to) {
-                    let asked = |(w, r): &(usize, Recall)| {
-                        *w == who && Filter { iomode: r.iomode, range: r.range }.covers(filter)
-                    };
-                    assert!(self.recalls.iter().any(asked), "a holder was not asked");
-                }
-            }
-            Call::NothingHeld => {
-                let Some((who, recall)) = self.recalls.first().copied() else { return };
-                self.state.recall_answered(recall.id, RecallAnswer::NothingHeld);
-                let mode = recall.iomode.map(|i| usize::from(i == Iomode::ReadWrite));
-                let to = if recall.range.len == u64::MAX { UNITS } else { recall.range.end() / UNIT };
-                let gone = self.selected(Some(who), mode, recall.range.offset / UNIT, to);
-                self.check_effects(who, &gone, Gone::Forgotten);
-                self.held = &self.held - &gone;
-            }
-            Call::Revoke => {
-                let late: BTreeSet<_> = self.recalls.iter().map(|(w, _)| *w).collect();
-                let session = |who: usize, state: &State| state.client(self.clients[who].0).unwrap().sessions[0];
-                for who in 0..2 {
-                    // Whoever is alive keeps a request running, so that only recalls run out.
-                    let id = session(who, &self.state);
-                    let mut sequence = 1;
-                    while sequence_result(&mut self.state, id, sequence).is_err() {
-                        sequence += 1;
-                    }
-                }
-                self.state.expire(at(90));
-                let mut effects = self.state.take_effects();
-                for who in late {
-                    let gone = self.selected(Some(who), None, 0, UNITS);
-                    let mine: Vec<_> = take_of(&mut effects, self.clients[who].0);
-                    assert_eq!(effect_grid(who, &mine, Gone::Revoked), gone);
-                    self.held = &self.held - &gone;
-                }
-                assert!(effects.is_empty());
-            }
+            Call::Recall(mode, from, to) => self.recall(mode, from, to),
+            Call::NothingHeld => self.nothing_held(),
+            Call::Revoke => self.revoke(),
             Call::Close(who) => {
                 let (client, open) = self.clients[who];
                 if self.state.close(client, FILE, &open).is_ok() {
@@ -329,6 +286,54 @@ impl World {
         }
         self.settle();
         self.check();
+    }
+
+    fn recall(&mut self, mode: Option<usize>, from: u64, to: u64) {
+        let filter = Filter { iomode: mode.map(|m| MODES[m]), range: units(from, to) };
+        for recall in self.state.recall_layouts(FILE, filter, None, at(0)) {
+            let who = usize::from(recall.client == self.clients[1].0);
+            let last = self.layouts[who].as_mut().expect("only holders are asked");
+            last.seqid += 1;
+            assert_eq!(recall.stateid, *last);
+            self.recalls.push((who, recall));
+        }
+        for (who, ..) in self.selected(None, mode, from, to) {
+            let asked =
+                |(w, r): &(usize, Recall)| *w == who && Filter { iomode: r.iomode, range: r.range }.covers(filter);
+            assert!(self.recalls.iter().any(asked), "a holder was not asked");
+        }
+    }
+
+    fn nothing_held(&mut self) {
+        let Some((who, recall)) = self.recalls.first().copied() else { return };
+        self.state.recall_answered(recall.id, RecallAnswer::NothingHeld);
+        let mode = recall.iomode.map(|i| usize::from(i == Iomode::ReadWrite));
+        let to = if recall.range.len == u64::MAX { UNITS } else { recall.range.end() / UNIT };
+        let gone = self.selected(Some(who), mode, recall.range.offset / UNIT, to);
+        self.check_effects(who, &gone, Gone::Forgotten);
+        self.held = &self.held - &gone;
+    }
+
+    fn revoke(&mut self) {
+        let late: BTreeSet<_> = self.recalls.iter().map(|(w, _)| *w).collect();
+        let session = |who: usize, state: &State| state.client(self.clients[who].0).unwrap().sessions[0];
+        for who in 0..2 {
+            // Whoever is alive keeps a request running, so that only recalls run out.
+            let id = session(who, &self.state);
+            let mut sequence = 1;
+            while sequence_result(&mut self.state, id, sequence).is_err() {
+                sequence += 1;
+            }
+        }
+        self.state.expire(at(90));
+        let mut effects = self.state.take_effects();
+        for who in late {
+            let gone = self.selected(Some(who), None, 0, UNITS);
+            let mine: Vec<_> = take_of(&mut effects, self.clients[who].0);
+            assert_eq!(effect_grid(who, &mine, Gone::Revoked), gone);
+            self.held = &self.held - &gone;
+        }
+        assert!(effects.is_empty());
     }
 
     fn check_effects(&mut self, who: usize, gone: &BTreeSet<(usize, usize, u64)>, why: Gone) {
