@@ -8,7 +8,7 @@ use net::rpc::{Connection, Limits, NoService};
 use nfs::fs::{FileSystem, Iomode, LayoutAsk, LayoutGone, Stability};
 use std::sync::Arc;
 use std::time::Duration;
-use types::{ByteRange, FileId, Status};
+use types::{ByteRange, FileId, SetAttrs, Status};
 use wire::native::{
     Capability, Failure, HelloArgs, HelloReply, PROGRAM, Procedure, REVISIONS, Ticket, VERSION, WriteArgs, WriteExtent,
     WriteHead, WriteReply, crc32c, decode_reply,
@@ -150,8 +150,14 @@ async fn the_end_of_a_silent_writer_is_learned_from_the_iods() {
     write_direct(&files, 7, &body, 0, &pattern(10, 1)).await.unwrap();
     let before = cluster.mgr().counters().size_queries;
     files.layout_commit(&ctx(7), file, Some(9), None, Bytes::new()).await.unwrap();
+    // Nor does setting the size that it has, as copies do; a size below it is another matter.
+    let set = |size| SetAttrs { size: Some(size), mode: Some(0o600), ..SetAttrs::default() };
+    assert_eq!(files.setattr(&ctx(7), file, set(10), true).await.unwrap().size, 10);
+    assert_eq!(cluster.mgr().counters().truncates, 0);
+    assert_eq!(files.setattr(&ctx(7), file, set(9), true).await.unwrap().size, 9);
+    assert_eq!(cluster.mgr().counters().truncates, 1);
     files.closed(&ctx(7), file, true).await.unwrap();
-    assert_eq!(gone(file, LayoutGone::Returned(Bytes::new())).await, 10);
+    assert_eq!(gone(file, LayoutGone::Returned(Bytes::new())).await, 9);
     assert_eq!(cluster.mgr().counters().size_queries, before);
 }
 
