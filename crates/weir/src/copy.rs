@@ -306,15 +306,17 @@ impl Copy {
     }
 
     fn complete(&self, body: Body) {
-        let failure = body.failure();
+        let (failure, written) = (body.failure(), body.written());
         let Body { job, source, sink, spot, temporary, .. } = body;
-        drop(source);
+        if let Err(failure) = self.from.close(source) {
+            tracing::debug!("{}: {}", crate::show::path(&job.spot.path), failure.what);
+        }
         let dir = &job.folder.spot;
         let outcome = match failure {
             Some(failure) => Err(failure),
             None => self.stop.check().and_then(|()| {
                 self.copy_xattrs(&job.spot, &spot);
-                self.to.finish(sink, &job.meta.attrs, dir, &temporary, &job.name)
+                self.to.finish(sink, written, &job.meta.attrs, dir, [&temporary, &job.name])
             }),
         };
         if outcome.is_err()

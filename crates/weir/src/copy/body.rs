@@ -10,6 +10,7 @@ use crate::failure::Failure;
 use crate::stop::Stop;
 use client::Segment;
 use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use types::ByteRange;
 
@@ -33,6 +34,7 @@ pub struct Body {
     /// Its temporary name.
     pub temporary: Vec<u8>,
     cursor: Mutex<u64>,
+    written: AtomicU64,
     failure: Mutex<Option<Failure>>,
 }
 
@@ -54,7 +56,7 @@ impl Body {
     /// A file of which nothing is copied yet.
     pub fn new(job: FileJob, source: Open, sink: Open, spot: Spot, temporary: Vec<u8>) -> Self {
         let (cursor, failure) = (Mutex::new(0), Mutex::new(None));
-        Body { job, source, sink, spot, temporary, cursor, failure }
+        Body { job, source, sink, spot, temporary, cursor, written: AtomicU64::new(0), failure }
     }
 
     /// Moves chunks until none is left or something failed.
@@ -70,6 +72,11 @@ impl Body {
     /// What went wrong, if anything.
     pub fn failure(&self) -> Option<Failure> {
         self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The end of the last byte written.
+    pub fn written(&self) -> u64 {
+        self.written.load(Ordering::Acquire)
     }
 
     fn size(&self) -> u64 {
@@ -129,6 +136,7 @@ impl Body {
             weir.wait(sink.write_at(at, buffer.filled(got)))?;
             means.report.moved(len, 0);
             at += len;
+            self.written.fetch_max(at, Ordering::AcqRel);
         }
         Ok(())
     }
@@ -163,6 +171,7 @@ impl Body {
                     (Open::Weir(_), End::Local) => return Err(Failure::new("not a file of this side")),
                 }
                 means.report.moved(at - here, 0);
+                self.written.fetch_max(at, Ordering::AcqRel);
             }
         }
         Ok(())

@@ -183,6 +183,14 @@ impl End {
         }
     }
 
+    /// Gives a file that was read back to its side.
+    pub fn close(&self, file: Open) -> Result<(), Failure> {
+        match (self, file) {
+            (End::Weir(weir), Open::Weir(file)) => weir.close(*file),
+            _ => Ok(()),
+        }
+    }
+
     /// The next range of data in an open file at or after `from` and below `size`.
     pub fn next_data(&self, file: &Open, from: u64, size: u64) -> Result<Option<ByteRange>, Failure> {
         match (self, file) {
@@ -192,14 +200,22 @@ impl End {
         }
     }
 
-    /// Gives a complete file its length, attributes and, atomically, its final name instead of `temporary`.
-    pub fn finish(&self, file: Open, attrs: &Attrs, dir: &Spot, temporary: &[u8], name: &[u8]) -> Result<(), Failure> {
+    /// Gives a complete file, written up to `written`, its length, attributes and, atomically, its final name instead
+    /// of `temporary`.
+    pub fn finish(
+        &self,
+        file: Open,
+        written: u64,
+        attrs: &Attrs,
+        dir: &Spot,
+        [temporary, name]: [&[u8]; 2],
+    ) -> Result<(), Failure> {
         match (self, file) {
             (_, Open::Local(file)) => {
                 local::finish(&file, attrs)?;
                 local::rename(&join(&dir.path, temporary), &join(&dir.path, name))
             }
-            (End::Weir(weir), Open::Weir(file)) => weir.finish(*file, attrs, dir, name),
+            (End::Weir(weir), Open::Weir(file)) => weir.finish(*file, written, attrs, dir, name),
             (End::Local, Open::Weir(_)) => Err(Failure::new("not a file of this side")),
         }
     }

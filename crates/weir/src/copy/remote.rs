@@ -179,9 +179,16 @@ impl Weir {
         }))
     }
 
-    /// Makes a complete file durable, gives it its attributes and its final name.
-    pub fn finish(&self, file: File, attrs: &Attrs, dir: &Spot, name: &[u8]) -> Result<(), Failure> {
-        let changes = SetAttrs { size: Some(attrs.size), ..kept(attrs) };
+    /// Gives a file that was read back to the server.
+    pub fn close(&self, file: File) -> Result<(), Failure> {
+        self.wait(file.close())
+    }
+
+    /// Makes a complete file, written up to `written`, durable and gives it its attributes and its final name.
+    pub fn finish(&self, file: File, written: u64, attrs: &Attrs, dir: &Spot, name: &[u8]) -> Result<(), Failure> {
+        // Setting a size asks every iod: only a hole at the end needs it.
+        let size = (attrs.size != written).then_some(attrs.size);
+        let changes = SetAttrs { size, ..kept(attrs) };
         let dir = dir.node()?;
         self.wait(file.finish(changes, Some((dir, name)))).map(drop)
     }
