@@ -16,5 +16,7 @@ mod names;
 mod real_tree;
 #[path = "end_to_end/round_trip.rs"]
 mod round_trip;
+#[path = "end_to_end/semantics.rs"]
+mod semantics;
 #[path = "end_to_end/tree.rs"]
 mod tree;

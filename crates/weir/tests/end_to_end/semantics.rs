@@ -1,0 +1,50 @@
+//! The examples of docs/SEMANTICS.md, run as they stand there.
+
+use crate::cluster::{Cluster, WEIR};
+use std::path::Path;
+use std::process::Command;
+
+/// A command line, and what it says with its exit code.
+struct Example {
+    command: String,
+    said: String,
+}
+
+/// Everything in fenced blocks: lines that begin with `$ ` are commands, those below are what they say; `! N` is an exit
+/// code other than 0.
+fn examples(markdown: &str) -> Vec<Example> {
+    let mut found: Vec<Example> = Vec::new();
+    let blocks = markdown.split("\n```\n").skip(1).step_by(2);
+    for line in blocks.flat_map(str::lines) {
+        match (line.strip_prefix("$ "), found.last_mut()) {
+            (Some(command), _) => found.push(Example { command: command.to_owned(), said: String::new() }),
+            (None, Some(example)) => example.said += &format!("{line}\n"),
+            (None, None) => panic!("a block begins without a command: {line}"),
+        }
+    }
+    found
+}
+
+#[test]
+fn what_is_promised_happens() {
+    let text = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/SEMANTICS.md")).unwrap();
+    let examples = examples(&text);
+    assert!(examples.len() >= 7, "examples are found");
+    let home = tempfile::tempdir().unwrap();
+    let cluster = Cluster::start(&home.path().join("store"));
+    let host = cluster.url.trim_start_matches("weir://").trim_end_matches('/').to_owned();
+    let path = format!("{}:/usr/bin:/bin", Path::new(WEIR).parent().unwrap().display());
+    for Example { command, said } in examples {
+        let mut shell = Command::new("sh");
+        shell.arg("-c").arg(format!("umask 022; exec 2>&1; {command}")).current_dir(home.path());
+        let output = shell.env("PATH", &path).env("WEIR_URL", &cluster.url).output().unwrap();
+        let mut found = String::from_utf8(output.stdout).unwrap().replace(&host, "HOST");
+        if let Some(code) = output.status.code().filter(|code| *code != 0) {
+            found += &format!("! {code}\n");
+        }
+        // Hints on what to do next may change; what failed may not.
+        found = found.lines().filter(|line| !line.starts_with("      ")).map(|line| format!("{line}\n")).collect();
+        assert_eq!(found, said, "$ {command}");
+    }
+    cluster.stop();
+}
