@@ -1,0 +1,150 @@
+//! A blocking client of the native data program, one request at a time, that costs as little as it can.
+
+use crate::Outcome;
+use crate::parts::small::Reads;
+use crate::socket::{Stream, connect};
+use bytes::Bytes;
+use std::io::Read;
+use std::time::{SystemTime, UNIX_EPOCH};
+use types::limits::PAYLOAD_MAX;
+use types::{FileId, Fsid, Generation};
+use wire::native::{
+    Capability, Extent, HelloArgs, HelloReply, Key, PROGRAM, PieceKind, Procedure, ReadArgs, ReadReply, Rights, VERSION,
+    WriteArgs, WriteExtent, WriteHead, WriteReply, crc32c, decode_reply,
+};
+use wire::rpc::record::mark;
+use wire::rpc::{AcceptStat, Auth, CallHeader, Message, ReplyHeader, ReplyStat, decode_message};
+use xdr::{Reader as Input, Segments, Writer, Xdr};
+
+/// The file system of the store that is read.
+pub const FSID: Fsid = Fsid(*b"bench of stripes");
+/// The object that is read.
+pub const OBJECT: FileId = FileId(7);
+const SESSION: u64 = 1;
+const MARK: usize = 4;
+/// How long tickets and capabilities hold, in seconds.
+const VALID: u64 = 86_400;
+
+/// Where things are in a READ of one extent, from the end of the record.
+const EXTENT: usize = 12;
+
+/// The secret of the cluster that consists of one iod.
+pub fn key() -> Key {
+    Key::new([0x5a; 32])
+}
+
+fn expires() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs()) + VALID
+}
+
+/// A connection to an iod, with a session.
+pub struct Client {
+    stream: Box<dyn Stream>,
+    checksums: bool,
+    cap: Capability,
+    /// A READ of one extent, of which only transaction id and extent change.
+    request: Vec<u8>,
+    reply: Vec<u8>,
+    xid: u32,
+}
+
+impl Client {
+    /// Connects and says HELLO.
+    pub fn new(address: &str, checksums: bool) -> Outcome<Client> {
+        let expires = expires();
+        let rights = Rights::READ | Rights::WRITE;
+        let cap = key().sign_capability(FSID, OBJECT, Generation(1), rights, expires, SESSION);
+        let args = ReadArgs { cap: cap.clone(), extents: vec![Extent { offset: 0, len: 0 }] };
+        let request = record(0, Procedure::Read, &args);
+        let (stream, reply) = (connect(address)?, vec![0; 2 * PAYLOAD_MAX]);
+        let mut client = Client { stream, checksums, cap, request, reply, xid: 0 };
+        let ticket = key().sign_ticket(FSID, SESSION, expires);
+        let hello =
+            HelloArgs { ticket, min_version: 1, max_version: 1, checksums, max_payload: PAYLOAD_MAX as u32 };
+        let agreed: HelloReply = client.call(Procedure::Hello, &hello)?;
+        if agreed.checksums != checksums {
+            return Err("the iod does not do as asked with checksums".into());
+        }
+        Ok(client)
+    }
+
+    /// Writes `data` at `offset`.
+    pub fn write(&mut self, offset: u64, data: Bytes) -> Outcome<()> {
+        let crc32c = if self.checksums { crc32c(&data) } else { 0 };
+        let extents = vec![WriteExtent { offset, len: data.len() as u32, crc32c }];
+        let head = WriteHead { cap: self.cap.clone(), stable: false, extents };
+        self.call::<WriteReply>(Procedure::Write, &WriteArgs { head, data: Segments::from(data) })?;
+        Ok(())
+    }
+
+    fn call<R: Xdr>(&mut self, procedure: Procedure, args: &impl Xdr) -> Outcome<R> {
+        self.xid += 1;
+        self.stream.write_all(&record(self.xid, procedure, args))?;
+        let len = self.receive()?;
+        self.decode(len)
+    }
+
+    /// Receives a record, all of it; answers its length without the mark.
+    fn receive(&mut self) -> Outcome<usize> {
+        let (mut have, mut need) = (0, MARK);
+        while have < need {
+            match self.stream.read(&mut self.reply[have..])? {
+                0 => return Err("the iod hung up".into()),
+                n => have += n,
+            }
+            if have >= MARK {
+                need = MARK + (u32::from_be_bytes(self.reply[..MARK].try_into()?) & !(1 << 31)) as usize;
+            }
+        }
+        Ok(need - MARK)
+    }
+
+    fn decode<R: Xdr>(&self, len: usize) -> Outcome<R> {
+        let mut input = Input::new(Bytes::copy_from_slice(&self.reply[MARK..MARK + len]));
+        match decode_message(&mut input)? {
+            Message::Reply(ReplyHeader { stat: ReplyStat::Accepted { stat: AcceptStat::Success, .. }, .. }) => {
+                Ok(decode_reply(&mut input)??)
+            }
+            other => Err(format!("{other:?} instead of a result").into()),
+        }
+    }
+
+    /// Where the data of a reply to a READ of one extent of data begin, `None` when it is anything else.
+    fn simple(&self, len: usize) -> Option<usize> {
+        // RPC header, status, size, one piece, length of the data: 24 + 4 + 8 + 4 + 12 + 4 bytes.
+        const HEAD: usize = 56;
+        let body = self.reply.get(MARK..MARK + len)?;
+        let word = |at: usize| Some(u32::from_be_bytes(body.get(at..at + 4)?.try_into().ok()?));
+        let ok = word(0)? == self.xid && word(4)? == 1 && [8, 12, 16, 20, 24].iter().all(|at| word(*at) == Some(0));
+        let one = word(36)? == 1 && word(40)? == PieceKind::Data as u32 && word(44)? == word(52)?;
+        let data = body.get(HEAD..HEAD + word(52)? as usize)?;
+        let sound = !self.checksums || word(48)? == crc32c(data);
+        (ok && one && sound).then_some(MARK + HEAD)
+    }
+}
+
+impl Reads for Client {
+    fn read(&mut self, offset: u64, len: u32) -> Outcome<&[u8]> {
+        self.xid += 1;
+        let at = self.request.len() - EXTENT;
+        self.request[MARK..MARK + 4].copy_from_slice(&self.xid.to_be_bytes());
+        self.request[at..at + 8].copy_from_slice(&offset.to_be_bytes());
+        self.request[at + 8..].copy_from_slice(&len.to_be_bytes());
+        self.stream.write_all(&self.request)?;
+        let got = self.receive()?;
+        match self.simple(got) {
+            Some(start) => Ok(&self.reply[start..start + len as usize]),
+            None => Err(format!("not the data asked for: {:?}", self.decode::<ReadReply>(got)?.head).into()),
+        }
+    }
+}
+
+fn record(xid: u32, procedure: Procedure, args: &impl Xdr) -> Vec<u8> {
+    let procedure = procedure as u32;
+    let header =
+        CallHeader { xid, program: PROGRAM, version: VERSION, procedure, cred: Auth::None, verf: Auth::None };
+    let mut out = Writer::new();
+    header.encode(&mut out);
+    args.encode(&mut out);
+    mark(out.finish()).to_bytes().to_vec()
+}

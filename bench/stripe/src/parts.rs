@@ -1,0 +1,3 @@
+//! The experiments.
+
+pub mod small;

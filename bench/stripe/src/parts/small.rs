@@ -1,0 +1,234 @@
+//! (c) 4 KiB reads from one iod, against a minimal thread-per-connection server over the same sockets.
+
+use crate::native::{self, Client};
+use crate::process::{Daemon, cpu_of};
+use crate::report::{Bound, Report, Table, ratios};
+use crate::{Outcome, Role, Setup, bare};
+use bytes::Bytes;
+use hdrhistogram::Histogram;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Bytes of a read.
+const LEN: u32 = 4096;
+/// Bytes that the reads are spread over: out of the processor's caches, in the page cache.
+const SPREAD: u64 = 256 << 20;
+const CONNECTIONS: [usize; 2] = [1, 4];
+/// Turns that each server has in a round, so that a busy moment of the machine does not meet one of them alone.
+const TURNS: u32 = 4;
+/// Reads before anything is counted.
+const WARM: u64 = 2000;
+
+/// A client that reads one thing at a time.
+pub trait Reads: Send {
+    /// `len` bytes at `offset`.
+    fn read(&mut self, offset: u64, len: u32) -> Outcome<&[u8]>;
+}
+
+/// A server under test with its clients, and what was found out so far.
+struct Side {
+    name: String,
+    pid: u32,
+    clients: Vec<Box<dyn Reads>>,
+    found: Found,
+}
+
+/// Values of all rounds.
+#[derive(Default)]
+struct Found {
+    rate: Vec<f64>,
+    p50: Vec<f64>,
+    p99: Vec<f64>,
+    cpu: Vec<f64>,
+}
+
+/// What was counted in one round.
+struct Round {
+    reads: u64,
+    seconds: f64,
+    cpu: f64,
+    times: Histogram<u64>,
+}
+
+/// Serves a store until killed, as `weir iod` does.
+pub fn serve_iod(dir: &Path) -> Outcome<()> {
+    iod::Store::format(dir, native::FSID)?;
+    let config = iod::Config::new(dir, native::FSID, native::key(), vec!["127.0.0.1:0".parse()?]);
+    let running = iod::Iod::start(config)?;
+    let unix = running.unix_path().ok_or("the iod has no Unix socket")?;
+    println!("{} {}", running.addrs()[0], unix.display());
+    loop {
+        thread::park();
+    }
+}
+
+/// Runs it over Unix sockets and over TCP.
+pub fn run(setup: &Setup, report: &mut Report) -> Outcome<()> {
+    let dir = setup.dir.join("small");
+    std::fs::create_dir(&dir)?;
+    let (iod, addresses) = Daemon::in_role(&Role::Iod { dir: dir.join("iod") })?;
+    let (iod_tcp, iod_unix) = addresses.split_once(' ').ok_or("an iod without two addresses")?;
+    let file = dir.join("file");
+    fill(&file, iod_unix)?;
+    let mut table = Table::new(
+        "(c) random reads of 4 KiB from one iod over 256 MiB in the page cache, each connection with one at a time",
+        &["reads/s", "p50 us", "p99 us", "server CPU us"],
+    );
+    local(setup, &file, &mut table)?;
+    let socket = dir.join("bare.sock").into_os_string().into_string().map_err(|_| "a path that is no text")?;
+    for (kind, iod_at, listen) in [("Unix", iod_unix, &socket[..]), ("TCP", iod_tcp, "127.0.0.1:0")] {
+        let (bare, bare_at) = Daemon::in_role(&Role::Reads { address: listen.to_owned(), file: file.clone() })?;
+        for connections in CONNECTIONS {
+            let mut sides = [
+                Side::new("bare server", bare.pid(), connections, || Ok(Box::new(bare::Reader::new(&bare_at)?)))?,
+                Side::new("iod, checksums", iod.pid(), connections, || Ok(Box::new(Client::new(iod_at, true)?)))?,
+                Side::new("iod, none", iod.pid(), connections, || Ok(Box::new(Client::new(iod_at, false)?)))?,
+            ];
+            for _ in 0..setup.rounds {
+                round(&mut sides, setup.brief(Duration::from_millis(500)))?;
+            }
+            add(&mut table, kind, connections, &sides);
+        }
+    }
+    report.tables.push(table);
+    Ok(())
+}
+
+fn add(table: &mut Table, kind: &str, connections: usize, sides: &[Side; 3]) {
+    let [bare, with, without] = sides;
+    for side in sides {
+        let found = &side.found;
+        let cells = [found.rate.clone(), found.p50.clone(), found.p99.clone(), found.cpu.clone()];
+        table.row(format!("{kind} x {connections}, {}", side.name), &cells);
+    }
+    for (side, words) in [(with, "with checksums"), (without, "without checksums")] {
+        let found = ratios(&side.found.rate, &bare.found.rate);
+        table.target(format!("{kind} x {connections}, reads/s {words} / bare"), Bound::AtLeast(0.7), &found);
+    }
+}
+
+/// The same bytes for both servers, in memory when this is done.
+fn fill(path: &Path, iod: &str) -> Outcome<()> {
+    let (mut client, file) = (Client::new(iod, true)?, File::create(path)?);
+    let mut piece = vec![0; 1 << 20];
+    for at in (0..SPREAD).step_by(piece.len()) {
+        getrandom::fill(&mut piece)?;
+        file.write_all_at(&piece, at)?;
+        client.write(at, Bytes::copy_from_slice(&piece))?;
+    }
+    let mut compared = vec![0; LEN as usize];
+    for at in (0..SPREAD).step_by(1 << 20) {
+        File::open(path)?.read_exact_at(&mut compared, at)?;
+        if client.read(at, LEN)? != compared {
+            return Err(format!("the iod answers something else than was written at {at}").into());
+        }
+    }
+    // Writing back would disturb the measurement.
+    Ok(rustix::fs::sync()).map(|()| drop(file))
+}
+
+/// The floor: the same reads without any server.
+fn local(setup: &Setup, path: &Path, table: &mut Table) -> Outcome<()> {
+    struct Local(File, Vec<u8>);
+    impl Reads for Local {
+        fn read(&mut self, offset: u64, len: u32) -> Outcome<&[u8]> {
+            self.0.read_exact_at(&mut self.1[..len as usize], offset)?;
+            Ok(&self.1)
+        }
+    }
+    let mut side = Side::new("", std::process::id(), 1, || Ok(Box::new(Local(File::open(path)?, vec![0; 4096]))))?;
+    for _ in 0..setup.rounds {
+        round(std::slice::from_mut(&mut side), setup.brief(Duration::from_millis(100)))?;
+    }
+    let found = side.found;
+    table.row("floor: pread, no server", &[found.rate, found.p50, found.p99, found.cpu]);
+    Ok(())
+}
+
+impl Side {
+    fn new(
+        name: &str,
+        pid: u32,
+        connections: usize,
+        client: impl Fn() -> Outcome<Box<dyn Reads>>,
+    ) -> Outcome<Side> {
+        let mut clients = (0..connections).map(|_| client()).collect::<Outcome<Vec<_>>>()?;
+        for client in &mut clients {
+            (0..WARM).try_for_each(|i| client.read(i * u64::from(LEN), LEN).map(drop))?;
+        }
+        Ok(Side { name: name.to_owned(), pid, clients, found: Found::default() })
+    }
+
+    /// Reads with all clients at the same time for about `duration`.
+    fn turn(&mut self, duration: Duration, round: &mut Round) -> Outcome<()> {
+        let (cpu, start) = (cpu_of(self.pid)?, Instant::now());
+        let mut seed = [0; 8];
+        getrandom::fill(&mut seed)?;
+        let seed = u64::from_ne_bytes(seed);
+        thread::scope(|scope| {
+            let read = |(i, client): (usize, &mut Box<dyn Reads>)| {
+                let client = &mut **client;
+                // The error of another thread is passed on as text.
+                scope_spawn(scope, move || read_for(client, seed.wrapping_add(i as u64), duration))
+            };
+            let threads: Vec<_> = self.clients.iter_mut().enumerate().map(read).collect();
+            for thread in threads {
+                let times = thread.join().map_err(|_| "a reading thread panicked")??;
+                round.reads += times.len();
+                round.times.add(times)?;
+            }
+            Ok::<_, Box<dyn std::error::Error>>(())
+        })?;
+        round.seconds += start.elapsed().as_secs_f64();
+        round.cpu += cpu_of(self.pid)? - cpu;
+        Ok(())
+    }
+}
+
+fn scope_spawn<'s, 'e: 's>(
+    scope: &'s thread::Scope<'s, 'e>,
+    work: impl FnOnce() -> Outcome<Histogram<u64>> + Send + 's,
+) -> thread::ScopedJoinHandle<'s, Result<Histogram<u64>, String>> {
+    scope.spawn(move || work().map_err(|error| error.to_string()))
+}
+
+/// All servers in turn, several times.
+fn round(sides: &mut [Side], turn: Duration) -> Outcome<()> {
+    let new = |_: &Side| Ok(Round { reads: 0, seconds: 0.0, cpu: 0.0, times: Histogram::new(3)? });
+    let mut rounds = sides.iter().map(new).collect::<Outcome<Vec<_>>>()?;
+    for _ in 0..TURNS {
+        for (side, round) in sides.iter_mut().zip(&mut rounds) {
+            side.turn(turn, round)?;
+        }
+    }
+    for (side, round) in sides.iter_mut().zip(rounds) {
+        let micros = |quantile| round.times.value_at_quantile(quantile) as f64 / 1e3;
+        side.found.rate.push(round.reads as f64 / round.seconds);
+        side.found.p50.push(micros(0.5));
+        side.found.p99.push(micros(0.99));
+        side.found.cpu.push(round.cpu * 1e6 / round.reads as f64);
+    }
+    Ok(())
+}
+
+/// Reads here and there; answers how long each took, in nanoseconds.
+fn read_for(client: &mut dyn Reads, seed: u64, duration: Duration) -> Outcome<Histogram<u64>> {
+    let mut times = Histogram::new(3)?;
+    let (mut random, start) = (seed | 1, Instant::now());
+    let mut now = start;
+    while now - start < duration {
+        // xorshift: good enough to hop about, and as nothing beside a read.
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        let offset = random % (SPREAD / u64::from(LEN)) * u64::from(LEN);
+        client.read(offset, LEN)?;
+        let done = Instant::now();
+        times.record((done - now).as_nanos() as u64)?;
+        now = done;
+    }
+    Ok(times)
+}

@@ -1,0 +1,138 @@
+//! Child processes: started so that none outlives this one, and their CPU time.
+
+use crate::Outcome;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::ffi::OsString;
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+
+/// A server in a process of its own; killed when dropped, and by the system when this process ends in any other way.
+pub struct Daemon {
+    child: Child,
+}
+
+impl Daemon {
+    /// Starts `line`; its standard output is left to the caller.
+    pub fn start(mut command: Command) -> Outcome<Daemon> {
+        tied(&mut command);
+        let name = command.get_program().to_owned();
+        let child = command.spawn().map_err(|e| format!("cannot start {}: {e}", name.display()))?;
+        Ok(Daemon { child })
+    }
+
+    /// Starts this program in one of its roles and waits for the line in which it says where it is to be found.
+    pub fn in_role(role: &impl Serialize) -> Outcome<(Daemon, String)> {
+        let mut command = this(&[], role)?;
+        command.stdout(Stdio::piped());
+        let mut daemon = Daemon::start(command)?;
+        let mut line = String::new();
+        if let Some(output) = daemon.child.stdout.take() {
+            BufReader::new(output).read_line(&mut line)?;
+        }
+        match line.trim() {
+            "" => Err(format!("a server of this program ended: {}", daemon.child.wait()?).into()),
+            address => Ok((daemon, address.to_owned())),
+        }
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Whether it has ended, and how.
+    pub fn ended(&mut self) -> Outcome<Option<String>> {
+        Ok(self.child.try_wait()?.map(|status| status.to_string()))
+    }
+
+    /// Asks it to end and waits until it has.
+    pub fn stop(&mut self) {
+        let pid = self.child.id() as libc::pid_t;
+        if matches!(self.child.try_wait(), Ok(None)) {
+            // SAFETY: a signal to a child that has not been waited for, so the id is still its own.
+            unsafe { libc::kill(pid, libc::SIGKILL) };
+        }
+        // Nothing is to be learned from how it ended.
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// This program in one of its roles, run under `prefix`.
+pub fn this(prefix: &[OsString], role: &impl Serialize) -> Outcome<Command> {
+    let own = std::env::current_exe()?.into_os_string();
+    let mut words = prefix.iter().cloned().chain([own, "--role".into(), serde_json::to_string(role)?.into()]);
+    let mut command = Command::new(words.next().ok_or("no program")?);
+    command.args(words);
+    Ok(command)
+}
+
+/// Makes the system kill the command's process when this thread ends.
+pub fn tied(command: &mut Command) {
+    let tie = || {
+        // SAFETY: a plain system call, allowed between fork and exec.
+        unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+        Ok(())
+    };
+    // SAFETY: `tie` allocates nothing and takes no lock.
+    unsafe { command.pre_exec(tie) };
+}
+
+/// Runs a command to its end; answers what it printed and its user and system seconds.
+pub fn run(mut command: Command) -> Outcome<(String, f64)> {
+    tied(&mut command);
+    let name = command.get_program().to_owned();
+    let mut child = command.stdout(Stdio::piped()).spawn().map_err(|e| format!("cannot start {}: {e}", name.display()))?;
+    let mut output = String::new();
+    if let Some(mut pipe) = child.stdout.take() {
+        pipe.read_to_string(&mut output)?;
+    }
+    let (mut status, mut usage) = (0, std::mem::MaybeUninit::<libc::rusage>::zeroed());
+    // SAFETY: waits for a child that nobody else waits for, into two values of this frame.
+    let waited = unsafe { libc::wait4(child.id() as libc::pid_t, &mut status, 0, usage.as_mut_ptr()) };
+    if waited < 0 {
+        return Err(std::io::Error::last_os_error().into());
+    }
+    // SAFETY: zeroed is a valid value, and the call has filled it in.
+    let usage = unsafe { usage.assume_init() };
+    if status != 0 {
+        return Err(format!("{command:?} failed (wait status {status})").into());
+    }
+    let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
+    Ok((output, seconds(usage.ru_utime) + seconds(usage.ru_stime)))
+}
+
+/// Runs this program in one of its roles to its end; answers what it found out and its user and system seconds.
+pub fn run_role<T: DeserializeOwned>(prefix: &[OsString], role: &impl Serialize) -> Outcome<(T, f64)> {
+    let (output, cpu) = run(this(prefix, role)?)?;
+    Ok((serde_json::from_str(&output).map_err(|e| format!("{e} in {output:?}"))?, cpu))
+}
+
+/// User and system seconds of a process so far, ended threads included, to the nanosecond.
+pub fn cpu_of(pid: u32) -> Outcome<f64> {
+    // The clock of a process, all threads, as `clock_getcpuclockid` makes it.
+    let mut clock = 0;
+    // SAFETY: writes a clock id into a value of this frame.
+    let failed = unsafe { libc::clock_getcpuclockid(pid as libc::pid_t, &mut clock) };
+    if failed != 0 {
+        return Err(std::io::Error::from_raw_os_error(failed).into());
+    }
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: writes a time into a value of this frame.
+    if unsafe { libc::clock_gettime(clock, &mut time) } != 0 {
+        return Err(std::io::Error::last_os_error().into());
+    }
+    Ok(time.tv_sec as f64 + time.tv_nsec as f64 / 1e9)
+}
+
+/// CPU seconds of several processes together.
+pub fn cpu_of_all(pids: &[u32]) -> Outcome<f64> {
+    pids.iter().try_fold(0.0, |sum, pid| Ok(sum + cpu_of(*pid)?))
+}
