@@ -1,7 +1,11 @@
 //! The experiments of striping: what it costs and what it brings.
 
 mod bare;
+mod bulk;
+mod cluster;
+mod links;
 mod machine;
+mod mover;
 mod native;
 mod parts;
 mod process;
@@ -11,10 +15,12 @@ mod socket;
 use clap::{Parser, ValueEnum};
 use report::Report;
 use serde::{Deserialize, Serialize};
+use std::cell::OnceCell;
 use std::error::Error;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+use tokio::signal::unix::{SignalKind, signal};
 
 /// What striping costs and brings
 ///
@@ -46,17 +52,56 @@ struct Cli {
 /// The experiments.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Part {
+    /// CPU seconds per GB of a stream over four iods, against a bare socket
+    A,
+    /// The rate over 1, 2, 4 and 8 iods behind slow links (needs root)
+    B,
     /// 4 KiB reads from one iod against a minimal server
     C,
+    /// Creates, stats and unlinks per second
+    D,
 }
 
 /// What this program can be besides the experiments: a part of one in a process of its own.
 #[derive(Serialize, Deserialize)]
 enum Role {
     /// Serves a new object store in `dir`.
-    Iod { dir: PathBuf },
+    Iod {
+        dir: PathBuf,
+    },
     /// Serves small reads of a file, with nothing that is not necessary.
-    Reads { address: String, file: PathBuf },
+    Reads {
+        address: String,
+        file: PathBuf,
+    },
+    /// Serves streams of a file, likewise.
+    Streams {
+        address: String,
+        file: PathBuf,
+    },
+    /// Moves a stream to or from such a server: its address, the local file, the length.
+    BarePut(String, Option<PathBuf>, u64),
+    BareGet(String, Option<PathBuf>, u64),
+    /// Moves a file into or out of Weir.
+    Put(mover::Errand),
+    Get(mover::Errand),
+    /// Removes a file of Weir.
+    Remove(String),
+    /// Makes, looks up and removes files of Weir.
+    Names(parts::names::Errand),
+}
+
+/// What a stream took.
+#[derive(Serialize, Deserialize)]
+struct Moved {
+    /// From before the first byte until the last one is where it should be, and durable when written.
+    seconds: f64,
+}
+
+impl Moved {
+    fn since(start: Instant) -> Self {
+        Moved { seconds: start.elapsed().as_secs_f64() }
+    }
 }
 
 /// What all experiments share.
@@ -65,15 +110,31 @@ struct Setup {
     quick: bool,
     /// Where to make stores and files.
     dir: PathBuf,
+    weir: OnceCell<PathBuf>,
 }
 
+/// Why something did not work.
+type Failure = Box<dyn Error + Send + Sync>;
 /// What everything here returns.
-type Outcome<T> = Result<T, Box<dyn Error>>;
+type Outcome<T> = Result<T, Failure>;
 
 impl Setup {
     /// The duration, or a tenth of it when only a quick look is wanted.
     fn brief(&self, duration: Duration) -> Duration {
         if self.quick { duration / 10 } else { duration }
+    }
+
+    /// So many bytes, or a sixteenth of them when only a quick look is wanted.
+    fn amount(&self, bytes: u64) -> u64 {
+        if self.quick { bytes / 16 } else { bytes }
+    }
+
+    /// The binary under test, built when first asked for.
+    fn weir(&self) -> Outcome<PathBuf> {
+        match self.weir.get() {
+            Some(weir) => Ok(weir.clone()),
+            None => cluster::build().map(|weir| self.weir.get_or_init(|| weir).clone()),
+        }
     }
 }
 
@@ -82,8 +143,21 @@ impl Role {
         match self {
             Role::Iod { dir } => parts::small::serve_iod(&dir),
             Role::Reads { address, file } => bare::serve_reads(&address, &file),
+            Role::Streams { address, file } => bulk::serve_streams(&address, &file),
+            Role::BarePut(address, local, len) => tell(&bulk::put(&address, local.as_deref(), len)?),
+            Role::BareGet(address, local, len) => tell(&bulk::get(&address, local.as_deref(), len)?),
+            Role::Put(errand) => tell(&mover::put(&errand)?),
+            Role::Get(errand) => tell(&mover::get(&errand)?),
+            Role::Remove(url) => tell(&mover::remove(&url)?),
+            Role::Names(errand) => tell(&parts::names::work(&errand)?),
         }
     }
+}
+
+/// Says what a role found out to the process that wants to know.
+fn tell(found: &impl Serialize) -> Outcome<()> {
+    println!("{}", serde_json::to_string(found)?);
+    Ok(())
 }
 
 fn run(cli: Cli) -> Outcome<()> {
@@ -93,11 +167,20 @@ fn run(cli: Cli) -> Outcome<()> {
     let own = std::env::current_exe()?;
     let beside = own.parent().ok_or("this program is in no folder")?;
     let room = tempfile::Builder::new().prefix("stripe-").tempdir_in(cli.dir.as_deref().unwrap_or(beside))?;
-    let setup = Setup { rounds: cli.rounds, quick: cli.quick, dir: room.path().canonicalize()? };
+    let (rounds, quick, dir) = (cli.rounds, cli.quick, room.path().canonicalize()?);
+    tidy_up_when_stopped(dir.clone())?;
+    let setup = Setup { rounds, quick, dir, weir: OnceCell::new() };
     let mut report = Report { machine: machine::facts(&setup.dir), tables: Vec::new() };
-    let wanted = |part| cli.parts.is_empty() || cli.parts.contains(&part);
-    if wanted(Part::C) {
-        parts::small::run(&setup, &mut report)?;
+    for part in Part::value_variants() {
+        if !cli.parts.is_empty() && !cli.parts.contains(part) {
+            continue;
+        }
+        match part {
+            Part::A => parts::stream::run(&setup, &mut report)?,
+            Part::B => parts::scaling::run(&setup, &mut report)?,
+            Part::C => parts::small::run(&setup, &mut report)?,
+            Part::D => parts::names::run(&setup, &mut report)?,
+        }
     }
     if cli.json {
         println!("{}", serde_json::to_string(&report)?);
@@ -105,6 +188,28 @@ fn run(cli: Cli) -> Outcome<()> {
     }
     report.machine.iter().for_each(|(name, value)| println!("{name}: {value}"));
     report.tables.iter().for_each(|table| print!("{table}"));
+    Ok(())
+}
+
+/// On SIGINT and SIGTERM, takes away what would outlive this process; its children the system ends with it.
+fn tidy_up_when_stopped(dir: PathBuf) -> Outcome<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+    let (mut interrupt, mut terminate) = {
+        let _inside = runtime.enter();
+        (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?)
+    };
+    std::thread::spawn(move || {
+        runtime.block_on(async {
+            tokio::select! {
+                _ = interrupt.recv() => {}
+                _ = terminate.recv() => {}
+            }
+        });
+        links::sweep_own();
+        // Daemons may still write there; what they add is not worth waiting for.
+        let _ = std::fs::remove_dir_all(dir);
+        std::process::exit(130);
+    });
     Ok(())
 }
 

@@ -9,8 +9,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use types::limits::PAYLOAD_MAX;
 use types::{FileId, Fsid, Generation};
 use wire::native::{
-    Capability, Extent, HelloArgs, HelloReply, Key, PROGRAM, PieceKind, Procedure, ReadArgs, ReadReply, Rights, VERSION,
-    WriteArgs, WriteExtent, WriteHead, WriteReply, crc32c, decode_reply,
+    Capability, Extent, HelloArgs, HelloReply, Key, PROGRAM, PieceKind, Procedure, ReadArgs, ReadReply, Rights,
+    VERSION, WriteArgs, WriteExtent, WriteHead, WriteReply, crc32c, decode_reply,
 };
 use wire::rpc::record::mark;
 use wire::rpc::{AcceptStat, Auth, CallHeader, Message, ReplyHeader, ReplyStat, decode_message};
@@ -59,8 +59,7 @@ impl Client {
         let (stream, reply) = (connect(address)?, vec![0; 2 * PAYLOAD_MAX]);
         let mut client = Client { stream, checksums, cap, request, reply, xid: 0 };
         let ticket = key().sign_ticket(FSID, SESSION, expires);
-        let hello =
-            HelloArgs { ticket, min_version: 1, max_version: 1, checksums, max_payload: PAYLOAD_MAX as u32 };
+        let hello = HelloArgs { ticket, min_version: 1, max_version: 1, checksums, max_payload: PAYLOAD_MAX as u32 };
         let agreed: HelloReply = client.call(Procedure::Hello, &hello)?;
         if agreed.checksums != checksums {
             return Err("the iod does not do as asked with checksums".into());
@@ -141,8 +140,7 @@ impl Reads for Client {
 
 fn record(xid: u32, procedure: Procedure, args: &impl Xdr) -> Vec<u8> {
     let procedure = procedure as u32;
-    let header =
-        CallHeader { xid, program: PROGRAM, version: VERSION, procedure, cred: Auth::None, verf: Auth::None };
+    let header = CallHeader { xid, program: PROGRAM, version: VERSION, procedure, cred: Auth::None, verf: Auth::None };
     let mut out = Writer::new();
     header.encode(&mut out);
     args.encode(&mut out);

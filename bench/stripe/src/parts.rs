@@ -1,3 +1,6 @@
 //! The experiments.
 
+pub mod names;
+pub mod scaling;
 pub mod small;
+pub mod stream;

@@ -14,59 +14,48 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Starts `line`; its standard output is left to the caller.
-    pub fn start(mut command: Command) -> Outcome<Daemon> {
-        tied(&mut command);
+    fn start(command: &mut Command) -> Outcome<Daemon> {
+        tied(command);
         let name = command.get_program().to_owned();
         let child = command.spawn().map_err(|e| format!("cannot start {}: {e}", name.display()))?;
         Ok(Daemon { child })
     }
 
-    /// Starts this program in one of its roles and waits for the line in which it says where it is to be found.
-    pub fn in_role(role: &impl Serialize) -> Outcome<(Daemon, String)> {
-        let mut command = this(&[], role)?;
-        command.stdout(Stdio::piped());
-        let mut daemon = Daemon::start(command)?;
+    /// Starts it and waits for the line in which it says where it is to be found.
+    pub fn announced(mut command: Command) -> Outcome<(Daemon, String)> {
+        let name = command.get_program().to_owned();
+        let mut daemon = Daemon::start(command.stdout(Stdio::piped()))?;
         let mut line = String::new();
-        if let Some(output) = daemon.child.stdout.take() {
+        if let Some(output) = daemon.child.stdout.as_mut() {
             BufReader::new(output).read_line(&mut line)?;
         }
         match line.trim() {
-            "" => Err(format!("a server of this program ended: {}", daemon.child.wait()?).into()),
-            address => Ok((daemon, address.to_owned())),
+            "" => Err(format!("{} ended: {}", name.display(), daemon.child.wait()?).into()),
+            line => Ok((daemon, line.to_owned())),
         }
+    }
+
+    /// [`Daemon::announced`] of this program in one of its roles.
+    pub fn in_role(prefix: &[OsString], role: &impl Serialize) -> Outcome<(Daemon, String)> {
+        Daemon::announced(this(prefix, role)?)
     }
 
     /// Its process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
-
-    /// Whether it has ended, and how.
-    pub fn ended(&mut self) -> Outcome<Option<String>> {
-        Ok(self.child.try_wait()?.map(|status| status.to_string()))
-    }
-
-    /// Asks it to end and waits until it has.
-    pub fn stop(&mut self) {
-        let pid = self.child.id() as libc::pid_t;
-        if matches!(self.child.try_wait(), Ok(None)) {
-            // SAFETY: a signal to a child that has not been waited for, so the id is still its own.
-            unsafe { libc::kill(pid, libc::SIGKILL) };
-        }
-        // Nothing is to be learned from how it ended.
-        let _ = self.child.wait();
-    }
 }
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        self.stop();
+        // One that has ended by itself needs no killing, and nothing is to be learned from how it ended.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 
 /// This program in one of its roles, run under `prefix`.
-pub fn this(prefix: &[OsString], role: &impl Serialize) -> Outcome<Command> {
+fn this(prefix: &[OsString], role: &impl Serialize) -> Outcome<Command> {
     let own = std::env::current_exe()?.into_os_string();
     let mut words = prefix.iter().cloned().chain([own, "--role".into(), serde_json::to_string(role)?.into()]);
     let mut command = Command::new(words.next().ok_or("no program")?);
@@ -75,7 +64,7 @@ pub fn this(prefix: &[OsString], role: &impl Serialize) -> Outcome<Command> {
 }
 
 /// Makes the system kill the command's process when this thread ends.
-pub fn tied(command: &mut Command) {
+fn tied(command: &mut Command) {
     let tie = || {
         // SAFETY: a plain system call, allowed between fork and exec.
         unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
@@ -89,7 +78,8 @@ pub fn tied(command: &mut Command) {
 pub fn run(mut command: Command) -> Outcome<(String, f64)> {
     tied(&mut command);
     let name = command.get_program().to_owned();
-    let mut child = command.stdout(Stdio::piped()).spawn().map_err(|e| format!("cannot start {}: {e}", name.display()))?;
+    let mut child =
+        command.stdout(Stdio::piped()).spawn().map_err(|e| format!("cannot start {}: {e}", name.display()))?;
     let mut output = String::new();
     if let Some(mut pipe) = child.stdout.take() {
         pipe.read_to_string(&mut output)?;

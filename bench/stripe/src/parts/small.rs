@@ -2,8 +2,8 @@
 
 use crate::native::{self, Client};
 use crate::process::{Daemon, cpu_of};
-use crate::report::{Bound, Report, Table, ratios};
-use crate::{Outcome, Role, Setup, bare};
+use crate::report::{Bound, Number, Report, Table, ratios};
+use crate::{Failure, Outcome, Role, Setup, bare};
 use bytes::Bytes;
 use hdrhistogram::Histogram;
 use std::fs::File;
@@ -17,8 +17,10 @@ const LEN: u32 = 4096;
 /// Bytes that the reads are spread over: out of the processor's caches, in the page cache.
 const SPREAD: u64 = 256 << 20;
 const CONNECTIONS: [usize; 2] = [1, 4];
-/// Turns that each server has in a round, so that a busy moment of the machine does not meet one of them alone.
-const TURNS: u32 = 4;
+/// Turns that each server has in a round, and how long one is: short ones, so that a busy moment of the machine meets
+/// all of them alike.
+const TURNS: u32 = 40;
+const TURN: Duration = Duration::from_millis(50);
 /// Reads before anything is counted.
 const WARM: u64 = 2000;
 
@@ -48,7 +50,8 @@ struct Found {
 /// What was counted in one round.
 struct Round {
     reads: u64,
-    seconds: f64,
+    /// Reads per second of each turn.
+    rates: Vec<f64>,
     cpu: f64,
     times: Histogram<u64>,
 }
@@ -69,18 +72,19 @@ pub fn serve_iod(dir: &Path) -> Outcome<()> {
 pub fn run(setup: &Setup, report: &mut Report) -> Outcome<()> {
     let dir = setup.dir.join("small");
     std::fs::create_dir(&dir)?;
-    let (iod, addresses) = Daemon::in_role(&Role::Iod { dir: dir.join("iod") })?;
+    let (iod, addresses) = Daemon::in_role(&[], &Role::Iod { dir: dir.join("iod") })?;
     let (iod_tcp, iod_unix) = addresses.split_once(' ').ok_or("an iod without two addresses")?;
     let file = dir.join("file");
     fill(&file, iod_unix)?;
     let mut table = Table::new(
-        "(c) random reads of 4 KiB from one iod over 256 MiB in the page cache, each connection with one at a time",
+        "(c) random reads of 4 KiB from one iod over 256 MiB in the page cache, each connection with one at a time; \
+         reads/s is the median of a round's turns",
         &["reads/s", "p50 us", "p99 us", "server CPU us"],
     );
     local(setup, &file, &mut table)?;
     let socket = dir.join("bare.sock").into_os_string().into_string().map_err(|_| "a path that is no text")?;
     for (kind, iod_at, listen) in [("Unix", iod_unix, &socket[..]), ("TCP", iod_tcp, "127.0.0.1:0")] {
-        let (bare, bare_at) = Daemon::in_role(&Role::Reads { address: listen.to_owned(), file: file.clone() })?;
+        let (bare, bare_at) = Daemon::in_role(&[], &Role::Reads { address: listen.to_owned(), file: file.clone() })?;
         for connections in CONNECTIONS {
             let mut sides = [
                 Side::new("bare server", bare.pid(), connections, || Ok(Box::new(bare::Reader::new(&bare_at)?)))?,
@@ -88,7 +92,7 @@ pub fn run(setup: &Setup, report: &mut Report) -> Outcome<()> {
                 Side::new("iod, none", iod.pid(), connections, || Ok(Box::new(Client::new(iod_at, false)?)))?,
             ];
             for _ in 0..setup.rounds {
-                round(&mut sides, setup.brief(Duration::from_millis(500)))?;
+                round(&mut sides, setup.brief(TURN))?;
             }
             add(&mut table, kind, connections, &sides);
         }
@@ -141,7 +145,7 @@ fn local(setup: &Setup, path: &Path, table: &mut Table) -> Outcome<()> {
     }
     let mut side = Side::new("", std::process::id(), 1, || Ok(Box::new(Local(File::open(path)?, vec![0; 4096]))))?;
     for _ in 0..setup.rounds {
-        round(std::slice::from_mut(&mut side), setup.brief(Duration::from_millis(100)))?;
+        round(std::slice::from_mut(&mut side), setup.brief(TURN))?;
     }
     let found = side.found;
     table.row("floor: pread, no server", &[found.rate, found.p50, found.p99, found.cpu]);
@@ -149,12 +153,7 @@ fn local(setup: &Setup, path: &Path, table: &mut Table) -> Outcome<()> {
 }
 
 impl Side {
-    fn new(
-        name: &str,
-        pid: u32,
-        connections: usize,
-        client: impl Fn() -> Outcome<Box<dyn Reads>>,
-    ) -> Outcome<Side> {
+    fn new(name: &str, pid: u32, connections: usize, client: impl Fn() -> Outcome<Box<dyn Reads>>) -> Outcome<Side> {
         let mut clients = (0..connections).map(|_| client()).collect::<Outcome<Vec<_>>>()?;
         for client in &mut clients {
             (0..WARM).try_for_each(|i| client.read(i * u64::from(LEN), LEN).map(drop))?;
@@ -167,37 +166,28 @@ impl Side {
         let (cpu, start) = (cpu_of(self.pid)?, Instant::now());
         let mut seed = [0; 8];
         getrandom::fill(&mut seed)?;
-        let seed = u64::from_ne_bytes(seed);
+        let (seed, before) = (u64::from_ne_bytes(seed), round.reads);
         thread::scope(|scope| {
-            let read = |(i, client): (usize, &mut Box<dyn Reads>)| {
-                let client = &mut **client;
-                // The error of another thread is passed on as text.
-                scope_spawn(scope, move || read_for(client, seed.wrapping_add(i as u64), duration))
-            };
-            let threads: Vec<_> = self.clients.iter_mut().enumerate().map(read).collect();
+            let mut threads = Vec::new();
+            for (i, client) in self.clients.iter_mut().enumerate() {
+                threads.push(scope.spawn(move || read_for(&mut **client, seed.wrapping_add(i as u64), duration)));
+            }
             for thread in threads {
                 let times = thread.join().map_err(|_| "a reading thread panicked")??;
                 round.reads += times.len();
                 round.times.add(times)?;
             }
-            Ok::<_, Box<dyn std::error::Error>>(())
+            Ok::<_, Failure>(())
         })?;
-        round.seconds += start.elapsed().as_secs_f64();
+        round.rates.push((round.reads - before) as f64 / start.elapsed().as_secs_f64());
         round.cpu += cpu_of(self.pid)? - cpu;
         Ok(())
     }
 }
 
-fn scope_spawn<'s, 'e: 's>(
-    scope: &'s thread::Scope<'s, 'e>,
-    work: impl FnOnce() -> Outcome<Histogram<u64>> + Send + 's,
-) -> thread::ScopedJoinHandle<'s, Result<Histogram<u64>, String>> {
-    scope.spawn(move || work().map_err(|error| error.to_string()))
-}
-
 /// All servers in turn, several times.
 fn round(sides: &mut [Side], turn: Duration) -> Outcome<()> {
-    let new = |_: &Side| Ok(Round { reads: 0, seconds: 0.0, cpu: 0.0, times: Histogram::new(3)? });
+    let new = |_: &Side| Ok(Round { reads: 0, rates: Vec::new(), cpu: 0.0, times: Histogram::new(3)? });
     let mut rounds = sides.iter().map(new).collect::<Outcome<Vec<_>>>()?;
     for _ in 0..TURNS {
         for (side, round) in sides.iter_mut().zip(&mut rounds) {
@@ -206,7 +196,7 @@ fn round(sides: &mut [Side], turn: Duration) -> Outcome<()> {
     }
     for (side, round) in sides.iter_mut().zip(rounds) {
         let micros = |quantile| round.times.value_at_quantile(quantile) as f64 / 1e3;
-        side.found.rate.push(round.reads as f64 / round.seconds);
+        side.found.rate.extend(Number::of(&round.rates).map(|rate| rate.median));
         side.found.p50.push(micros(0.5));
         side.found.p99.push(micros(0.99));
         side.found.cpu.push(round.cpu * 1e6 / round.reads as f64);
