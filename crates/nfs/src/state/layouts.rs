@@ -102,6 +102,8 @@ pub struct Layouts {
     by_key: HashMap<(ClientId, FileId, layouttype4), [u8; 12]>,
     by_file: HashMap<FileId, BTreeSet<[u8; 12]>>,
     by_client: HashMap<ClientId, BTreeSet<[u8; 12]>>,
+    /// How many revoked states each client has not yet given up: every SEQUENCE asks.
+    revoked: HashMap<ClientId, usize>,
     /// Files of which no layout is given for the moment, with the number of those who asked for that.
     frozen: HashMap<FileId, u32>,
     next_recall: u64,
@@ -122,11 +124,7 @@ impl Layouts {
     }
 
     pub(crate) fn any_revoked(&self, client: ClientId) -> bool {
-        self.states_of(client).any(|s| s.revoked.is_some())
-    }
-
-    fn states_of(&self, client: ClientId) -> impl Iterator<Item = &LayoutState> {
-        self.by_client.get(&client).into_iter().flatten().filter_map(|o| self.by_other.get(o))
+        self.revoked.contains_key(&client)
     }
 
     fn states_on(&self, file: FileId) -> impl Iterator<Item = (&[u8; 12], &LayoutState)> {
@@ -180,6 +178,14 @@ impl Layouts {
         }
         for pending in &state.pending {
             self.recalls.remove(&pending.id);
+        }
+        if state.revoked.is_some()
+            && let Some(count) = self.revoked.get_mut(&state.client)
+        {
+            *count -= 1;
+            if *count == 0 {
+                self.revoked.remove(&state.client);
+            }
         }
         Some(state)
     }
@@ -476,7 +482,9 @@ impl State {
         let Some(state) = self.layouts.by_other.get_mut(other) else { return };
         let (client, file) = (state.client, state.file);
         let pieces = state.segments.take(Filter::ALL);
-        state.revoked = Some(now);
+        if state.revoked.replace(now).is_none() {
+            *self.layouts.revoked.entry(client).or_default() += 1;
+        }
         for pending in state.pending.drain(..) {
             self.layouts.recalls.remove(&pending.id);
         }
