@@ -91,7 +91,7 @@ impl Copy {
             fatal: Mutex::default(),
             aborted: AtomicBool::new(false),
         };
-        copy.report.found(files.iter().map(|f| f.meta.attrs.size).sum());
+        copy.report.found(files.len() as u64, files.iter().map(|f| f.meta.bytes()).sum());
         copy.queue.push(dirs.into_iter().map(Task::Dir).chain(files.into_iter().map(Task::File)));
         std::thread::scope(|scope| {
             for _ in 0..copy.jobs {
@@ -169,20 +169,19 @@ impl Copy {
                 Arc::new(Folder { spot, attrs: Some(job.meta.attrs), parent: Some(parent) })
             }
         };
-        let mut bytes = 0;
+        let (mut names, mut bytes) = (0, 0);
         let tasks = entries.into_iter().map(|entry| match entry.meta.attrs.kind {
             FileKind::Directory => {
                 Task::Dir(DirJob { spot: entry.spot, meta: entry.meta, into: Into::Name(folder.clone(), entry.name) })
             }
-            kind => {
-                if kind == FileKind::Regular {
-                    bytes += entry.meta.attrs.size;
-                }
+            _ => {
+                names += 1;
+                bytes += entry.meta.bytes();
                 Task::File(FileJob { spot: entry.spot, meta: entry.meta, folder: folder.clone(), name: entry.name })
             }
         });
         let tasks: Vec<_> = tasks.collect();
-        self.report.found(bytes);
+        self.report.found(names, bytes);
         self.queue.push(tasks);
         self.release(folder);
         Ok(())

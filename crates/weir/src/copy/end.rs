@@ -5,7 +5,7 @@ use super::remote::Weir;
 use crate::failure::Failure;
 use crate::locator::join;
 use client::Node;
-use types::{Attrs, ByteRange};
+use types::{Attrs, ByteRange, FileKind};
 
 /// A side.
 pub enum End {
@@ -57,6 +57,13 @@ pub enum Open {
     Local(std::fs::File),
     /// Of a Weir file system.
     Weir(Box<client::File>),
+}
+
+impl Meta {
+    /// How many bytes a copy of it moves at most.
+    pub fn bytes(&self) -> u64 {
+        if self.attrs.kind == FileKind::Regular { self.attrs.size } else { 0 }
+    }
 }
 
 impl Spot {

@@ -12,6 +12,11 @@ use std::time::{Duration, Instant};
 /// Errors kept for the JSON summary; all are printed, and all are counted.
 const ERRORS_KEPT: usize = 1000;
 
+/// What a name weighs beside its bytes in the progress bar: making a small file takes as long as moving some bytes.
+const NAME_WEIGHT: u64 = 64 << 10;
+/// How often the text beside the bar changes, in milliseconds.
+const TEXT_EVERY: u64 = 200;
+
 /// How to talk while copying.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Talk {
@@ -30,6 +35,12 @@ pub struct Report {
     start: Instant,
     bar: ProgressBar,
     counts: Counts,
+    /// Names and bytes found so far.
+    found: (AtomicU64, AtomicU64),
+    /// Bytes passed so far, holes included.
+    passed: AtomicU64,
+    /// When the text changed last, in milliseconds after the start.
+    texted: AtomicU64,
     errors: Mutex<Vec<JsonError>>,
 }
 
@@ -80,13 +91,22 @@ impl Report {
             true => ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr_with_hz(8)),
             false => ProgressBar::hidden(),
         };
-        let template = "{bar:24} {bytes}/{total_bytes} {binary_bytes_per_sec} ETA {eta} {msg}";
+        let template = "{bar:24} {msg} ETA {eta}";
         if let Ok(style) = ProgressStyle::with_template(template) {
             bar.set_style(style.progress_chars("=> "));
         }
         bar.enable_steady_tick(Duration::from_millis(250));
-        let (start, counts, errors) = (Instant::now(), Counts::default(), Mutex::default());
-        Report { command, talk, start, bar, counts, errors }
+        Report {
+            command,
+            talk,
+            start: Instant::now(),
+            bar,
+            counts: Counts::default(),
+            found: Default::default(),
+            passed: AtomicU64::new(0),
+            texted: AtomicU64::new(0),
+            errors: Mutex::default(),
+        }
     }
 
     /// The counters.
@@ -94,23 +114,49 @@ impl Report {
         &self.counts
     }
 
-    /// More work was found: this many bytes.
-    pub fn found(&self, bytes: u64) {
-        self.bar.inc_length(bytes);
+    /// More work was found: so many names that are no directories, with so many bytes.
+    pub fn found(&self, names: u64, bytes: u64) {
+        self.found.0.fetch_add(names, Relaxed);
+        self.found.1.fetch_add(bytes, Relaxed);
+        self.bar.inc_length(names * NAME_WEIGHT + bytes);
     }
 
     /// Bytes were moved, and a hole of `skipped` bytes was passed.
     pub fn moved(&self, bytes: u64, skipped: u64) {
         self.counts.bytes.fetch_add(bytes, Relaxed);
+        self.passed.fetch_add(bytes + skipped, Relaxed);
         self.bar.inc(bytes + skipped);
+        self.refresh();
     }
 
-    /// Something was finished: shows how many there are.
+    /// Something was finished.
     pub fn finished(&self, which: &AtomicU64) {
-        let n = which.fetch_add(1, Relaxed) + 1;
-        if !self.bar.is_hidden() && (n.is_multiple_of(16) || n < 16) {
-            self.bar.set_message(format!("{} files", self.counts.files.load(Relaxed)));
+        which.fetch_add(1, Relaxed);
+        if !std::ptr::eq(which, &self.counts.directories) {
+            self.bar.inc(NAME_WEIGHT);
         }
+        self.refresh();
+    }
+
+    /// Writes the text beside the bar anew, unless that was done a moment ago.
+    fn refresh(&self) {
+        let now = self.start.elapsed().as_millis() as u64;
+        let last = self.texted.load(Relaxed);
+        if self.bar.is_hidden() || (now < last + TEXT_EVERY && last > 0) {
+            return;
+        }
+        self.texted.store(now.max(1), Relaxed);
+        let get = |n: &AtomicU64| n.load(Relaxed);
+        let counts = &self.counts;
+        let names = [&counts.files, &counts.symlinks, &counts.hard_links, &counts.special].map(get).iter().sum::<u64>();
+        let rate = get(&counts.bytes) as f64 / (now.max(1) as f64 / 1000.0);
+        self.bar.set_message(format!(
+            "{names}/{} files, {}/{}, {}/s",
+            get(&self.found.0),
+            show::size(get(&self.passed)),
+            show::size(get(&self.found.1)),
+            show::size(rate as u64),
+        ));
     }
 
     /// Something could not be copied: says so at once and counts it.
