@@ -1,5 +1,9 @@
 //! NFSv4.1/4.2 state tables and operations, server half and client half.
 
+// Fuzz targets name this crate as others do, also where its own tests run them.
+#[cfg(test)]
+extern crate self as nfs;
+
 pub mod attrs;
 pub mod client;
 pub mod fs;
