@@ -118,6 +118,9 @@ impl Iod {
                 }
                 Ok(Err(failure)) if failure.status == Status::Delay => self.error(what, &failure),
                 Ok(Err(failure)) => {
+                    if failure.status == Status::CapRefused {
+                        self.part(&connection).await;
+                    }
                     let context = format!("{what} on iod {}", self.id);
                     let message = match &failure.detail {
                         Some(detail) => format!("{context}: {} ({detail})", failure.status),
@@ -140,6 +143,16 @@ impl Iod {
             add(&self.shared.tally.retries, 1);
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(*PAUSE.end());
+        }
+    }
+
+    /// Ends a session that refuses capabilities: one that was opened under an earlier client id refuses all that the mgr
+    /// gives to the present one. The next call opens another with a new ticket.
+    async fn part(&self, connection: &Connection) {
+        connection.close();
+        let mut link = self.link.lock().await;
+        if link.connection.as_ref().is_some_and(|present| present.id() == connection.id()) {
+            (link.connection, link.device) = (None, None);
         }
     }
 

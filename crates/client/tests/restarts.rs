@@ -139,6 +139,25 @@ async fn a_copy_goes_on_when_the_mgr_restarts() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bytes_go_straight_to_the_iods_again_after_the_mgr_restarted() {
+    let mut cluster = Cluster::start(2).await;
+    let mount = cluster.mount(options()).await;
+    let file = create(&mount, "f").await;
+    let data = fill(7, 4 << 20);
+    file.write_at(0, data.clone()).await.unwrap();
+    file.fsync().await.unwrap();
+    // To the new mgr this is another client, while the connections to the iods were opened as the old one.
+    cluster.restart_mgr().await;
+    assert_eq!(file.refresh().await.unwrap().size, 4 << 20);
+    file.write_at(4 << 20, data.clone()).await.unwrap();
+    file.fsync().await.unwrap();
+    assert!(file.read_at(4 << 20, 4 << 20).await.unwrap().to_vec() == data);
+    let counters = mount.counters();
+    assert_eq!((counters.written_via_mgr, counters.read_via_mgr), (0, 0), "{counters:?}");
+    file.close().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_mgr_path_sends_again_what_the_mgr_lost() {
     let mut cluster = Cluster::start(2).await;
     let mount = cluster.mount(Options { direct: false, ..options() }).await;
