@@ -168,8 +168,21 @@ impl Results {
     }
 }
 
+/// Whether the mgr has forgotten the state that a stateid stands for, or has newer.
+pub(crate) fn is_state_lost(status: nfsstat4) -> bool {
+    matches!(
+        status,
+        NFS4ERR_BAD_STATEID | NFS4ERR_OLD_STATEID | NFS4ERR_STALE_STATEID | NFS4ERR_EXPIRED | NFS4ERR_ADMIN_REVOKED
+    )
+}
+
 /// A refusal by the mgr.
 pub(crate) fn nfs_error(status: nfsstat4, what: &str) -> Error {
+    let error = plain_error(status, what);
+    if is_state_lost(status) { error.with_state_lost() } else { error }
+}
+
+fn plain_error(status: nfsstat4, what: &str) -> Error {
     match nfs::status::from_nfs(status) {
         Some(Status::Io) if status != NFS4ERR_IO => {
             Error::new(crate::ErrorKind::Status(Status::Io), format!("{what}: the mgr answered {status:?}"))

@@ -21,12 +21,14 @@ pub enum ErrorKind {
 pub struct Error {
     kind: ErrorKind,
     message: String,
+    /// See [`Error::is_state_lost`].
+    state_lost: bool,
 }
 
 impl Error {
     /// An error of this kind; the message says what was tried, what came of it and what to do next.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Error { kind, message: message.into() }
+        Error { kind, message: message.into(), state_lost: false }
     }
 
     /// A server's refusal while doing `what`.
@@ -57,6 +59,16 @@ impl Error {
         }
     }
 
+    /// The same error, of a request whose stateid the mgr does not know, or not any more.
+    pub(crate) fn with_state_lost(self) -> Self {
+        Error { state_lost: true, ..self }
+    }
+
+    /// Whether the mgr refused a stateid that it has forgotten, so that nothing was done.
+    pub(crate) fn is_state_lost(&self) -> bool {
+        self.state_lost
+    }
+
     /// Whose fault it is.
     pub fn kind(&self) -> ErrorKind {
         self.kind
@@ -77,7 +89,7 @@ impl Error {
 
     /// The same error with what was being done put in front of its message.
     pub fn context(self, what: impl fmt::Display) -> Self {
-        Error { kind: self.kind, message: format!("{what}: {}", self.message) }
+        Error { message: format!("{what}: {}", self.message), ..self }
     }
 
     /// The Linux error number that tells the same.

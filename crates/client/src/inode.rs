@@ -2,6 +2,7 @@
 
 mod commit;
 mod layouts;
+mod opens;
 mod read;
 mod seek;
 mod write;
@@ -14,7 +15,6 @@ use write::Lane;
 use crate::drivers::Layout;
 use crate::extents::Extents;
 use crate::mount::{Inner, OpenFlags};
-use crate::via_mgr::Opened;
 use crate::{Error, Node, Result};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -29,6 +29,8 @@ pub(crate) struct Inode {
     state: Mutex<State>,
     /// The layout; the lock also keeps operations on the layout's stateid in order.
     layout: AsyncMutex<LayoutState>,
+    /// Held while an open is made again.
+    reopening: AsyncMutex<()>,
     /// Held while bytes are handed to servers, so that overlapping writes leave in the order they came.
     order: AsyncMutex<()>,
     /// Held for reading while a request is sent, for writing while uncommitted bytes are sent again.
@@ -76,9 +78,9 @@ struct Batch {
 
 /// An open of the file at the mgr.
 #[derive(Clone)]
-struct Open {
+pub(crate) struct Open {
     /// The open owner.
-    key: u64,
+    pub(crate) key: u64,
     stateid: stateid4,
     read: bool,
     write: bool,
@@ -92,6 +94,7 @@ impl Inode {
             node,
             state: Mutex::default(),
             layout: AsyncMutex::default(),
+            reopening: AsyncMutex::default(),
             order: AsyncMutex::default(),
             lanes: Mutex::default(),
             settled: watch::Sender::new(0),
@@ -145,9 +148,9 @@ impl Inode {
         (stateid, state.opens.is_empty())
     }
 
-    /// The owners of all opens, with what they may do: write, read.
-    pub(crate) fn opens(&self) -> Vec<(u64, bool, bool)> {
-        self.state().opens.iter().map(|open| (open.key, open.write, open.read)).collect()
+    /// All opens.
+    pub(crate) fn opens(&self) -> Vec<Open> {
+        self.state().opens.clone()
     }
 
     /// An open has a new stateid.
@@ -161,19 +164,6 @@ impl Inode {
     /// Whether somebody here may write to it.
     pub(crate) fn is_open_for_writing(&self) -> bool {
         self.state().opens.iter().any(|open| open.write)
-    }
-
-    /// An open that allows the I/O, one for writing if need be.
-    fn opened(&self, write: bool) -> Result<Opened<'_>> {
-        let state = self.state();
-        let open = state.opens.iter().find(|open| if write { open.write } else { open.read || open.write });
-        let open = open.ok_or_else(|| Error::usage("the file is not open for this any more"))?;
-        Ok(Opened {
-            session: &self.mount.session,
-            tally: &self.mount.tally,
-            handle: &self.node.handle,
-            stateid: open.stateid,
-        })
     }
 
     /// Waits until no request that is on its way now touches `range` any more.

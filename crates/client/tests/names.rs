@@ -6,6 +6,7 @@ mod memory_mgr;
 use bytes::Bytes;
 use client::{CreateOptions, ErrorKind, Mount, OpenFlags, Options, Target};
 use memory_mgr::{MemoryMgr, options};
+use std::sync::Arc;
 use std::time::Duration;
 use types::{FileKind, SetAttrs, SetTime, Status, Timestamp};
 
@@ -201,6 +202,38 @@ async fn files_are_opened_again_when_the_lease_ran_out() {
     file.fsync().await.unwrap();
     assert_eq!(file.read_at(0, 100).await.unwrap().to_vec(), b"before and after");
     file.close().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_under_way_when_the_lease_runs_out_are_done_all_the_same() {
+    let (mgr, mount) = mounted().await;
+    let file = Arc::new(mount.create(&mount.root(), b"f", CreateOptions::default()).await.unwrap());
+    file.write_at(0, Bytes::from_static(b"some bytes")).await.unwrap();
+    file.fsync().await.unwrap();
+    let readers: Vec<_> = (0..8u64)
+        .map(|i| {
+            let file = file.clone();
+            tokio::spawn(async move {
+                for _ in 0..100 {
+                    assert_eq!(file.read_at(i, 1).await?.to_vec(), &b"some bytes"[i as usize..][..1]);
+                }
+                file.write_at(100 + i, Bytes::from_static(b"x")).await?;
+                file.fsync().await
+            })
+        })
+        .collect();
+    while !readers.iter().all(|reader| reader.is_finished()) {
+        mgr.expire().await;
+        // The next loss hits requests and not only the making of sessions.
+        let (before, rpcs) = (mount.counters(), |c: client::Counters| c.rpc("READ") + c.rpc("WRITE"));
+        while rpcs(mount.counters()) < rpcs(before.clone()) + 16 && !readers.iter().all(|r| r.is_finished()) {
+            tokio::task::yield_now().await;
+        }
+    }
+    for reader in readers {
+        reader.await.unwrap().unwrap();
+    }
+    Arc::into_inner(file).unwrap().close().await.unwrap();
 }
 
 #[tokio::test]

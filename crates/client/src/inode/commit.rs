@@ -155,9 +155,8 @@ impl Inode {
                     }
                 }
                 Lane::Mgr => {
-                    let opened = self.opened(true).map_err(NotDone::Failed)?;
                     let offset = parts.first().map_or(0, |part| part.offset);
-                    opened.write(offset, payload.data.to_bytes(), false).await.map_err(NotDone::Failed)?
+                    self.mgr_write(offset, payload.data.to_bytes(), false).await.map_err(NotDone::Failed)?
                 }
             };
             if let Some(sent) = self.state().uncommitted.get_mut(&lane).and_then(|all| all.get_mut(at)) {

@@ -1,7 +1,8 @@
 //! The layout of an open file: got when first needed, got again when it has aged, reported and returned.
 
+use super::opens::TRIES;
 use super::{Inode, same};
-use crate::compound::{Compound, Failed};
+use crate::compound::{Compound, Failed, is_state_lost};
 use crate::drivers::Layout;
 use crate::{Error, Result};
 use layout::kinds::KindId;
@@ -100,17 +101,25 @@ impl Inode {
         if state.refused {
             return Ok(None);
         }
-        // Only an open for writing can be given a layout for writing; ask for the most, so as to ask once.
-        let (stateid, write) = match self.opened(true) {
-            Ok(opened) => (opened.stateid, true),
-            Err(_) => (self.opened(write)?.stateid, write),
+        let mut tries = TRIES;
+        let got = loop {
+            // Only an open for writing can be given a layout for writing; ask for the most, so as to ask once.
+            let (stateid, write) = match self.opened(true) {
+                Ok(opened) => (opened.stateid, true),
+                Err(_) => (self.opened(write)?.stateid, write),
+            };
+            let mut compound = Compound::new("getting a layout");
+            compound.putfh(&self.node.handle).op(OP_LAYOUTGET, &layoutget(stateid, write));
+            let mut results = self.mount.session.call(compound).await?;
+            results.done(&[OP_PUTFH])?;
+            match results.raw(OP_LAYOUTGET) {
+                Err(failed @ Failed::Nfs(status)) if is_state_lost(status) => {
+                    self.open_again(stateid, &mut tries, results.error(&failed)).await?;
+                }
+                got => break got,
+            }
         };
-        let mut compound = Compound::new("getting a layout");
-        compound.putfh(&self.node.handle).op(OP_LAYOUTGET, &layoutget(stateid, write));
-        let mut results = self.mount.session.call(compound).await?;
-        results.done(&[OP_PUTFH])?;
         state.held = None;
-        let got = results.raw(OP_LAYOUTGET);
         self.adopt(&mut state, got).await;
         Ok(state.held.as_ref().map(|held| held.layout.clone()))
     }
@@ -138,14 +147,7 @@ impl Inode {
                     return Ok(());
                 }
                 // The mgr restarted or took the layout back: the bytes are safe, only the report is missing.
-                Err(Failed::Nfs(
-                    NFS4ERR_BAD_STATEID
-                    | NFS4ERR_OLD_STATEID
-                    | NFS4ERR_STALE_STATEID
-                    | NFS4ERR_BADLAYOUT
-                    | NFS4ERR_ADMIN_REVOKED
-                    | NFS4ERR_EXPIRED,
-                )) => state.held = None,
+                Err(Failed::Nfs(status)) if status == NFS4ERR_BADLAYOUT || is_state_lost(status) => state.held = None,
                 Err(failed) => return Err(results.error(&failed)),
             }
         }

@@ -112,7 +112,7 @@ impl Inode {
         let mut runs = Vec::new();
         let mut at = chunk.offset;
         while at < chunk.end() {
-            let (data, eof) = self.opened(false)?.read(at, (chunk.end() - at) as usize).await?;
+            let (data, eof) = self.mgr_read(at, (chunk.end() - at) as usize).await?;
             let len = data.len() as u64;
             if len > 0 {
                 runs.push((at, Found::Data(data)));

@@ -1,6 +1,7 @@
 //! Looking for data, making holes, changing the length, and where the bytes are.
 
 use super::Inode;
+use super::opens::TRIES;
 use crate::compound::Compound;
 use crate::drivers::{Layout, NotDone, Sought, object_ranges};
 use crate::placement::{PlacedObject, Placement};
@@ -35,9 +36,8 @@ impl Inode {
     }
 
     async fn next_via_mgr(&self, offset: u64) -> Result<Option<ByteRange>> {
-        let opened = self.opened(false)?;
-        let Some(start) = opened.seek(offset, NFS4_CONTENT_DATA).await? else { return Ok(None) };
-        let end = opened.seek(start, NFS4_CONTENT_HOLE).await?.unwrap_or(self.size());
+        let Some(start) = self.mgr_seek(offset, NFS4_CONTENT_DATA).await? else { return Ok(None) };
+        let end = self.mgr_seek(start, NFS4_CONTENT_HOLE).await?.unwrap_or(self.size());
         Ok(Some(ByteRange { offset: start, len: end.saturating_sub(start).max(1) }))
     }
 
@@ -85,7 +85,7 @@ impl Inode {
                 Err(NotDone::Stale(_)) => stale = Some(layout),
             }
         }
-        self.opened(true)?.punch(range).await
+        self.mgr_punch(range).await
     }
 
     /// See [`crate::File::set_len`]; other attributes may change with it.
@@ -93,10 +93,26 @@ impl Inode {
         // Bytes beyond the new end must not come back when they are sent again.
         self.fsync().await?;
         let _order = self.order.lock().await;
-        let stateid = match changes.size {
-            Some(_) => self.opened(true)?.stateid,
-            None => stateid4 { seqid: 0, other: [0; 12] },
+        let mut tries = TRIES;
+        let attrs = loop {
+            let stateid = match changes.size {
+                Some(_) => self.opened(true)?.stateid,
+                None => stateid4 { seqid: 0, other: [0; 12] },
+            };
+            match self.send_attrs(stateid, changes).await {
+                Err(error) if error.is_state_lost() => self.open_again(stateid, &mut tries, error).await?,
+                outcome => break outcome?,
+            }
         };
+        if changes.size.is_some() {
+            let mut state = self.state();
+            state.size = attrs.size;
+            state.stamp += 1;
+        }
+        Ok(attrs)
+    }
+
+    async fn send_attrs(&self, stateid: stateid4, changes: &SetAttrs) -> Result<Attrs> {
         let mut compound = Compound::new("changing the length").cached();
         compound.putfh(&self.node.handle);
         let obj_attributes = nfs::attrs::encode_set(changes);
@@ -104,13 +120,7 @@ impl Inode {
         let mut results = self.mount.session.call(compound).await?;
         results.done(&[OP_PUTFH])?;
         results.take::<StatusOnly>(OP_SETATTR)?;
-        let attrs = results.attrs()?;
-        if changes.size.is_some() {
-            let mut state = self.state();
-            state.size = attrs.size;
-            state.stamp += 1;
-        }
-        Ok(attrs)
+        results.attrs()
     }
 
     /// Where the bytes live.

@@ -246,8 +246,7 @@ impl Inode {
         let mut left = errand.payload.data.len() as u64;
         for (range, data) in cut(&errand.payload, &errand.parts) {
             let lost = |error| Lost { error, bytes: left };
-            let opened = self.opened(true).map_err(lost)?;
-            let written = opened.write(range.offset, data.clone(), stable).await.map_err(lost)?;
+            let written = self.mgr_write(range.offset, data.clone(), stable).await.map_err(lost)?;
             left -= range.len;
             let payload = Payload { extents: vec![range], data: data.into(), checksums: Vec::new() };
             self.book(errand, Lane::Mgr, Arc::new(payload), vec![range], written);
@@ -262,15 +261,9 @@ impl Inode {
         let _sending = to.sending.read().await;
         let mut left = self.state().uncommitted.remove(&lane).unwrap_or_default().into_iter();
         let mut outcome = Ok(());
-        let opened = self.opened(true);
         for sent in left.by_ref() {
             for (range, data) in cut(&sent.payload, &sent.parts) {
-                let opened = opened.as_ref().map_err(Error::clone);
-                let written = match opened {
-                    Ok(opened) => opened.write(range.offset, data.clone(), false).await,
-                    Err(error) => Err(error),
-                };
-                match written {
+                match self.mgr_write(range.offset, data.clone(), false).await {
                     Ok(written) => {
                         let payload = Payload { extents: vec![range], data: data.into(), checksums: Vec::new() };
                         self.keep(Lane::Mgr, sent.number, Arc::new(payload), vec![range], written);

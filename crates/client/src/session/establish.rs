@@ -3,7 +3,7 @@
 use super::{COMPOUND, MINOR, Shared, Slot, lock, now};
 use crate::compound::{Compound, Failed, Results, nfs_error};
 use crate::counters::add;
-use crate::inode::Inode;
+use crate::inode::{Inode, Open};
 use crate::{Error, Options, Result};
 use bytes::Bytes;
 use net::rpc::{Connection, Limits};
@@ -282,7 +282,7 @@ impl Shared {
             inode.lose_layout().await;
             for open in inode.opens() {
                 let claim = open_claim4::CLAIM_PREVIOUS(OPEN_DELEGATE_NONE);
-                if !self.reopen(connection, epoch, &inode, open, claim).await? {
+                if !self.reopen(connection, epoch, &inode, &open, claim).await? {
                     left.push((inode.clone(), open));
                 }
             }
@@ -297,37 +297,28 @@ impl Shared {
         }
         // An mgr that let our lease run out without restarting knows no reclaims, and takes new opens only now (§18.51.3).
         for (inode, open) in left {
-            self.reopen(connection, epoch, &inode, open, open_claim4::CLAIM_FH).await?;
+            self.reopen(connection, epoch, &inode, &open, open_claim4::CLAIM_FH).await?;
         }
         Ok(())
     }
 
-    /// Opens a file again that is open here under this key, for writing and for reading; false if the mgr will not.
+    /// Opens a file again that is open here; false if the mgr will not.
     async fn reopen(
         &self,
         connection: &Connection,
         epoch: u64,
         inode: &Inode,
-        (key, write, read): (u64, bool, bool),
+        open: &Open,
         claim: open_claim4,
     ) -> Result<bool> {
-        let access = if write { OPEN4_SHARE_ACCESS_WRITE } else { 0 } | if read { OPEN4_SHARE_ACCESS_READ } else { 0 };
         let mut compound = Compound::new("opening a file again").cached();
-        let args = OPEN4args {
-            seqid: 0,
-            share_access: access | OPEN4_SHARE_ACCESS_WANT_NO_DELEG,
-            share_deny: OPEN4_SHARE_DENY_NONE,
-            owner: open_owner4 { clientid: 0, owner: Bytes::copy_from_slice(&key.to_be_bytes()) },
-            openhow: openflag4::Default(OPEN4_NOCREATE),
-            claim,
-        };
-        compound.putfh(&inode.node.handle).op(OP_OPEN, &args);
+        compound.putfh(&inode.node.handle).op(OP_OPEN, &open.args(claim));
         let mut results = self.alone(connection, epoch, compound).await?;
         if results.done(&[OP_PUTFH]).is_err() {
             return Ok(false);
         }
         let opened = results.raw::<OPEN4resok>(OP_OPEN);
-        Ok(opened.map(|opened| inode.reopened(key, opened.stateid)).is_ok())
+        Ok(opened.map(|opened| inode.reopened(open.key, opened.stateid)).is_ok())
     }
 
     /// Ends session and client id.

@@ -1,0 +1,112 @@
+//! I/O through the mgr under an open of the file, which is made again when the mgr has forgotten it.
+//!
+//! A request may be on its way, or about to leave, when the mgr forgets the client: the stateid that it carries stands
+//! for nothing then, although the file is open again by the time the mgr refuses it. Nothing was done in that case.
+
+use super::{Inode, Open};
+use crate::compound::Compound;
+use crate::drivers::Written;
+use crate::via_mgr::Opened;
+use crate::{Error, Result};
+use bytes::Bytes;
+use types::ByteRange;
+use wire::nfs4::*;
+
+/// How often a request is sent again under a new stateid.
+pub(super) const TRIES: u32 = 8;
+
+impl Inode {
+    /// An open that allows the I/O, one for writing if need be.
+    fn suitable(&self, write: bool) -> Result<Open> {
+        let state = self.state();
+        let open = state.opens.iter().find(|open| if write { open.write } else { open.read || open.write });
+        open.cloned().ok_or_else(|| Error::usage("the file is not open for this any more"))
+    }
+
+    /// An open that allows the I/O, one for writing if need be, as it is at the moment.
+    pub(super) fn opened(&self, write: bool) -> Result<Opened<'_>> {
+        let stateid = self.suitable(write)?.stateid;
+        Ok(Opened { session: &self.mount.session, tally: &self.mount.tally, handle: &self.node.handle, stateid })
+    }
+
+    /// Reads up to `len` bytes through the mgr; also whether the end was met.
+    pub(super) async fn mgr_read(&self, offset: u64, len: usize) -> Result<(Bytes, bool)> {
+        let mut tries = TRIES;
+        loop {
+            let opened = self.opened(false)?;
+            match opened.read(offset, len).await {
+                Err(error) if error.is_state_lost() => self.open_again(opened.stateid, &mut tries, error).await?,
+                outcome => return outcome,
+            }
+        }
+    }
+
+    /// Writes all of `data`, at most a payload, through the mgr.
+    pub(super) async fn mgr_write(&self, offset: u64, data: Bytes, stable: bool) -> Result<Written> {
+        let mut tries = TRIES;
+        loop {
+            let opened = self.opened(true)?;
+            match opened.write(offset, data.clone(), stable).await {
+                Err(error) if error.is_state_lost() => self.open_again(opened.stateid, &mut tries, error).await?,
+                outcome => return outcome,
+            }
+        }
+    }
+
+    /// Turns a range into a hole through the mgr.
+    pub(super) async fn mgr_punch(&self, range: ByteRange) -> Result<()> {
+        let mut tries = TRIES;
+        loop {
+            let opened = self.opened(true)?;
+            match opened.punch(range).await {
+                Err(error) if error.is_state_lost() => self.open_again(opened.stateid, &mut tries, error).await?,
+                outcome => return outcome,
+            }
+        }
+    }
+
+    /// Looks for data or a hole through the mgr.
+    pub(super) async fn mgr_seek(&self, offset: u64, what: data_content4) -> Result<Option<u64>> {
+        let mut tries = TRIES;
+        loop {
+            let opened = self.opened(false)?;
+            match opened.seek(offset, what).await {
+                Err(error) if error.is_state_lost() => self.open_again(opened.stateid, &mut tries, error).await?,
+                outcome => return outcome,
+            }
+        }
+    }
+
+    /// The mgr refused `stateid` with `error`: sees to it that the open has another one, unless that was tried often.
+    pub(super) async fn open_again(&self, stateid: stateid4, tries: &mut u32, error: Error) -> Result<()> {
+        *tries = tries.checked_sub(1).ok_or_else(|| error.clone())?;
+        let _one = self.reopening.lock().await;
+        let open = self.state().opens.iter().find(|open| open.stateid == stateid).cloned();
+        // Closed, or open again since the request was made.
+        let Some(open) = open else { return Ok(()) };
+        tracing::debug!(file = %self.node.id, "{error}; opening it again");
+        let mut compound = Compound::new("opening a file again").cached();
+        compound.putfh(&self.node.handle).op(OP_OPEN, &open.args(open_claim4::CLAIM_FH));
+        let mut results = self.mount.session.call(compound).await?;
+        results.done(&[OP_PUTFH])?;
+        let opened: OPEN4resok = results.take(OP_OPEN)?;
+        self.reopened(open.key, opened.stateid);
+        Ok(())
+    }
+}
+
+impl Open {
+    /// What opens the file again as it was.
+    pub(crate) fn args(&self, claim: open_claim4) -> OPEN4args {
+        let access =
+            if self.write { OPEN4_SHARE_ACCESS_WRITE } else { 0 } | if self.read { OPEN4_SHARE_ACCESS_READ } else { 0 };
+        OPEN4args {
+            seqid: 0,
+            share_access: access | OPEN4_SHARE_ACCESS_WANT_NO_DELEG,
+            share_deny: OPEN4_SHARE_DENY_NONE,
+            owner: open_owner4 { clientid: 0, owner: Bytes::copy_from_slice(&self.key.to_be_bytes()) },
+            openhow: openflag4::Default(OPEN4_NOCREATE),
+            claim,
+        }
+    }
+}
