@@ -48,7 +48,16 @@ impl Cluster {
 
     /// Starts one with further options.
     pub fn start_with(dir: &Path, options: &[&str]) -> Cluster {
-        let mut args: Vec<&OsStr> = ["up", "--listen", "127.0.0.1:0", "--dir"].map(OsStr::new).to_vec();
+        Cluster::start_at("127.0.0.1:0", dir, options)
+    }
+
+    /// Starts one that listens where the cluster at `url` did.
+    pub fn start_again(url: &str, dir: &Path) -> Cluster {
+        Cluster::start_at(url.trim_start_matches("weir://").trim_end_matches('/'), dir, &[])
+    }
+
+    fn start_at(listen: &str, dir: &Path, options: &[&str]) -> Cluster {
+        let mut args: Vec<&OsStr> = ["up", "--listen", listen, "--dir"].map(OsStr::new).to_vec();
         args.push(dir.as_os_str());
         args.extend(options.iter().map(OsStr::new));
         let (child, ready) = start(&args);

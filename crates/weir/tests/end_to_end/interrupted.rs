@@ -79,6 +79,23 @@ fn a_cluster_killed_without_warning_keeps_what_was_acknowledged() {
     cluster.stop();
 }
 
+#[test]
+fn a_transfer_survives_a_cluster_killed_in_the_middle() {
+    let home = tempfile::tempdir().unwrap();
+    let cluster = Cluster::start(home.path());
+    let (mut child, mut input) = endless_put(&cluster);
+    let url = cluster.url.clone();
+    cluster.kill();
+    let cluster = Cluster::start_again(&url, home.path());
+    let more = bytes(5, 3_000_000);
+    std::io::Write::write_all(&mut input, &more).unwrap();
+    drop(input);
+    assert!(child.wait().unwrap().success(), "{}", stderr_of(&mut child));
+    assert!(cluster.run(["cat", "/file"]) == [bytes(2, 8 << 20), more].concat());
+    assert_eq!(temporaries(&cluster), 0);
+    cluster.stop();
+}
+
 /// Starts a copy of a large file into or out of the cluster and waits until its temporary name is there.
 fn copy(cluster: &Cluster, from: &str, to: &str, begun: impl Fn() -> bool) -> Child {
     let mut command = cluster.weir(["cp", "--jobs", "1", "--quiet", from, to]);
