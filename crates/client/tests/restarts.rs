@@ -195,6 +195,28 @@ async fn a_close_reports_the_size_to_a_mgr_that_forgot_the_layout() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_close_is_the_first_to_meet_a_restarted_cluster() {
+    let mut cluster = Cluster::start(2).await;
+    let mount = cluster.mount(options()).await;
+    let file = create(&mount, "temporary").await;
+    let data = fill(7, 5 << 20);
+    file.write_at(0, data.clone()).await.unwrap();
+    assert!(file.read_at(0, 5 << 20).await.unwrap().to_vec() == data);
+    for i in 0..2 {
+        cluster.stop_iod(i);
+        lose_bytes(&cluster.store(i).join("objects"));
+        cluster.start_iod(i);
+    }
+    cluster.restart_mgr().await;
+    let changes = SetAttrs { mode: Some(0o640), ..SetAttrs::default() };
+    let attrs = file.finish(changes, Some((&mount.root(), b"final"))).await.unwrap();
+    assert_eq!((attrs.size, attrs.mode), (5 << 20, 0o640));
+    let other = cluster.mount(options()).await;
+    assert!(read_back(&other, "final").await == data);
+    assert!(other.lookup(&other.root(), b"temporary").await.unwrap_err().is(Status::NoEnt));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stream_longer_than_the_window_is_committed_on_the_way() {
     let cluster = Cluster::start(2).await;
     let window = 4 << 20;
