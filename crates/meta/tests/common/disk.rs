@@ -29,16 +29,22 @@ enum Change {
 impl Change {
     fn apply(&self, to: &mut Vec<u8>) {
         match self {
-            Change::Len(len) => to.resize(*len, 0),
+            Change::Len(len) => set_len(to, *len),
             Change::Write(offset, data) => {
                 let end = offset + data.len();
                 if to.len() < end {
-                    to.resize(end, 0);
+                    set_len(to, end);
                 }
                 to[*offset..end].copy_from_slice(data);
             }
         }
     }
+}
+
+/// Cuts, or adds zeros; `resize` would write each of them by itself in a program that is not optimised.
+fn set_len(data: &mut Vec<u8>, len: usize) {
+    data.truncate(len);
+    data.extend_from_slice(&vec![0; len - data.len()]);
 }
 
 impl Inner {
@@ -104,7 +110,7 @@ impl Disk {
         let mut data = inner.synced.clone();
         for change in &inner.unsynced {
             match change {
-                Change::Len(len) if kept(1) == 1 => data.resize(*len, 0),
+                Change::Len(len) if kept(1) == 1 => set_len(&mut data, *len),
                 Change::Len(_) => {}
                 Change::Write(offset, bytes) => {
                     let part = bytes[..kept(bytes.len()).min(bytes.len())].to_vec();
@@ -145,8 +151,8 @@ impl StorageBackend for Disk {
         }
         inner.waiting -= 1;
         inner.spend()?;
-        inner.synced = inner.now.clone();
-        inner.unsynced.clear();
+        let Inner { synced, unsynced, .. } = &mut *inner;
+        unsynced.drain(..).for_each(|change| change.apply(synced));
         Ok(())
     }
 
