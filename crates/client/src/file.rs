@@ -12,8 +12,9 @@ use types::{Attrs, ByteRange, SetAttrs};
 /// An open regular file.
 ///
 /// Methods may run at the same time from several tasks. Writes are accepted before they are on a server: an error of
-/// theirs surfaces at the next write, [`File::fsync`], [`File::close`] or [`File::finish`], exactly once. A file that is
-/// dropped without being closed is closed in the background, where nobody learns of errors.
+/// theirs surfaces at the next write, [`File::fsync`], [`File::close`] or [`File::finish`], exactly once for each open of
+/// the file here that can write, whoever wrote the bytes that were lost. A file that is dropped without being closed is
+/// closed in the background, where nobody learns of errors.
 pub struct File {
     open: Option<Open>,
     opened_as: Attrs,
@@ -149,7 +150,7 @@ impl File {
     /// That of an earlier write, if one failed meanwhile: this write has then not been accepted.
     pub async fn write_at(&self, offset: u64, data: Bytes) -> Result<()> {
         self.for_writing()?;
-        self.inode().write(offset, data).await
+        self.inode().write(self.open().key, offset, data).await
     }
 
     /// The first run of written bytes at or after `offset`, `None` when there is none up to the end. Runs may be
@@ -161,19 +162,19 @@ impl File {
     /// Turns a range into a hole; the size stays. What was written before is made durable first.
     pub async fn punch(&self, range: ByteRange) -> Result<()> {
         self.for_writing()?;
-        self.inode().punch(range).await
+        self.inode().punch(self.open().key, range).await
     }
 
     /// Cuts or extends the file to `size` bytes; new bytes are a hole. What was written before is made durable first.
     pub async fn set_len(&self, size: u64) -> Result<()> {
         self.for_writing()?;
         let changes = SetAttrs { size: Some(size), ..SetAttrs::default() };
-        self.inode().set_attrs(&changes).await.map(|_| ())
+        self.inode().set_attrs(Some(self.open().key), &changes).await.map(|_| ())
     }
 
     /// Returns when every byte written before and the size are on disk.
     pub async fn fsync(&self) -> Result<()> {
-        self.inode().fsync().await
+        self.inode().fsync(self.open().key).await
     }
 
     /// Makes everything durable and gives the file back to the server. When it fails, something written may not be

@@ -59,8 +59,8 @@ struct State {
     next_batch: u64,
     /// Written to a server that may still lose it, in the order sent.
     uncommitted: BTreeMap<Lane, Vec<write::Sent>>,
-    /// What went wrong since somebody was last told.
-    error: Option<Error>,
+    /// How many times a server was found to have taken bytes that it may lose.
+    booked: u64,
     /// Whether a LAYOUTCOMMIT is due, and one past the last byte written since the last one.
     unreported: Option<u64>,
     /// Whether others may have changed the size since it was learnt.
@@ -84,6 +84,8 @@ pub(crate) struct Open {
     stateid: stateid4,
     read: bool,
     write: bool,
+    /// What went wrong since it was last told.
+    error: Option<Error>,
 }
 
 impl Inode {
@@ -106,7 +108,11 @@ impl Inode {
     }
 
     fn lane(&self, lane: Lane) -> Arc<LaneLocks> {
-        self.lanes.lock().unwrap_or_else(PoisonError::into_inner).entry(lane).or_default().clone()
+        self.lanes().entry(lane).or_default().clone()
+    }
+
+    fn lanes(&self) -> MutexGuard<'_, BTreeMap<Lane, Arc<LaneLocks>>> {
+        self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The size, own writes included.
@@ -137,7 +143,7 @@ impl Inode {
 
     /// Adds an open by this owner.
     pub(crate) fn add_open(&self, key: u64, stateid: stateid4, flags: OpenFlags) {
-        self.state().opens.push(Open { key, stateid, read: flags.read, write: flags.write });
+        self.state().opens.push(Open { key, stateid, read: flags.read, write: flags.write, error: None });
     }
 
     /// Takes an open off the list: its stateid, and whether it was the last one.
@@ -180,15 +186,19 @@ impl Inode {
         }
     }
 
-    /// Remembers a failure until somebody is told.
+    /// Remembers a failure until every open that can write has been told.
     pub(crate) fn fail(&self, error: Error) {
         tracing::debug!(file = %self.node.id, "{error}");
-        self.state().error.get_or_insert(error);
+        for open in self.state().opens.iter_mut().filter(|open| open.write) {
+            open.error.get_or_insert_with(|| error.clone());
+        }
     }
 
-    /// The failure not yet told, once.
-    pub(crate) fn take_error(&self) -> Result<()> {
-        self.state().error.take().map_or(Ok(()), Err)
+    /// The failure that an open was not yet told of, once.
+    pub(crate) fn take_error(&self, key: u64) -> Result<()> {
+        let mut state = self.state();
+        let open = state.opens.iter_mut().find(|open| open.key == key);
+        open.and_then(|open| open.error.take()).map_or(Ok(()), Err)
     }
 
     /// Gives up everything that is not yet durable, for a file that nobody can write to any more.

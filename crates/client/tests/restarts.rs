@@ -7,6 +7,7 @@ use bytes::Bytes;
 use client::{CreateOptions, ErrorKind, File, Mount, OpenFlags, Options};
 use cluster::{Cluster, options};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 use types::{SetAttrs, Status};
 
@@ -117,6 +118,32 @@ async fn an_iod_that_stays_away_is_an_error_told_once() {
     cluster.start_iod(0);
     file.fsync().await.unwrap();
     file.close().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bytes_moving_to_another_path_are_not_durable_and_every_writer_learns_of_their_loss() {
+    let mut cluster = Cluster::start(1).await;
+    let quick = Duration::from_millis(500);
+    let mount = cluster.mount(Options { connect_timeout: quick, retry_timeout: quick, ..options() }).await;
+    let one = Arc::new(create(&mount, "f").await);
+    let two = mount.open(&one.node(), OpenFlags::READ_WRITE).await.unwrap();
+    // Reading hands the bytes to the iod, which may lose them.
+    one.write_at(0, fill(1, 100)).await.unwrap();
+    assert!(two.read_at(0, 100).await.unwrap().to_vec() == fill(1, 100));
+    cluster.stop_iod(0);
+    let first = tokio::spawn({
+        let one = one.clone();
+        async move { one.fsync().await }
+    });
+    while mount.counters().written_via_mgr == 0 {
+        tokio::task::yield_now().await;
+    }
+    two.fsync().await.unwrap_err();
+    first.await.unwrap().unwrap_err();
+    cluster.start_iod(0);
+    two.fsync().await.unwrap();
+    two.close().await.unwrap();
+    Arc::into_inner(one).unwrap().close().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

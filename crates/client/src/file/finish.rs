@@ -40,7 +40,7 @@ impl Open {
     }
 
     async fn end(self, changes: SetAttrs, rename: Option<(Node, Bytes)>, attrs: bool) -> Result<Option<Attrs>> {
-        let written = if self.origin.flags.write { self.inode.fsync_data().await } else { Ok(()) };
+        let written = if self.origin.flags.write { self.inode.fsync_data(self.key).await } else { Ok(()) };
         let (stateid, last) = self.inode.remove_open(self.key);
         let mut rest = Rest { report: true, give_back: last, changes, close: stateid, attrs, rename };
         if written.is_err() {

@@ -12,17 +12,23 @@ use types::{ByteRange, Status, Verifier};
 const ROUNDS: u32 = 8;
 
 impl Inode {
-    /// Returns when every byte written before is on disk; the mgr may not know of them yet. Tells failures.
-    pub(crate) async fn fsync_data(self: &Arc<Self>) -> Result<()> {
+    /// Returns when every byte written before is on disk; the mgr may not know of them yet. Failures are remembered for
+    /// every open that can write.
+    pub(crate) async fn make_durable(self: &Arc<Self>) {
         self.hand_over(true).await;
         self.settle(ByteRange::ALL).await;
         self.commit_all().await;
-        self.take_error()
+    }
+
+    /// As [`Inode::make_durable`]; tells the open `key` of failures.
+    pub(crate) async fn fsync_data(self: &Arc<Self>, key: u64) -> Result<()> {
+        self.make_durable().await;
+        self.take_error(key)
     }
 
     /// Returns when every byte written before and the size are on disk.
-    pub(crate) async fn fsync(self: &Arc<Self>) -> Result<()> {
-        let data = self.fsync_data().await;
+    pub(crate) async fn fsync(self: &Arc<Self>, key: u64) -> Result<()> {
+        let data = self.fsync_data(key).await;
         data.and(self.report().await)
     }
 
@@ -39,9 +45,7 @@ impl Inode {
         }
         let inode = self.clone();
         self.mount.runtime.spawn(async move {
-            if let Err(error) = inode.fsync_data().await {
-                inode.fail(error);
-            }
+            inode.make_durable().await;
             inode.state().relieving = false;
             // Writers that began to wait meanwhile count on somebody being at work.
             inode.mount.relieve_if_full();
@@ -55,35 +59,38 @@ impl Inode {
         self.state().committing = false;
     }
 
+    /// COMMIT to every server that was ever written to. Those with nothing left are asked for nothing, but a commit of
+    /// theirs that is under way is waited for. What the iods cannot take goes to the mgr, so that it comes last.
     async fn commit_all(self: &Arc<Self>) {
-        let lanes: Vec<Lane> = self.state().uncommitted.keys().copied().collect();
-        let commits = lanes.into_iter().map(|lane| self.commit_lane(lane));
-        for outcome in futures_util::future::join_all(commits).await {
-            if let Err(error) = outcome {
-                self.fail(error);
-            }
-        }
+        let direct: Vec<Lane> = self.lanes().keys().copied().filter(|lane| *lane != Lane::Mgr).collect();
+        futures_util::future::join_all(direct.into_iter().map(|lane| self.commit_lane(lane))).await;
+        self.commit_lane(Lane::Mgr).await;
     }
 
-    /// COMMIT to one server. Bytes that a failure leaves in doubt are given up, and the failure says so.
-    pub(super) async fn commit_lane(self: &Arc<Self>, lane: Lane) -> Result<()> {
+    /// COMMIT to one server. Bytes that a failure leaves in doubt are given up, and the failure is remembered.
+    pub(super) async fn commit_lane(self: &Arc<Self>, lane: Lane) {
+        self.commit_because(lane, None).await;
+    }
+
+    /// As [`Inode::commit_lane`]; `because` is why the bytes came to this path, if it is not the first.
+    async fn commit_because(self: &Arc<Self>, lane: Lane, because: Option<Error>) {
         let locks = self.lane(lane);
-        let outcome = {
-            let _committing = locks.committing.lock().await;
-            self.commit_rounds(lane).await
-        };
-        match outcome {
-            Ok(()) => Ok(()),
+        // Held to the very end: whoever finds nothing uncommitted must not conclude that all is durable while bytes move
+        // to another path, or before it is known that they are lost.
+        let _committing = locks.committing.lock().await;
+        match self.commit_rounds(lane).await {
+            Ok(()) => {}
             Err(NotDone::NotAttempted(error)) if lane != Lane::Mgr => {
                 tracing::debug!(file = %self.node.id, "{error}; going through the mgr");
-                let by_no_path = |other| Error::by_no_path(Some(error.clone()), other);
-                self.move_to_mgr(lane).await.map_err(by_no_path)?;
-                Box::pin(self.commit_lane(Lane::Mgr)).await.map_err(by_no_path)
+                match self.move_to_mgr(lane).await {
+                    Ok(()) => Box::pin(self.commit_because(Lane::Mgr, Some(error))).await,
+                    Err(other) => self.fail(Error::by_no_path(Some(error), other)),
+                }
             }
             Err(NotDone::NotAttempted(error) | NotDone::Stale(error) | NotDone::Failed(error)) => {
+                self.fail(Error::by_no_path(because, error));
                 let lost = self.state().uncommitted.remove(&lane).unwrap_or_default();
                 self.mount.window.release(lost.iter().map(Sent::bytes).sum());
-                Err(error)
             }
         }
     }
@@ -91,10 +98,13 @@ impl Inode {
     async fn commit_rounds(&self, lane: Lane) -> Attempt<()> {
         for _ in 0..ROUNDS {
             // Only bytes taken before the COMMIT leaves are covered by it.
-            let covered = self.state().uncommitted.get(&lane).map_or(0, Vec::len);
-            if covered == 0 {
-                return Ok(());
-            }
+            let covered = {
+                let state = self.state();
+                if state.uncommitted.get(&lane).is_none_or(Vec::is_empty) {
+                    return Ok(());
+                }
+                state.booked
+            };
             let verifier = self.commit_once(lane).await?;
             match self.state().settle_commit(lane, covered, verifier) {
                 Settled::All(bytes) => {
@@ -174,20 +184,17 @@ enum Settled {
 }
 
 impl State {
-    /// Books the answer to a COMMIT that covers the first `covered` writes of a lane.
+    /// Books the answer to a COMMIT that covers those writes of a lane that were booked before number `covered`.
     ///
     /// From the first lost write on, all are kept: a later one may overlap it, and must land on top of it again.
-    fn settle_commit(&mut self, lane: Lane, covered: usize, verifier: Verifier) -> Settled {
+    fn settle_commit(&mut self, lane: Lane, covered: u64, verifier: Verifier) -> Settled {
         let Some(all) = self.uncommitted.get_mut(&lane) else { return Settled::All(0) };
-        let covered = covered.min(all.len());
-        let lost = all[..covered].iter().map(|sent| (sent.verifier != verifier, sent.number));
-        let first_lost = lost.filter(|(lost, _)| *lost).map(|(_, number)| number).min();
+        let lost = all.iter().filter(|sent| sent.booked < covered && sent.verifier != verifier);
+        let first_lost = lost.map(|sent| sent.number).min();
         let safe = |sent: &Sent| first_lost.is_none_or(|first| sent.number < first);
         let mut freed = 0;
-        let mut at = 0;
         all.retain(|sent| {
-            at += 1;
-            let free = at <= covered && safe(sent);
+            let free = sent.booked < covered && safe(sent);
             freed += if free { sent.bytes() } else { 0 };
             !free
         });

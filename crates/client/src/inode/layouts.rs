@@ -197,7 +197,7 @@ impl Inode {
     /// Answers a recall (RFC 8881 §20.3): makes everything durable, reports it and returns the layout. The next I/O asks
     /// for a new one.
     pub(crate) async fn give_back(self: &Arc<Self>) -> Result<()> {
-        let made_durable = self.fsync_data().await;
+        self.make_durable().await;
         let reported = self.report().await;
         let mut state = self.layout.lock().await;
         if let Some(held) = state.held.take() {
@@ -207,7 +207,7 @@ impl Inode {
         }
         // Layouts are asked back for somebody who cuts or extends the file.
         self.state().doubtful = true;
-        made_durable.and(reported)
+        reported
     }
 }
 

@@ -65,9 +65,9 @@ impl Inode {
     }
 
     /// See [`crate::File::punch`].
-    pub(crate) async fn punch(self: &Arc<Self>, range: ByteRange) -> Result<()> {
+    pub(crate) async fn punch(self: &Arc<Self>, key: u64, range: ByteRange) -> Result<()> {
         // Uncommitted bytes that had to be sent again would fill the hole.
-        self.fsync_data().await?;
+        self.fsync_data(key).await?;
         let Some(range) = range.intersection(ByteRange { offset: 0, len: self.size() }) else { return Ok(()) };
         let mut stale = None;
         for _ in 0..3 {
@@ -88,10 +88,12 @@ impl Inode {
         self.mgr_punch(range).await
     }
 
-    /// See [`crate::File::set_len`]; other attributes may change with it.
-    pub(crate) async fn set_attrs(self: &Arc<Self>, changes: &SetAttrs) -> Result<Attrs> {
+    /// See [`crate::File::set_len`]; other attributes may change with it. The open `key` is told of writes that failed.
+    pub(crate) async fn set_attrs(self: &Arc<Self>, key: Option<u64>, changes: &SetAttrs) -> Result<Attrs> {
         // Bytes beyond the new end must not come back when they are sent again.
-        self.fsync().await?;
+        self.make_durable().await;
+        key.map_or(Ok(()), |key| self.take_error(key))?;
+        self.report().await?;
         let _order = self.order.lock().await;
         let mut tries = TRIES;
         let attrs = loop {

@@ -25,6 +25,8 @@ pub(crate) enum Lane {
 pub(super) struct Sent {
     /// Position in the order in which requests left.
     pub(super) number: u64,
+    /// Position in the order in which servers were found to have taken them.
+    pub(super) booked: u64,
     /// The bytes and where they go in the object; in the file, for the mgr.
     pub(super) payload: Arc<Payload>,
     /// Where they go in the file.
@@ -57,8 +59,8 @@ struct Errand {
 
 impl Inode {
     /// Takes `data` into the window; see [`crate::File::write_at`].
-    pub(crate) async fn write(self: &Arc<Self>, offset: u64, mut data: Bytes) -> Result<()> {
-        self.take_error()?;
+    pub(crate) async fn write(self: &Arc<Self>, key: u64, offset: u64, mut data: Bytes) -> Result<()> {
+        self.take_error(key)?;
         if offset.checked_add(data.len() as u64).is_none_or(|end| end > FILE_SIZE_MAX) {
             return Err(Error::status(Status::FBig, "writing"));
         }
@@ -118,9 +120,7 @@ impl Inode {
         };
         // Older bytes that have to be sent again on one path must not land on newer ones that took the other.
         for lane in self.lanes_off_path(layout.is_some()) {
-            if let Err(error) = self.commit_lane(lane).await {
-                self.fail(error);
-            }
+            self.commit_lane(lane).await;
         }
         let (batch, extents, ranges) = self.begin_batch().await;
         let limits = RequestLimits::default();
@@ -232,7 +232,10 @@ impl Inode {
             }
         }
         // What this iod took before and may lose has to follow on the same path, and first.
-        let moved = self.move_to_mgr(errand.lane).await;
+        let moved = {
+            let _committing = locks.committing.lock().await;
+            self.move_to_mgr(errand.lane).await
+        };
         moved.map_err(|error| lost(Error::by_no_path(why.clone(), error)))?;
         let written = self.write_via_mgr(errand).await;
         written.map_err(|lost| Lost { error: Error::by_no_path(why, lost.error), ..lost })
@@ -254,7 +257,7 @@ impl Inode {
         Ok(())
     }
 
-    /// Sends what a lane's server may still lose to the mgr instead.
+    /// Sends what a lane's server may still lose to the mgr instead. The caller holds the lane's lock against commits.
     pub(super) async fn move_to_mgr(self: &Arc<Self>, lane: Lane) -> Result<()> {
         let (from, to) = (self.lane(lane), self.lane(Lane::Mgr));
         let _all = from.sending.write().await;
@@ -306,7 +309,9 @@ impl Inode {
             self.mount.window.release(bytes);
             return;
         }
-        let sent = Sent { number, payload, parts, verifier: written.verifier };
+        let booked = state.booked;
+        state.booked += 1;
+        let sent = Sent { number, booked, payload, parts, verifier: written.verifier };
         state.uncommitted.entry(lane).or_default().push(sent);
         let kept: u64 = state.uncommitted.values().flatten().map(Sent::bytes).sum();
         if kept > self.mount.window.size() as u64 / 2 && !state.committing {

@@ -34,7 +34,7 @@ impl Mount {
         if changes.size.is_some()
             && let Some(inode) = inode.as_ref().filter(|inode| inode.is_open_for_writing())
         {
-            return inode.set_attrs(changes).await;
+            return inode.set_attrs(None, changes).await;
         }
         let stamp = inode.as_ref().map_or(0, |inode| inode.stamp());
         let mut compound = Compound::new("changing attributes").cached();
