@@ -1,11 +1,10 @@
 //! From the command line to a mounted file system: shared options, the runtime, one mount per server.
 
-use crate::failure::{Exit, Failure, Outcome, UNREACHABLE};
+use crate::failure::{Exit, Failure, Outcome};
 use crate::locator;
 use client::{Mount, Options, Target};
 use std::ffi::OsString;
 use std::time::Duration;
-use tokio::net::TcpStream;
 use types::{FileKind, Status};
 
 /// How long a command that is done waits for its session to end before it leaves that to the lease.
@@ -91,7 +90,6 @@ impl Mounts {
         if let Some((_, mount)) = self.made.iter().find(|(made, _)| *made == address) {
             return Ok(mount.clone());
         }
-        probe(target, self.options.connect_timeout).await?;
         let mount = Mount::connect(target, self.options.clone()).await?;
         self.made.push((address, mount.clone()));
         Ok(mount)
@@ -107,17 +105,6 @@ impl Mounts {
             }
         }
     }
-}
-
-/// Fails at once when nobody listens: the client itself would wait for a server that restarts.
-async fn probe(target: &Target, patience: Duration) -> Result<(), Failure> {
-    let reason = match tokio::time::timeout(patience, TcpStream::connect((target.host(), target.port()))).await {
-        Ok(Ok(_)) => return Ok(()),
-        Ok(Err(e)) => Failure::from(e).what,
-        Err(_) => format!("no answer within {} s", patience.as_secs()),
-    };
-    let failure = Failure::new(format!("cannot connect to {}: {reason}", target.address()));
-    Err(Failure { code: Exit::Unreachable, ..failure.next(UNREACHABLE) })
 }
 
 /// A tokio runtime for one command.
