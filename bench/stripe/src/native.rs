@@ -9,8 +9,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use types::limits::PAYLOAD_MAX;
 use types::{FileId, Fsid, Generation};
 use wire::native::{
-    Capability, Extent, HelloArgs, HelloReply, Key, PROGRAM, PieceKind, Procedure, ReadArgs, ReadReply, Rights,
-    VERSION, WriteArgs, WriteExtent, WriteHead, WriteReply, crc32c, decode_reply,
+    Capability, CommitReply, Extent, HelloArgs, HelloReply, Key, ObjectArgs, PROGRAM, PieceKind, Procedure, ReadArgs,
+    ReadReply, Rights, VERSION, WriteArgs, WriteExtent, WriteHead, WriteReply, crc32c, decode_reply,
 };
 use wire::rpc::record::mark;
 use wire::rpc::{AcceptStat, Auth, CallHeader, Message, ReplyHeader, ReplyStat, decode_message};
@@ -74,6 +74,12 @@ impl Client {
         let head = WriteHead { cap: self.cap.clone(), stable: false, extents };
         self.call::<WriteReply>(Procedure::Write, &WriteArgs { head, data: Segments::from(data) })?;
         Ok(())
+    }
+
+    /// Makes what was written durable.
+    pub fn commit(&mut self) -> Outcome<()> {
+        let args = ObjectArgs { cap: self.cap.clone() };
+        self.call::<CommitReply>(Procedure::Commit, &args).map(drop)
     }
 
     fn call<R: Xdr>(&mut self, procedure: Procedure, args: &impl Xdr) -> Outcome<R> {

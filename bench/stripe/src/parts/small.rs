@@ -131,7 +131,8 @@ fn fill(path: &Path, iod: &str) -> Outcome<()> {
         }
     }
     // Writing back would disturb the measurement.
-    Ok(rustix::fs::sync()).map(|()| drop(file))
+    file.sync_all()?;
+    client.commit()
 }
 
 /// The floor: the same reads without any server.
