@@ -111,6 +111,8 @@ fn add(table: &mut Table, kind: &str, connections: usize, sides: &[Side; 3]) {
     for (side, words) in [(with, "with checksums"), (without, "without checksums")] {
         let found = ratios(&side.found.rate, &bare.found.rate);
         table.target(format!("{kind} x {connections}, reads/s {words} / bare"), Bound::AtLeast(0.7), &found);
+        let median = ratios(&bare.found.p50, &side.found.p50);
+        table.notes.extend(Number::of(&median).map(|n| format!("{kind} x {connections}, bare / {words} by p50: {n}")));
     }
 }
 
@@ -190,9 +192,11 @@ impl Side {
 fn round(sides: &mut [Side], turn: Duration) -> Outcome<()> {
     let new = |_: &Side| Ok(Round { reads: 0, rates: Vec::new(), cpu: 0.0, times: Histogram::new(3)? });
     let mut rounds = sides.iter().map(new).collect::<Outcome<Vec<_>>>()?;
-    for _ in 0..TURNS {
-        for (side, round) in sides.iter_mut().zip(&mut rounds) {
-            side.turn(turn, round)?;
+    for first in 0..TURNS as usize {
+        // Each begins as often as the others.
+        for i in 0..sides.len() {
+            let i = (first + i) % sides.len();
+            sides[i].turn(turn, &mut rounds[i])?;
         }
     }
     for (side, round) in sides.iter_mut().zip(rounds) {
