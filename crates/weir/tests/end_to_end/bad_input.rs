@@ -156,17 +156,13 @@ fn what_is_in_use_is_not_used_twice() {
 
 #[test]
 fn a_full_disk_is_said_and_loses_nothing() {
-    if !rustix::process::geteuid().is_root() {
-        eprintln!("not checked: mounting a small file system needs root");
-        return;
-    }
     let home = tempfile::tempdir().unwrap();
     let small = home.path().join("small");
     let store = home.path().join("store");
     Cluster::start_with(&store, &["--iods", "2"]).stop();
     // One of the two iods on a disk of its own, which is small.
     std::fs::create_dir(&small).unwrap();
-    let _small = Mounted::tmpfs(&small, "80m");
+    let Some(_small) = Mounted::tmpfs(&small, "80m") else { return };
     let iod = store.join("cluster/iod-1");
     let moved = Command::new("mv").arg(&iod).arg(&small).status().unwrap();
     assert!(moved.success());
@@ -182,7 +178,7 @@ fn a_full_disk_is_said_and_loses_nothing() {
     // Out of Weir into a full place.
     let full = home.path().join("full");
     std::fs::create_dir(&full).unwrap();
-    let _full = Mounted::tmpfs(&full, "1m");
+    let Some(_full) = Mounted::tmpfs(&full, "1m") else { return };
     let room = tempfile::tempdir().unwrap();
     let other = Cluster::start(room.path());
     other.run(["cp", "--quiet", big.to_str().unwrap(), "weir:/big"]);
@@ -197,11 +193,15 @@ fn a_full_disk_is_said_and_loses_nothing() {
 struct Mounted(std::path::PathBuf);
 
 impl Mounted {
-    fn tmpfs(at: &Path, size: &str) -> Self {
+    /// `None` where this process may not mount, as without root or in some containers.
+    fn tmpfs(at: &Path, size: &str) -> Option<Self> {
         let option = format!("size={size}");
-        let status = Command::new("mount").args(["-t", "tmpfs", "-o", &option, "none"]).arg(at).status().unwrap();
-        assert!(status.success(), "root can mount");
-        Mounted(at.to_owned())
+        let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", &option, "none"]).arg(at).status();
+        if mounted.is_ok_and(|status| status.success()) {
+            return Some(Mounted(at.to_owned()));
+        }
+        eprintln!("skipped: cannot mount a small file system here");
+        None
     }
 }
 
