@@ -167,6 +167,16 @@ impl Inode {
         }
     }
 
+    /// Whether the mgr has been told of everything written here, and nothing of it can be lost.
+    fn is_clean(&self) -> bool {
+        self.state().is_clean()
+    }
+
+    /// Whether somebody here may read it.
+    pub(crate) fn is_open_for_reading(&self) -> bool {
+        self.state().opens.iter().any(|open| open.read)
+    }
+
     /// Whether somebody here may write to it.
     pub(crate) fn is_open_for_writing(&self) -> bool {
         self.state().opens.iter().any(|open| open.write)

@@ -149,6 +149,29 @@ async fn bytes_moving_to_another_path_are_not_durable_and_every_writer_learns_of
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_the_mgr_was_not_told_of_is_read_through_it_all_the_same() {
+    let mut cluster = Cluster::start(1).await;
+    let quick = Duration::from_millis(300);
+    let mount = cluster.mount(Options { connect_timeout: quick, ..options() }).await;
+    let file = create(&mount, "f").await;
+    let data = fill(1, 1 << 20);
+    file.write_at(0, data.clone()).await.unwrap();
+    assert!(file.read_at(0, 1 << 20).await.unwrap().to_vec() == data);
+    cluster.stop_iod(0);
+    // The client leaves an iod alone for a while that could not be reached, and the mgr is quicker to find it again.
+    let read = file.read_at(0, 1 << 20);
+    let back = async {
+        while !mount.counters().operations.iter().any(|(name, _)| name == "READ") {
+            tokio::task::yield_now().await;
+        }
+        cluster.start_iod(0);
+    };
+    let (read, ()) = tokio::join!(read, back);
+    assert!(read.unwrap().to_vec() == data);
+    file.close().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_copy_goes_on_when_the_mgr_restarts() {
     let mut cluster = Cluster::start(2).await;
     let mount = cluster.mount(options()).await;

@@ -61,13 +61,13 @@ impl Inode {
         self.settle(range).await;
     }
 
-    async fn read_direct(&self, layout: Arc<dyn Layout>, range: ByteRange) -> Result<Runs> {
+    async fn read_direct(self: &Arc<Self>, layout: Arc<dyn Layout>, range: ByteRange) -> Result<Runs> {
         let requests = plan(layout.distribution(), &[range], RequestLimits::default());
         let reads = requests.into_iter().map(|request| self.read_request(layout.clone(), request));
         Ok(try_join_all(reads).await?.into_iter().flatten().collect())
     }
 
-    async fn read_request(&self, mut layout: Arc<dyn Layout>, request: Request) -> Result<Runs> {
+    async fn read_request(self: &Arc<Self>, mut layout: Arc<dyn Layout>, request: Request) -> Result<Runs> {
         let mut why = None;
         for _ in 0..3 {
             match layout.read(request.index, &request.extents).await {
@@ -96,7 +96,7 @@ impl Inode {
         Ok(runs)
     }
 
-    async fn read_via_mgr(&self, range: ByteRange) -> Result<Runs> {
+    async fn read_via_mgr(self: &Arc<Self>, range: ByteRange) -> Result<Runs> {
         let mut starts = Vec::new();
         let mut at = range.offset;
         while at < range.end() {
@@ -108,9 +108,10 @@ impl Inode {
         Ok(try_join_all(reads).await?.into_iter().flatten().collect())
     }
 
-    async fn read_chunk(&self, chunk: ByteRange) -> Result<Runs> {
+    async fn read_chunk(self: &Arc<Self>, chunk: ByteRange) -> Result<Runs> {
         let mut runs = Vec::new();
         let mut at = chunk.offset;
+        let mut told = false;
         while at < chunk.end() {
             let (data, eof) = self.mgr_read(at, (chunk.end() - at) as usize).await?;
             let len = data.len() as u64;
@@ -120,6 +121,13 @@ impl Inode {
                 // Bytes below the size that the server does not have: cut off meanwhile, or not yet written.
                 if !eof {
                     return Err(Error::protocol("reading through the mgr: no byte, and not the end"));
+                }
+                // The mgr does not know of all that was written here: it would be zeros to the reader.
+                if !told && !self.is_clean() {
+                    self.make_durable().await;
+                    self.report().await?;
+                    told = true;
+                    continue;
                 }
                 runs.push((at, Found::Nothing(chunk.end() - at)));
                 break;
