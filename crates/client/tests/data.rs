@@ -273,3 +273,47 @@ async fn a_cut_by_another_client_comes_after_the_bytes_before_it() {
         file.close().await.unwrap();
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn modes_bind_other_users_and_layouts_allow_what_the_opens_do() {
+    let cluster = Cluster::start(2).await;
+    let root = cluster.mount(options()).await;
+    let cred = types::Cred { uid: 1000, gid: 1000, groups: vec![1001] };
+    let user = cluster.mount(Options { cred, ..options() }).await;
+    for (name, mode, may_read, may_write) in [
+        ("secret", 0o600, false, false),
+        ("letterbox", 0o622, false, true),
+        ("notice", 0o644, true, false),
+        ("wall", 0o666, true, true),
+        ("not even for others", 0o660, false, false),
+    ] {
+        let how = CreateOptions { mode, ..Default::default() };
+        let file = root.create(&root.root(), name.as_bytes(), how).await.unwrap();
+        file.write_at(0, fill(1, 1000)).await.unwrap();
+        let node = file.node();
+        file.close().await.unwrap();
+        let denied = |opened: client::Result<File>| opened.is_err_and(|e| e.is(types::Status::Access));
+        let both = user.open(&node, OpenFlags::READ_WRITE).await;
+        assert!(if may_read && may_write { both.is_ok() } else { denied(both) }, "{name}");
+        if !may_read {
+            assert!(denied(user.open(&node, OpenFlags::READ).await), "{name}");
+        }
+        if !may_write {
+            assert!(denied(user.open(&node, OpenFlags::WRITE).await), "{name}");
+            let cut = SetAttrs { size: Some(0), ..SetAttrs::default() };
+            assert!(user.setattr(&node, &cut).await.unwrap_err().is(types::Status::Access), "{name}");
+            continue;
+        }
+        let writer = user.open(&node, OpenFlags::WRITE).await.unwrap();
+        writer.write_at(10, fill(2, 10)).await.unwrap();
+        writer.fsync().await.unwrap();
+        if may_read {
+            let reader = user.open(&node, OpenFlags::READ).await.unwrap();
+            assert!(reader.read_at(10, 10).await.unwrap().to_vec() == fill(2, 10));
+            reader.close().await.unwrap();
+        }
+        writer.close().await.unwrap();
+    }
+    let counters = user.counters();
+    assert_eq!((counters.written_via_mgr, counters.read_via_mgr, counters.reconnects), (0, 0, 0), "{counters:?}");
+}

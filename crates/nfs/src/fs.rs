@@ -239,6 +239,9 @@ pub struct LayoutAsk {
     pub kind: u32,
     /// What for.
     pub iomode: Iomode,
+    /// Whether the client has the file open for reading: an open for writing alone lets nobody read, not even by a
+    /// layout for reading and writing.
+    pub readable: bool,
     /// The bytes wanted; length `u64::MAX` reaches to the end of the file, whatever it will be.
     pub range: ByteRange,
     /// The least length that is of use, from `range.offset`.

@@ -24,6 +24,8 @@ struct Held {
     kind: KindId,
     stateid: stateid4,
     write: bool,
+    /// Whether it was got while the file was open for reading: one for writing allows no more than the opens do.
+    read: bool,
 }
 
 /// The LAYOUTGET that clients of this kind send: everything, whole file.
@@ -42,12 +44,12 @@ pub(crate) fn layoutget(stateid: stateid4, write: bool) -> LAYOUTGET4args {
 
 impl Inode {
     /// Whether a LAYOUTGET would be of use.
-    pub(crate) async fn wants_layout(&self, write: bool) -> bool {
+    pub(crate) async fn wants_layout(&self, read: bool, write: bool) -> bool {
         if !self.mount.options.direct {
             return false;
         }
         let state = self.layout.lock().await;
-        !state.refused && state.held.as_ref().is_none_or(|held| write && !held.write)
+        !state.refused && state.held.as_ref().is_none_or(|held| write && !held.write || read && !held.read)
     }
 
     /// Takes over the result of a LAYOUTGET. A refusal is no error: the bytes then go through the mgr.
@@ -62,7 +64,8 @@ impl Inode {
                 [one] => match self.attach(&one.lo_content).await {
                     Ok((kind, layout)) => {
                         let write = one.lo_iomode == LAYOUTIOMODE4_RW;
-                        state.held = Some(Held { layout, kind, stateid: got.logr_stateid, write });
+                        let read = self.is_open_for_reading();
+                        state.held = Some(Held { layout, kind, stateid: got.logr_stateid, write, read });
                         return;
                     }
                     Err(error) => error.to_string(),
@@ -93,7 +96,7 @@ impl Inode {
         }
         let mut state = self.layout.lock().await;
         if let Some(held) = &state.held
-            && (held.write || !write)
+            && (if write { held.write } else { held.read || !self.is_open_for_reading() })
             && !stale.is_some_and(|stale| same(stale, &held.layout))
         {
             return Ok(Some(held.layout.clone()));

@@ -77,7 +77,7 @@ impl Mount {
         let claim = open_claim4::CLAIM_FH;
         compound.op(OP_OPEN, &Self::open_args(key, share_access, openhow, claim)).getfh().getattr();
         let wants_layout = match self.inner.open_inode(node.id) {
-            Some(inode) => inode.wants_layout(flags.write).await,
+            Some(inode) => inode.wants_layout(flags.read, flags.write).await,
             None => self.inner.options.direct,
         };
         if wants_layout {

@@ -21,7 +21,8 @@ impl Room {
         let devices = objects.record.iods.iter().map(|number| Ok(self.iods.registered(*number)?.id));
         let (rights, counter) = match ask.iomode {
             Iomode::Read => (Rights::READ, &self.counters.layouts_read),
-            Iomode::ReadWrite => (Rights::READ | Rights::WRITE, &self.counters.layouts_write),
+            Iomode::ReadWrite if ask.readable => (Rights::READ | Rights::WRITE, &self.counters.layouts_write),
+            Iomode::ReadWrite => (Rights::WRITE, &self.counters.layouts_write),
         };
         let cluster = self.iods.cluster();
         let expires = unix_now() + u64::from(self.capability_secs);

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use types::{ByteRange, FileId, SetAttrs, Status};
 use wire::native::{
-    Capability, Failure, HelloArgs, HelloReply, PROGRAM, Procedure, REVISIONS, Ticket, VERSION, WriteArgs, WriteExtent,
-    WriteHead, WriteReply, crc32c, decode_reply,
+    Capability, Extent, Failure, HelloArgs, HelloReply, PROGRAM, Procedure, REVISIONS, ReadArgs, ReadReply, Ticket,
+    VERSION, WriteArgs, WriteExtent, WriteHead, WriteReply, crc32c, decode_reply,
 };
 use wire::rpc::Auth;
 use xdr::{Segments, Writer, Xdr};
@@ -20,7 +20,7 @@ const LONG: Duration = Duration::from_secs(60);
 
 fn ask(file: FileId, iomode: Iomode) -> LayoutAsk {
     let max_body = types::limits::LAYOUT_BODY_MAX;
-    LayoutAsk { file, kind: KIND, iomode, range: ByteRange::ALL, min_len: 0, max_body }
+    LayoutAsk { file, kind: KIND, iomode, readable: true, range: ByteRange::ALL, min_len: 0, max_body }
 }
 
 async fn layout(files: &Files, client: u64, file: FileId, iomode: Iomode) -> Body {
@@ -191,6 +191,18 @@ async fn rights_are_those_of_the_layout_and_of_its_client() {
     let writer = layout(&files, 7, file, Iomode::ReadWrite).await;
     assert_eq!(status(write_direct(&files, 8, &writer, 0, b"bad").await), Status::CapRefused);
     assert_eq!(read(&files, file, 0, 9).await.unwrap(), "bytes");
+    let blind = LayoutAsk { readable: false, ..ask(file, Iomode::ReadWrite) };
+    let blind = Body::from_bytes(&files.layout_get(&ctx(7), blind).await.unwrap().body).unwrap();
+    write_direct(&files, 7, &blind, 0, b"BYTES").await.unwrap();
+    let connection = connect(&files, 7, blind.devices[0].0).await;
+    for (body, allowed) in [(&blind, false), (&writer, true), (&reader, true)] {
+        let cap = Capability::from_bytes(&body.capability).unwrap();
+        let arguments = ReadArgs { cap, extents: vec![Extent { offset: 0, len: 5 }] };
+        match call::<ReadReply>(&connection, Procedure::Read, &arguments).await {
+            Ok(reply) => assert!(allowed && reply.data == "BYTES"),
+            Err(failure) => assert!(!allowed && failure.status == Status::CapRefused),
+        }
+    }
 
     let get = async |client, ask| files.layout_get(&ctx(client), ask).await.map(drop);
     assert_eq!(get(0, ask(file, Iomode::Read)).await, Err(Status::NoLayout), "session 0 is the mgr's");

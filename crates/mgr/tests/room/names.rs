@@ -13,6 +13,7 @@ async fn body(files: &Files, file: FileId) -> Body {
         file,
         kind: KIND,
         iomode: Iomode::Read,
+        readable: true,
         range: ByteRange::ALL,
         min_len: 0,
         max_body: types::limits::LAYOUT_BODY_MAX,

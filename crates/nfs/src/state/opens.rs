@@ -330,6 +330,13 @@ impl State {
         self.opens.by_file.contains_key(&file)
     }
 
+    /// Whether a client has the file open for reading.
+    pub fn may_read(&self, client: ClientId, file: FileId) -> bool {
+        let opens = self.opens.by_file.get(&file).into_iter().flat_map(|f| &f.opens);
+        let mut opens = opens.filter_map(|other| self.opens.by_other.get(other));
+        opens.any(|open| open.client == client && open.access & OPEN4_SHARE_ACCESS_READ != 0)
+    }
+
     /// How many opens a file has.
     pub fn open_count(&self, file: FileId) -> usize {
         self.opens.by_file.get(&file).map_or(0, |f| f.opens.len())

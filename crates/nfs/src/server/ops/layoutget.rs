@@ -36,8 +36,12 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
     cx.check_grace()?;
     cx.regular(file).await?;
     let filter = Filter { iomode: Some(iomode), range };
-    cx.state(|state| state.check_layoutget(client, file, kind, &stateid, filter))?;
-    let ask = LayoutAsk { file, kind, iomode, range, min_len: args.loga_minlength, max_body };
+    let readable = cx.state(|state| {
+        state.check_layoutget(client, file, kind, &stateid, filter)?;
+        let readable = state.may_read(client, file);
+        if iomode == Iomode::Read && !readable { Err(NFS4ERR_OPENMODE) } else { Ok(readable) }
+    })?;
+    let ask = LayoutAsk { file, kind, iomode, readable, range, min_len: args.loga_minlength, max_body };
     let out = cx.fs().layout_get(&cx.ctx, ask).await?;
     let segment = Segment { iomode: out.iomode, range: out.range, return_on_close: out.return_on_close };
     let granted = cx.change(|state| state.grant_layout(client, file, kind, &stateid, segment)).await?;

@@ -79,6 +79,9 @@ fn layouts_are_refused_each_in_its_way() {
     let reading = Arg::OP_OPEN(open("b", OPEN4_SHARE_ACCESS_READ, unchecked(0o644)));
     let get = Arg::OP_LAYOUTGET(layoutget(CURRENT, LAYOUTIOMODE4_RW));
     assert_eq!(peer.fails(vec![Arg::OP_PUTROOTFH, reading, get.clone()]), NFS4ERR_OPENMODE);
+    let writing = Arg::OP_OPEN(open("c", OPEN4_SHARE_ACCESS_WRITE, unchecked(0o644)));
+    let get_read = Arg::OP_LAYOUTGET(layoutget(CURRENT, LAYOUTIOMODE4_READ));
+    assert_eq!(peer.fails(vec![Arg::OP_PUTROOTFH, writing, get_read]), NFS4ERR_OPENMODE);
     assert_eq!(peer.fails(vec![Arg::OP_PUTROOTFH, get]), NFS4ERR_BAD_STATEID);
 }
 
