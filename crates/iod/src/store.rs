@@ -5,6 +5,7 @@ mod format;
 mod head;
 mod list;
 mod object;
+mod room;
 mod shards;
 
 use std::collections::HashSet;
@@ -29,6 +30,7 @@ use crate::counters::Counters;
 use crate::lock::lock;
 use cache::{Cache, Lookup};
 use head::Head;
+use room::Room;
 use shards::{Leaf, Shards, SyncFn, Target};
 
 /// Most objects whose failed sync is remembered one by one; beyond it the whole store counts as failed.
@@ -43,6 +45,7 @@ pub struct Store {
     counters: Counters,
     shards: Shards,
     cache: Cache,
+    room: Room,
     sync: Box<SyncFn>,
     /// Objects whose sync failed: they stay failed when their file is closed and opened again.
     failed: Mutex<HashSet<FileId>>,
@@ -87,6 +90,7 @@ impl Store {
             counters: Counters::default(),
             shards: Shards::new(dir.join(format::OBJECTS)),
             cache: Cache::new(capacity.min(open_files_allowed())),
+            room: Room::default(),
             sync,
             failed: Mutex::default(),
             all_failed: AtomicBool::new(false),
@@ -135,6 +139,11 @@ impl Store {
     pub fn capacity(&self) -> io::Result<(u64, u64)> {
         let stat = rustix::fs::statvfs(&self.dir)?;
         Ok((stat.f_blocks.saturating_mul(stat.f_frsize), stat.f_bavail.saturating_mul(stat.f_frsize)))
+    }
+
+    /// Takes room for `len` new bytes; `NoSpc` when the disk would be left with less than its reserve.
+    fn take_room(&self, len: u64) -> Result<(), Failure> {
+        self.room.take(len, || self.capacity()).map_err(|e| failure(&e, "write the object"))
     }
 
     /// The object with this id, existing or not.

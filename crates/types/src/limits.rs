@@ -103,6 +103,11 @@ pub const META_QUEUE_BYTES: usize = 64 << 20;
 pub const META_CACHE_BYTES: usize = 256 << 20;
 /// Free disk space in bytes below which the metadata store takes nothing but removals.
 pub const META_RESERVE_BYTES: u64 = 64 << 20;
+/// Free disk space in bytes that an iod leaves: new data are refused below it, so that an mgr on the same disk can still
+/// remove files. On disks below 16 times as much it is a sixteenth of the disk.
+pub const IOD_RESERVE_BYTES: u64 = 128 << 20;
+/// Bytes that an iod writes at most between two looks at the free disk space.
+pub const IOD_ROOM_BYTES: u64 = 16 << 20;
 /// Largest layout record kept with a file, in bytes.
 pub const LAYOUT_RECORD_MAX: usize = 4 << 10;
 /// Most extended attributes of one file.
@@ -126,6 +131,8 @@ const _: () = {
     assert!(CLIENT_WINDOW_BYTES >= 16 * PAYLOAD_MAX);
     assert!(BATCH_BYTES_MAX + VALUE_MAX < META_WINDOW_BYTES && META_WINDOW_BYTES < META_QUEUE_BYTES);
     assert!(META_RESERVE_BYTES >= 4 * META_WINDOW_BYTES as u64);
+    // Sixteen stores of one disk may each have a look's worth to write before they see that it is full.
+    assert!(META_RESERVE_BYTES < IOD_RESERVE_BYTES && IOD_ROOM_BYTES >= 16 * PAYLOAD_MAX as u64);
     assert!(LAYOUT_RECORD_MAX + PATH_MAX < VALUE_MAX && LAYOUT_RECORD_MAX <= LAYOUT_BODY_MAX);
     // A removal deletes all extended attributes in its batch, a new directory copies those of its parent.
     assert!(XATTRS_MAX + 16 < BATCH_WRITES_MAX && 2 * XATTRS_BYTES_MAX < BATCH_BYTES_MAX);

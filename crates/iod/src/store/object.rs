@@ -204,6 +204,7 @@ impl Object {
             let state = self.shared(store)?;
             if let Some(open) = state.checked(generation)? {
                 open.check_failed()?;
+                store.take_room(open.growth(extents))?;
                 return open.write(extents, data, store.counters());
             }
             drop(state);
@@ -212,6 +213,7 @@ impl Object {
             }
             let mut state = self.exclusive(store)?;
             if state.checked(generation)?.is_none() {
+                store.take_room(HEAD_LEN)?;
                 *state = State::Open(self.create(store, generation)?);
             }
         }
@@ -485,6 +487,13 @@ impl Open {
             buffer = rest;
         }
         Ok(())
+    }
+
+    /// Bytes of the extents that may need new disk space: those not known to have some.
+    fn growth(&self, extents: &[WriteExtent]) -> u64 {
+        let dense = self.dense().min(self.size());
+        let end = |extent: &WriteExtent| extent.offset + u64::from(extent.len);
+        extents.iter().map(|extent| end(extent).saturating_sub(dense.max(extent.offset))).sum()
     }
 
     fn write(&self, extents: &[WriteExtent], data: [&[u8]; 2], counters: &Counters) -> Result<u64, Failure> {

@@ -66,7 +66,16 @@ fn a_full_disk_is_reported_and_survived() {
     assert_eq!(filled.expect("the last block is taken at some time").status(), Status::NoSpc);
     assert_eq!(client.write(2, 0, b"x").unwrap_err().status(), Status::NoSpc);
     assert_eq!(client.size(2).unwrap().size, 0);
+    let stats = client.stats().unwrap();
+    let reserve = stats.capacity / 16;
+    assert!((reserve..reserve + 4096).contains(&stats.free), "{} free", stats.free);
+    // What has its place can still be written over, until somebody else takes the rest: then too.
+    client.write(1, 0, &data).unwrap();
+    let filler = small.dir.path().join("filler");
+    std::fs::write(&filler, vec![1; 1 << 20]).unwrap_err();
     assert_eq!(client.stats().unwrap().free, 0);
+    assert_eq!(client.write(2, 0, b"x").unwrap_err().status(), Status::NoSpc);
+    client.write(1, 0, &data).unwrap();
 
     // What was there is still right, through a restart on the full disk too.
     for _ in 0..2 {

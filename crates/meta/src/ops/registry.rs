@@ -36,6 +36,8 @@ pub(crate) fn list(tx: &Tx<'_>, prefix: &[u8], max: usize) -> Result<Vec<(Bytes,
 /// Sets the record under `key`, or removes it.
 pub(crate) fn plan(tx: &mut Tx<'_>, key: &[u8], value: Option<&Bytes>) -> Plan<()> {
     check(key)?;
+    // They are few and bounded, and without them no client could come to remove anything from a full disk.
+    tx.frees();
     match value {
         Some(value) if value.len() > limits::VALUE_MAX => return Err(Status::TooBig),
         Some(value) => tx.put(schema::registry_key(key), value.clone()),
