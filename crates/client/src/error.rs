@@ -23,12 +23,14 @@ pub struct Error {
     message: String,
     /// See [`Error::is_state_lost`].
     state_lost: bool,
+    /// See [`Error::is_in_doubt`].
+    in_doubt: bool,
 }
 
 impl Error {
     /// An error of this kind; the message says what was tried, what came of it and what to do next.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Error { kind, message: message.into(), state_lost: false }
+        Error { kind, message: message.into(), state_lost: false, in_doubt: false }
     }
 
     /// A server's refusal while doing `what`.
@@ -67,6 +69,17 @@ impl Error {
     /// Whether the mgr refused a stateid that it has forgotten, so that nothing was done.
     pub(crate) fn is_state_lost(&self) -> bool {
         self.state_lost
+    }
+
+    /// The same error, of a request that may have been carried out.
+    pub(crate) fn with_doubt(self) -> Self {
+        Error { in_doubt: true, ..self }
+    }
+
+    /// Whether the mgr went away with the answer to something that cannot simply be done twice, and has forgotten by now
+    /// whether it did it. Whoever knows what to look for can look, or try again and be content to find it done.
+    pub fn is_in_doubt(&self) -> bool {
+        self.in_doubt
     }
 
     /// Whose fault it is.

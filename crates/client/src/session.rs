@@ -326,7 +326,7 @@ impl Shared {
 /// The error for something that must not be done twice and may have been done once.
 fn unknown(compound: &Sealed, error: &Error) -> Error {
     let hint = "the mgr may or may not have done it before it restarted: look, and try again if need be";
-    Error::connection(format!("{error}; {hint} ({})", compound.what))
+    Error::connection(format!("{error}; {hint} ({})", compound.what)).with_doubt()
 }
 
 /// A slot in use. One that is dropped before its request was answered is given up.

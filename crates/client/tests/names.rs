@@ -236,6 +236,31 @@ async fn requests_under_way_when_the_lease_runs_out_are_done_all_the_same() {
     Arc::into_inner(file).unwrap().close().await.unwrap();
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_failure_to_make_a_directory_says_that_it_may_be_there() {
+    let (mgr, mount) = mounted().await;
+    let maker = tokio::spawn({
+        let mount = mount.clone();
+        async move {
+            for i in 0..200 {
+                if let Err(error) = mount.mkdir(&mount.root(), format!("d{i}").as_bytes(), 0o755).await {
+                    assert!(error.is_in_doubt(), "{error}");
+                }
+            }
+        }
+    });
+    let mut made = 0;
+    while !maker.is_finished() {
+        mgr.expire().await;
+        while mount.counters().rpc("COMPOUND") < made + 8 && !maker.is_finished() {
+            tokio::task::yield_now().await;
+        }
+        made = mount.counters().rpc("COMPOUND");
+    }
+    maker.await.unwrap();
+    assert!(mount.lookup(&mount.root(), b"nothing").await.is_err_and(|e| !e.is_in_doubt()));
+}
+
 #[tokio::test]
 async fn opens_of_one_mount_see_each_others_bytes() {
     let (_mgr, mount) = mounted().await;

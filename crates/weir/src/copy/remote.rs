@@ -65,7 +65,14 @@ impl Weir {
 
     /// Makes a directory, or finds it.
     pub fn mkdir(&self, dir: &Spot, name: &[u8], mode: u32) -> Result<(Spot, bool), Failure> {
-        let made = self.unless_taken(self.mount.mkdir(dir.node()?, name, mode))?;
+        let dir_node = dir.node()?;
+        let made = self.unless_taken(async {
+            match self.mount.mkdir(dir_node, name, mode).await {
+                // A directory that is there is as good as one made now.
+                Err(e) if e.is_in_doubt() => self.mount.mkdir(dir_node, name, mode).await,
+                other => other,
+            }
+        })?;
         let path = join(&dir.path, name);
         if let Some((node, _)) = made {
             return Ok((Spot { path, node: Some(node) }, true));
