@@ -314,6 +314,16 @@ async fn modes_bind_other_users_and_layouts_allow_what_the_opens_do() {
         }
         writer.close().await.unwrap();
     }
+    // An owner is bound by the mode as well, but not while the file that was created is open.
+    let dir = root.mkdir(&root.root(), b"free", 0o777).await.unwrap().0;
+    let own = user.create(&dir, b"sealed", CreateOptions { mode: 0, ..Default::default() }).await.unwrap();
+    own.write_at(0, fill(3, 100)).await.unwrap();
+    let node = own.node();
+    own.close().await.unwrap();
+    for flags in [OpenFlags::READ, OpenFlags::WRITE, OpenFlags::READ_WRITE] {
+        assert!(user.open(&node, flags).await.is_err_and(|e| e.is(types::Status::Access)), "{flags:?}");
+        root.open(&node, flags).await.unwrap().close().await.unwrap();
+    }
     let counters = user.counters();
     assert_eq!((counters.written_via_mgr, counters.read_via_mgr, counters.reconnects), (0, 0, 0), "{counters:?}");
 }

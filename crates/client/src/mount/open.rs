@@ -30,6 +30,13 @@ impl OpenFlags {
     /// For reading and writing.
     pub const READ_WRITE: OpenFlags = OpenFlags { read: true, write: true, truncate: false };
 
+    /// The ACCESS bits that the mode has to grant.
+    fn access(self) -> u32 {
+        let read = if self.read { ACCESS4_READ } else { 0 };
+        let write = if self.write { ACCESS4_MODIFY } else { 0 };
+        read | write
+    }
+
     fn share_access(self) -> Result<u32> {
         let access = match (self.read, self.write) {
             (true, true) => OPEN4_SHARE_ACCESS_BOTH,
@@ -72,7 +79,10 @@ impl Mount {
         let share_access = flags.share_access()?;
         let key = self.inner.owners.fetch_add(1, Relaxed);
         let mut compound = Compound::new("opening a file").cached();
-        compound.putfh(&node.handle);
+        // OPEN by filehandle lets an owner pass whatever the mode says, as NFS servers do for I/O on files that are open
+        // already; open(2) does not, so the mode is asked for besides.
+        let needed = flags.access();
+        compound.putfh(&node.handle).op(OP_ACCESS, &ACCESS4args { access: needed });
         let openhow = openflag4::Default(OPEN4_NOCREATE);
         let claim = open_claim4::CLAIM_FH;
         compound.op(OP_OPEN, &Self::open_args(key, share_access, openhow, claim)).getfh().getattr();
@@ -84,7 +94,7 @@ impl Mount {
             compound.op(OP_LAYOUTGET, &layoutget(CURRENT, flags.write));
         }
         let origin = Origin { key, node: Some(node.clone()), name: None, flags };
-        self.finish_open(compound, origin, wants_layout).await
+        self.finish_open(compound, origin, needed, wants_layout).await
     }
 
     /// Opens the regular file `name` in `dir`, creating it when it is missing.
@@ -111,7 +121,7 @@ impl Mount {
         }
         let name = Name { dir: dir.clone(), name: Bytes::copy_from_slice(name) };
         let origin = Origin { key, node: None, name: Some(name), flags };
-        self.finish_open(compound, origin, direct).await
+        self.finish_open(compound, origin, 0, direct).await
     }
 
     fn open_args(key: u64, share_access: u32, openhow: openflag4, claim: open_claim4) -> OPEN4args {
@@ -120,11 +130,16 @@ impl Mount {
         OPEN4args { seqid: 0, share_access, share_deny: OPEN4_SHARE_DENY_NONE, owner, openhow, claim }
     }
 
-    async fn finish_open(&self, compound: Compound, origin: Origin, layout: bool) -> Result<File> {
+    /// Sends the COMPOUND and makes a file of its answer; `needed` are the ACCESS bits it asks for before OPEN.
+    async fn finish_open(&self, compound: Compound, origin: Origin, needed: u32, layout: bool) -> Result<File> {
         let before = origin.node.as_ref().and_then(|node| self.inner.open_inode(node.id));
         let stamp = before.as_ref().map(|inode| inode.stamp());
         let mut results = self.inner.session.call(compound).await?;
         results.done(&[OP_PUTFH])?;
+        let permitted = match needed {
+            0 => true,
+            _ => results.take::<ACCESS4resok>(OP_ACCESS)?.access & needed == needed,
+        };
         let opened: OPEN4resok = results.take(OP_OPEN)?;
         let handle = results.handle()?;
         let attrs = results.attrs()?;
@@ -140,6 +155,11 @@ impl Mount {
         let file = File::new(inode, key, attrs, origin);
         if let Some(got) = got {
             file.inode().learn_layout(got).await;
+        }
+        if !permitted {
+            // What closing says matters less than why.
+            let _ = file.close().await;
+            return Err(Error::status(Status::Access, "opening a file"));
         }
         if flags.truncate && size > 0 {
             file.set_len(0).await?;
