@@ -5,6 +5,7 @@
 
 mod body;
 mod buffers;
+mod doubt;
 pub mod end;
 pub mod job;
 mod links;

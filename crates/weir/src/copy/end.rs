@@ -222,7 +222,7 @@ impl End {
                 local::finish(&file, attrs)?;
                 local::rename(&join(&dir.path, temporary), &join(&dir.path, name))
             }
-            (End::Weir(weir), Open::Weir(file)) => weir.finish(*file, written, attrs, dir, name),
+            (End::Weir(weir), Open::Weir(file)) => weir.finish(*file, written, attrs, dir, [temporary, name]),
             (End::Local, Open::Weir(_)) => Err(Failure::new("not a file of this side")),
         }
     }

@@ -3,11 +3,12 @@
 //! The threads of a copy are plain threads: each waits here for its own request. After the user asked to stop, requests under way
 //! get a little longer to end, so that nothing is left half made without need.
 
+use super::doubt;
 use super::end::{Entry, Meta, Spot, Xattr};
 use crate::failure::Failure;
 use crate::locator::join;
 use crate::stop::Stop;
-use client::{CreateOptions, File, Mount, OpenFlags};
+use client::{CreateOptions, File, Mount, Node, OpenFlags};
 use std::time::Duration;
 use tokio::runtime::Handle;
 use types::{Attrs, ByteRange, FileKind, SetAttrs, SetTime, Status};
@@ -91,20 +92,30 @@ impl Weir {
 
     /// Makes a symlink; `None` when the name is taken.
     pub fn symlink(&self, dir: &Spot, name: &[u8], target: &[u8]) -> Result<Option<Spot>, Failure> {
-        let made = self.unless_taken(self.mount.symlink(dir.node()?, name, target))?;
-        Ok(made.map(|(node, _)| Spot { path: join(&dir.path, name), node: Some(node) }))
+        let node = dir.node()?;
+        self.make(dir, name, async || Ok(self.mount.symlink(node, name, target).await?.0))
     }
 
     /// Makes a fifo, socket or device node; `None` when the name is taken.
     pub fn mknod(&self, dir: &Spot, name: &[u8], attrs: &Attrs) -> Result<Option<Spot>, Failure> {
-        let made = self.unless_taken(self.mount.mknod(dir.node()?, name, attrs.kind, 0o600, attrs.rdev))?;
-        Ok(made.map(|(node, _)| Spot { path: join(&dir.path, name), node: Some(node) }))
+        let node = dir.node()?;
+        self.make(dir, name, async || Ok(self.mount.mknod(node, name, attrs.kind, 0o600, attrs.rdev).await?.0))
     }
 
     /// Makes a hard link; `None` when the name is taken.
     pub fn link(&self, file: &Spot, dir: &Spot, name: &[u8]) -> Result<Option<Spot>, Failure> {
-        let made = self.unless_taken(self.mount.link(file.node()?, dir.node()?, name))?;
-        Ok(made.map(|_| Spot { path: join(&dir.path, name), node: file.node.clone() }))
+        let (file, node) = (file.node()?, dir.node()?);
+        self.make(dir, name, async || self.mount.link(file, node, name).await.map(|_| file.clone()))
+    }
+
+    fn make(
+        &self,
+        dir: &Spot,
+        name: &[u8],
+        attempt: impl AsyncFnMut() -> client::Result<Node>,
+    ) -> Result<Option<Spot>, Failure> {
+        let made = self.wait(doubt::make(&self.mount, dir.node()?, name, attempt))?;
+        Ok(made.map(|node| Spot { path: join(&dir.path, name), node: Some(node) }))
     }
 
     fn unless_taken<T>(&self, request: impl Future<Output = client::Result<T>>) -> Result<Option<T>, Failure> {
@@ -119,18 +130,13 @@ impl Weir {
     /// Renames inside one directory, replacing what was there.
     pub fn rename(&self, dir: &Spot, from: &[u8], to: &[u8]) -> Result<(), Failure> {
         let dir = dir.node()?;
-        self.wait(self.mount.rename(dir, from, dir, to))
+        self.wait(doubt::rename(&self.mount, dir, from, to))
     }
 
     /// Removes a name; one that is not there is no failure.
     pub fn unlink(&self, dir: &Spot, name: &[u8]) -> Result<(), Failure> {
         let dir = dir.node()?;
-        self.wait(async {
-            match self.mount.remove(dir, name).await {
-                Err(e) if e.is(Status::NoEnt) => Ok(()),
-                other => other,
-            }
-        })
+        self.wait(doubt::remove(&self.mount, dir, name))
     }
 
     /// Gives a directory, symlink or node its attributes.
@@ -191,13 +197,29 @@ impl Weir {
         self.wait(file.close())
     }
 
-    /// Makes a complete file, written up to `written`, durable and gives it its attributes and its final name.
-    pub fn finish(&self, file: File, written: u64, attrs: &Attrs, dir: &Spot, name: &[u8]) -> Result<(), Failure> {
+    /// Makes a complete file, written up to `written`, durable and gives it its attributes and its final name instead of
+    /// its temporary one.
+    pub fn finish(
+        &self,
+        file: File,
+        written: u64,
+        attrs: &Attrs,
+        dir: &Spot,
+        [temporary, name]: [&[u8]; 2],
+    ) -> Result<(), Failure> {
         // Setting a size asks every iod: only a hole at the end needs it.
         let size = (attrs.size != written).then_some(attrs.size);
         let changes = SetAttrs { size, ..kept(attrs) };
-        let dir = dir.node()?;
-        self.wait(file.finish(changes, Some((dir, name)))).map(drop)
+        let (dir, node) = (dir.node()?, file.node());
+        self.wait(async {
+            match file.finish(changes, Some((dir, name))).await {
+                Err(e) if e.is_in_doubt() => {
+                    let changes = SetAttrs { size: Some(attrs.size), ..changes };
+                    doubt::finish(&self.mount, &node, &changes, dir, [temporary, name]).await
+                }
+                other => other.map(drop),
+            }
+        })
     }
 }
 
