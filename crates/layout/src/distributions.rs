@@ -154,6 +154,24 @@ impl Distribution {
         self.mapping().file_offset(index, offset)
     }
 
+    /// The ranges of the file that live in `range` of object `index`, in order, neighbours joined; what lies beyond the
+    /// largest file offset is left out.
+    ///
+    /// # Panics
+    /// When `index` is not below the count.
+    pub fn file_ranges(&self, index: usize, range: ByteRange) -> impl Iterator<Item = ByteRange> + '_ {
+        let mut at = range.offset;
+        // Runs in an object are stripe units, unless all of the file is in it.
+        let unit = if self.count() == 1 { u64::MAX } else { self.stripe_unit };
+        std::iter::from_fn(move || {
+            let left = range.end().checked_sub(at).filter(|left| *left > 0)?;
+            let file = self.file_offset(index, at)?;
+            let len = left.min(unit - at % unit).min(u64::MAX - file);
+            at += len;
+            (len > 0).then_some(ByteRange { offset: file, len })
+        })
+    }
+
     /// The length that object `index` has when the file is `file_size` bytes of data without a hole, which is also the
     /// length to cut the object to when the file is truncated to `file_size`.
     ///

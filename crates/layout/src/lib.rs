@@ -4,8 +4,10 @@
 
 pub mod distributions;
 pub mod kinds;
+mod later;
 pub mod list_io;
 pub mod policy;
 
 pub use distributions::{BadGeometry, Distribution, DistributionId, Piece, Place};
+pub use later::Later;
 pub use policy::{Cache, Policy, PolicyError};

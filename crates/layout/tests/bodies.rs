@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use layout::DistributionId;
-use layout::kinds::native::{Body, Device, Local, Record};
+use layout::kinds::native::{Body, Device, Local, Record, Update};
 use layout::kinds::{self, KindId, native};
 use proptest::prelude::*;
 use types::{FileId, Generation, IodId};
@@ -37,6 +37,16 @@ fn record_golden() {
     let golden = [0, 0, 0, 1, 0, 0, 0, 1, 0, 1, 0, 0, 0, 0, 0, 3, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 2, 1];
     assert_eq!(record().to_bytes(), &golden[..]);
     assert_eq!(Record::from_bytes(&Bytes::copy_from_slice(&golden)), Ok(record()));
+}
+
+#[test]
+fn update_golden() {
+    for durable in [false, true] {
+        let golden = [0, 0, 0, 1, 0, 0, 0, u8::from(durable)];
+        assert_eq!(Update { durable }.to_bytes(), &golden[..]);
+        assert_eq!(Update::from_bytes(&golden.to_vec().into()), Ok(Update { durable }));
+    }
+    assert!(Update::from_bytes(&vec![0, 0, 0, 2, 0, 0, 0, 1].into()).is_err());
 }
 
 #[test]

@@ -66,6 +66,21 @@ proptest! {
     }
 
     #[test]
+    fn far_ranges_invert(unit in 1u64..=(1 << 24), count in 1usize..=256, offset in 0u64..(1 << 61), len in 1u64..100_000) {
+        let d = stripe(unit * 64, count);
+        let place = d.place(offset);
+        let range = ByteRange { offset: place.offset, len };
+        let mut next = range.offset;
+        for file in d.file_ranges(place.index, range).take(50) {
+            let there = d.place(file.offset);
+            prop_assert_eq!((there.index, there.offset), (place.index, next));
+            prop_assert!(file.len > 0 && there.run >= file.len);
+            next += file.len;
+        }
+        prop_assert!(next > range.offset && next <= range.end());
+    }
+
+    #[test]
     fn far_offsets_invert(unit in 1u64..=(1 << 24), count in 1usize..=256, offset in 0u64..(1 << 62)) {
         let d = stripe(unit * 64, count);
         let place = d.place(offset);
@@ -149,4 +164,29 @@ fn crooked_numbers_are_refused() {
     let d = stripe(1 << 30, 256);
     assert_eq!(d.file_offset(255, u64::MAX), None);
     assert_eq!(d.file_size(&[u64::MAX; 256]), u64::MAX);
+}
+
+/// Every range of every object of small files, byte by byte.
+#[test]
+fn file_ranges_are_the_bytes_dealt_to_an_object() {
+    for (unit, count) in [(64, 1), (64, 2), (64, 3), (128, 2), (192, 5)] {
+        let d = stripe(unit, count);
+        let (places, sizes) = dealt(unit, count, unit * count as u64 * 3 + unit / 2);
+        for (index, size) in sizes.iter().enumerate() {
+            let bytes: Vec<u64> = (0..).zip(&places).filter(|(_, (i, _))| *i == index).map(|(byte, _)| byte).collect();
+            for start in 0..*size {
+                for len in [0, 1, 2, unit - 1, unit, unit + 1, 2 * unit, size - start] {
+                    let len = len.min(size - start);
+                    let found: Vec<ByteRange> = d.file_ranges(index, ByteRange { offset: start, len }).collect();
+                    let flat: Vec<u64> = found.iter().flat_map(|r| r.offset..r.end()).collect();
+                    assert_eq!(
+                        flat,
+                        bytes[start as usize..(start + len) as usize],
+                        "{unit} {count} {index} {start} {len}"
+                    );
+                    assert!(found.windows(2).all(|pair| pair[0].end() < pair[1].offset), "neighbours are joined");
+                }
+            }
+        }
+    }
 }

@@ -17,6 +17,12 @@ struct Inner {
     opened: AtomicU64,
     closed: AtomicU64,
     refused: AtomicU64,
+    cut: AtomicU64,
+    malformed: AtomicU64,
+    waits: AtomicU64,
+    panics: AtomicU64,
+    held: AtomicU64,
+    held_most: AtomicU64,
     calls: RwLock<HashMap<(bool, u32, u32), AtomicU64>>,
 }
 
@@ -34,8 +40,20 @@ pub struct Traffic {
     pub connections_opened: u64,
     /// Connections open now.
     pub connections_open: u64,
-    /// Connections turned away because there were too many.
+    /// Connections turned away because there were too many, of all peers or of one.
     pub connections_refused: u64,
+    /// Connections ended because the peer made no progress inside a record or a reply, or said nothing at all.
+    pub connections_cut: u64,
+    /// Connections ended because what came is no record or no RPC message.
+    pub connections_malformed: u64,
+    /// How often a connection was not read from because it or all together held too much.
+    pub memory_waits: u64,
+    /// Bytes counted for requests being worked on and replies not yet sent, now.
+    pub memory_held: u64,
+    /// The most bytes that were counted so at any time.
+    pub memory_most: u64,
+    /// Calls that ended in a panic, answered with SYSTEM_ERR.
+    pub panics: u64,
 }
 
 /// How often one procedure was called.
@@ -61,6 +79,12 @@ impl Counters {
             connections_opened: opened,
             connections_open: opened.saturating_sub(self.inner.closed.load(Relaxed)),
             connections_refused: self.inner.refused.load(Relaxed),
+            connections_cut: self.inner.cut.load(Relaxed),
+            connections_malformed: self.inner.malformed.load(Relaxed),
+            memory_waits: self.inner.waits.load(Relaxed),
+            memory_held: self.inner.held.load(Relaxed),
+            memory_most: self.inner.held_most.load(Relaxed),
+            panics: self.inner.panics.load(Relaxed),
         }
     }
 
@@ -111,6 +135,34 @@ impl Counters {
 
     pub(crate) fn refused(&self) {
         self.inner.refused.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn cut(&self) {
+        self.inner.cut.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn malformed(&self) {
+        self.inner.malformed.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn waited(&self) {
+        self.inner.waits.fetch_add(1, Relaxed);
+    }
+
+    /// Notes that `bytes` more are held.
+    pub(crate) fn hold(&self, bytes: usize) {
+        let before = self.inner.held.fetch_add(bytes as u64, Relaxed);
+        self.inner.held_most.fetch_max(before + bytes as u64, Relaxed);
+    }
+
+    /// Notes that `bytes` are held no more.
+    pub(crate) fn release(&self, bytes: usize) {
+        self.inner.held.fetch_sub(bytes as u64, Relaxed);
+    }
+
+    /// Counts a panic that was caught: in a call, or in a task that its owner starts again.
+    pub fn panicked(&self) {
+        self.inner.panics.fetch_add(1, Relaxed);
     }
 }
 

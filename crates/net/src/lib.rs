@@ -1,13 +1,17 @@
-//! Transports and calls in flight: record-marked ONC RPC over TCP and Unix sockets.
+//! Transports and calls in flight: record-marked ONC RPC over TCP, Unix sockets and simulated networks.
 
 pub mod address;
 mod buffers;
+pub mod clock;
 mod counters;
 mod error;
 pub mod rpc;
-mod stream;
+mod supervise;
+pub mod task;
+mod transports;
 
 pub use address::Address;
 pub use counters::{CallCount, Counters, Traffic};
 pub use error::Error;
-pub use stream::Listener;
+pub use supervise::supervise;
+pub use transports::{Listener, memory};

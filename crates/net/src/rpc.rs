@@ -1,6 +1,7 @@
 //! ONC RPC in both directions over one connection: calls, replies and callbacks told apart by message type.
 
 mod connection;
+mod memory;
 mod outbox;
 mod receive;
 mod server;
@@ -93,6 +94,20 @@ pub struct Limits {
     pub in_flight: usize,
     /// Connections that a server holds; further ones are closed at once.
     pub connections_max: usize,
+    /// Connections that it holds from one address, all of Unix sockets counted as one.
+    pub connections_per_peer: usize,
+    /// Bytes of requests being worked on and of replies not yet sent that one connection may hold; while it holds as much
+    /// it is not read from. At least twice `record_max` and a little more.
+    pub connection_bytes: usize,
+    /// Bytes that all connections of a server may hold so.
+    pub total_bytes: usize,
+    /// How long the first record of an accepted connection may take to begin.
+    pub first_request: Duration,
+    /// How long a record may take to arrive once it has begun, and a part of a reply to be taken once it is first in line,
+    /// before the peer is disconnected.
+    pub stall: Duration,
+    /// The same while memory is short.
+    pub stall_under_pressure: Duration,
     /// How long a server that shuts down lets calls in progress finish.
     pub shutdown_grace: Duration,
 }
@@ -103,6 +118,12 @@ impl Default for Limits {
             record_max: limits::RECORD_MAX,
             in_flight: limits::IN_FLIGHT_PER_CONNECTION,
             connections_max: limits::CONNECTIONS_MAX,
+            connections_per_peer: limits::CONNECTIONS_PER_PEER_MAX,
+            connection_bytes: limits::CONNECTION_BYTES_MAX,
+            total_bytes: limits::NET_BYTES_MAX,
+            first_request: limits::FIRST_REQUEST_TIME,
+            stall: limits::STALL_TIME,
+            stall_under_pressure: limits::STALL_TIME_UNDER_PRESSURE,
             shutdown_grace: Duration::from_secs(5),
         }
     }

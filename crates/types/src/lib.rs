@@ -4,6 +4,8 @@ pub mod attr;
 pub mod cred;
 pub mod id;
 pub mod limits;
+#[cfg(feature = "planted")]
+pub mod planted;
 pub mod range;
 pub mod status;
 pub mod time;

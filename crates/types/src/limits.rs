@@ -1,5 +1,7 @@
 //! Every limit of Weir in one place, with the relations among them asserted when compiling.
 
+use std::time::Duration;
+
 /// Longest file name in bytes (`NAME_MAX`).
 pub const NAME_MAX: usize = 255;
 /// Longest symlink target and path in bytes (`PATH_MAX` without its NUL).
@@ -65,17 +67,61 @@ pub const REPLY_CACHED_MAX: u32 = 8 << 10;
 pub const SESSIONS_PER_CLIENT_MAX: usize = 16;
 /// Most client records kept.
 pub const CLIENTS_MAX: usize = 16 << 10;
+/// Most client records without a session; the oldest makes room for a new one.
+pub const UNCONFIRMED_MAX: usize = 4 << 10;
 /// Most open owners with state of one client.
 pub const OPENS_PER_CLIENT_MAX: usize = 64 << 10;
+/// Most open states of all clients.
+pub const OPENS_MAX: usize = 512 << 10;
+/// Most byte-range locks of one client: runs of bytes, lock-owners of opens and waits for locks together.
+pub const LOCKS_PER_CLIENT_MAX: usize = 16 << 10;
+/// Most byte-range locks of all clients, counted the same way.
+pub const LOCKS_MAX: usize = 256 << 10;
+/// Most waits for locks of one file that are kept in order.
+pub const LOCK_WAITERS_PER_FILE_MAX: usize = 64;
+/// Most clients that keep what they hold after their lease has run out.
+pub const LAPSED_CLIENTS_MAX: usize = 1024;
 /// Most layouts of one client.
 pub const LAYOUTS_PER_CLIENT_MAX: usize = 64 << 10;
+/// Most layouts of all clients.
+pub const LAYOUTS_MAX: usize = 512 << 10;
+/// Bytes that the reply caches of all sessions together may hold.
+pub const REPLY_CACHE_BYTES: u64 = 512 << 20;
+/// A new session gets at most this part of the reply cache that is left, so that there is room for many more.
+pub const REPLY_CACHE_SHARE: u64 = 1024;
 
 /// Most connections that one daemon accepts.
 pub const CONNECTIONS_MAX: usize = 4096;
+/// Most connections that one daemon accepts from one address; those over Unix sockets count as one.
+pub const CONNECTIONS_PER_PEER_MAX: usize = 2048;
 /// Most requests of one connection being worked on; further ones wait in the socket.
 pub const IN_FLIGHT_PER_CONNECTION: usize = 128;
+/// Bytes counted for the work on one request, besides the request and its reply.
+pub const CALL_BYTES: usize = 16 << 10;
+/// Largest reply to a request that asks for no bulk of any kind, in bytes.
+pub const REPLY_SMALL: usize = 4 << 10;
+/// Bytes that one connection may hold in requests being worked on and replies not yet sent; a peer that would hold more
+/// is not read from.
+pub const CONNECTION_BYTES_MAX: usize = 32 << 20;
+/// Bytes that all connections of a daemon may hold so.
+pub const NET_BYTES_MAX: usize = 512 << 20;
+/// Bytes that a connection with sessions may take while it is idle.
+pub const IDLE_BYTES_MAX: usize = 64 << 10;
+/// How long the first request on a connection may take to come.
+pub const FIRST_REQUEST_TIME: Duration = Duration::from_secs(60);
+/// How long a record may take to arrive once it has begun, and a reply to be taken once it is first in line; a peer that
+/// is slower is disconnected. Between requests it may be silent for ever.
+pub const STALL_TIME: Duration = Duration::from_secs(60);
+/// The same while memory for requests is short.
+pub const STALL_TIME_UNDER_PRESSURE: Duration = Duration::from_secs(2);
+/// Bytes of memory that an mgr may take, all its tables and buffers full.
+pub const MGR_MEMORY_MAX: usize = 4 << 30;
 /// Most open object files kept by an iod.
 pub const OPEN_OBJECTS_MAX: usize = 4096;
+/// Most removed files that an iod remembers, so that late writes do not bring their objects back.
+pub const IOD_GONE_MAX: usize = 64 << 10;
+/// Most payload buffers of an iod in use at a time; further requests wait for one.
+pub const IOD_BUFFERS_MAX: usize = 256;
 /// Payload bytes that a client keeps in flight or uncommitted before writers wait.
 pub const CLIENT_WINDOW_BYTES: usize = 64 << 20;
 /// Native requests of one client in flight to one iod.
@@ -101,6 +147,15 @@ pub const META_QUEUE_BATCHES: usize = 8192;
 pub const META_QUEUE_BYTES: usize = 64 << 20;
 /// Memory that the embedded metadata store uses as its cache, in bytes.
 pub const META_CACHE_BYTES: usize = 256 << 20;
+/// Bytes of the batch log of a new metadata store; it doubles when it is full before its time.
+pub const META_LOG_BYTES: u64 = 4 << 20;
+/// Most bytes of a batch log. Bounds, with the time below, what is replayed when a store is opened after a crash.
+pub const META_LOG_BYTES_MAX: u64 = 64 << 20;
+/// How long changes are in the batch log only before the metadata store itself is flushed.
+pub const META_CHECKPOINT_INTERVAL: Duration = Duration::from_secs(1);
+/// Bytes that one changed record may add to the metadata store's file at worst: the pages on its path that no other
+/// record shares.
+pub const META_CHANGE_BYTES: u64 = 12 << 10;
 /// Free disk space in bytes below which the metadata store takes nothing but removals.
 pub const META_RESERVE_BYTES: u64 = 64 << 20;
 /// Free disk space in bytes that an iod leaves: new data are refused below it, so that an mgr on the same disk can still
@@ -119,7 +174,27 @@ pub const READDIR_MAX: usize = 4096;
 /// Longest key of a registry record in bytes.
 pub const REGISTRY_KEY_MAX: usize = 64;
 
+/// What one open, layout, lock or client takes in the tables at most, owner strings of [`OPAQUE_MAX`] bytes included.
+const STATE_BYTES: usize = OPAQUE_MAX + 512;
+/// Everything that an mgr keeps in memory for others, at its largest.
+const MGR_MEMORY: usize = META_CACHE_BYTES
+    + META_QUEUE_BYTES
+    + NET_BYTES_MAX / 8 * 9
+    + CONNECTIONS_MAX * IDLE_BYTES_MAX
+    + REPLY_CACHE_BYTES as usize
+    + (OPENS_MAX + LAYOUTS_MAX + LOCKS_MAX + CLIENTS_MAX) * STATE_BYTES;
+
 const _: () = {
+    assert!(MGR_MEMORY <= MGR_MEMORY_MAX);
+    assert!(2 * CONNECTIONS_PER_PEER_MAX <= CONNECTIONS_MAX, "one peer cannot take all places");
+    // While a large record arrives, the largest reply to it is counted as well.
+    assert!(2 * RECORD_MAX + CALL_BYTES < CONNECTION_BYTES_MAX && 8 * CONNECTION_BYTES_MAX <= NET_BYTES_MAX);
+    assert!(REPLY_SMALL + CALL_BYTES < IDLE_BYTES_MAX && STALL_TIME_UNDER_PRESSURE.as_secs() < STALL_TIME.as_secs());
+    assert!(2 * UNCONFIRMED_MAX < CLIENTS_MAX && CONNECTIONS_MAX <= CLIENTS_MAX - UNCONFIRMED_MAX);
+    assert!(OPENS_PER_CLIENT_MAX < OPENS_MAX / 4 && LAYOUTS_PER_CLIENT_MAX < LAYOUTS_MAX / 4);
+    assert!(LOCKS_PER_CLIENT_MAX < LOCKS_MAX / 4 && LAPSED_CLIENTS_MAX < CLIENTS_MAX / 4);
+    // Every connection may have a session with a slot at least.
+    assert!(REPLY_CACHE_BYTES / REPLY_CACHED_MAX as u64 >= 8 * CONNECTIONS_MAX as u64);
     assert!(STRIPE_UNIT_MIN.is_multiple_of(64) && STRIPE_UNIT_MAX < 1 << 32);
     assert!(EXTENTS_MAX * 16 + AUTH_BODY_MAX * 2 + 4096 < HEADER_MAX);
     assert!(REPLY_CACHED_MAX as usize <= RECORD_MAX);
@@ -131,6 +206,7 @@ const _: () = {
     assert!(CLIENT_WINDOW_BYTES >= 16 * PAYLOAD_MAX);
     assert!(BATCH_BYTES_MAX + VALUE_MAX < META_WINDOW_BYTES && META_WINDOW_BYTES < META_QUEUE_BYTES);
     assert!(META_RESERVE_BYTES >= 4 * META_WINDOW_BYTES as u64);
+    assert!(META_LOG_BYTES.is_multiple_of(4096) && META_LOG_BYTES <= META_LOG_BYTES_MAX);
     // Sixteen stores of one disk may each have a look's worth to write before they see that it is full.
     assert!(META_RESERVE_BYTES < IOD_RESERVE_BYTES && IOD_ROOM_BYTES >= 16 * PAYLOAD_MAX as u64);
     assert!(LAYOUT_RECORD_MAX + PATH_MAX < VALUE_MAX && LAYOUT_RECORD_MAX <= LAYOUT_BODY_MAX);

@@ -1,6 +1,14 @@
-//! The admin program: what `weir status` asks a daemon, as groups of names and values.
+//! The admin program: what `weir status` and `weir fsck` ask a daemon, as groups of names and values and as findings.
 //!
 //! Names and groups may be added at any time; whoever shows them shows what it does not know as it is.
+
+mod check;
+mod scrub;
+
+pub use check::{CheckArgs, CheckReply, FINDINGS_MAX, Finding, Mended, Severity};
+pub use scrub::{
+    SCRUB_FINDINGS_MAX, SCRUB_PATHS_MAX, SCRUB_RANGES_MAX, ScrubAction, ScrubArgs, ScrubFinding, ScrubReply, ScrubState,
+};
 
 use bytes::Bytes;
 use xdr::{Malformed, Reader, Writer, Xdr};
@@ -14,6 +22,11 @@ pub const VERSION: u32 = 1;
 pub const NULL: u32 = 0;
 /// Tells how the daemon stands: no arguments, [`Status`] as the result.
 pub const STATUS: u32 = 1;
+/// Looks for damage, and repairs it if asked to: [`CheckArgs`] to [`CheckReply`]. Needs AUTH_SYS credentials of the
+/// superuser or of the owner of the root directory.
+pub const CHECK: u32 = 2;
+/// Looks for damage on the disks of the iods: [`ScrubArgs`] to [`ScrubReply`]. For whom CHECK is.
+pub const SCRUB: u32 = 3;
 
 /// Most groups in one answer.
 pub const GROUPS_MAX: usize = 1024;

@@ -9,6 +9,7 @@ mod checksum;
 mod hello;
 mod io;
 mod object;
+mod scrub;
 
 pub use admin::{Counter, ListArgs, ListEntry, ListReply, StatsReply};
 pub use capability::{Capability, Key, Rights, STORE_OBJECT, Ticket};
@@ -19,11 +20,12 @@ pub use object::{
     CommitReply, FenceArgs, ObjectArgs, PunchArgs, SeekArgs, SeekReply, SeekWhat, SizeReply, TruncateArgs,
     TruncateReply,
 };
+pub use scrub::{Damage, Finding, ScrubArgs, ScrubCursor, ScrubReply};
 
 use std::fmt;
 
-use types::Status;
 use types::limits;
+use types::{Generation, Status};
 use xdr::{Malformed, Reader, Writer, Xdr};
 
 /// RPC program number: a space and "WEI", from the user-defined range (RFC 5531 §8.3).
@@ -33,6 +35,9 @@ pub const VERSION: u32 = 1;
 /// Oldest and newest revision of the messages inside [`VERSION`] that this build speaks; HELLO agrees on one.
 pub const REVISIONS: std::ops::RangeInclusive<u32> = 1..=1;
 
+/// The generation of the capability of a REMOVE that says that the file is gone for good. No file ever has it.
+pub const GENERATION_GONE: Generation = Generation(u32::MAX);
+
 /// Longest explanation of a failure, in bytes.
 pub const DETAIL_MAX: usize = 256;
 /// Longest text in a HELLO reply (host, socket path, software), in bytes.
@@ -41,11 +46,13 @@ pub const TEXT_MAX: usize = 256;
 pub const PIECES_MAX: usize = 4 * limits::EXTENTS_MAX;
 /// Most entries in one LIST reply.
 pub const LIST_MAX: usize = 1024;
+/// Most findings in one SCRUB reply; an iod that meets more answers early.
+pub const SCRUB_FINDINGS_MAX: usize = 256;
 /// Most counters in one STATS reply.
 pub const COUNTERS_MAX: usize = 512;
 
 const _: () = assert!(PIECES_MAX * 12 + 4096 < limits::HEADER_MAX);
-const _: () = assert!(LIST_MAX * 28 + 4096 < limits::HEADER_MAX);
+const _: () = assert!(LIST_MAX * 32 + 4096 < limits::HEADER_MAX);
 
 macro_rules! procedures {
     ($($(#[$doc:meta])* $name:ident = $number:literal),* $(,)?) => {
@@ -93,6 +100,8 @@ procedures! {
     Stats = 11,
     /// Refuses older capabilities from now on, durably: [`FenceArgs`] to nothing.
     Fence = 12,
+    /// Checks a part of the store against its checksums, and that it can be read: [`ScrubArgs`] to [`ScrubReply`].
+    Scrub = 13,
 }
 
 impl Procedure {

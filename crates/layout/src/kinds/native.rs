@@ -159,6 +159,26 @@ impl Xdr for Body {
     }
 }
 
+/// What LAYOUTCOMMIT says beyond its own fields (`lou_body`); an empty body says nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Update {
+    /// Whether every byte that the client wrote is on the disk of an iod, the last one that it names among them. Without
+    /// that some may still be lost with an iod, and be sent again.
+    pub durable: bool,
+}
+
+impl Xdr for Update {
+    fn encode(&self, out: &mut Writer) {
+        out.u32(VERSION);
+        out.bool(self.durable);
+    }
+
+    fn decode(input: &mut Reader) -> Result<Self, Malformed> {
+        version(input)?;
+        Ok(Update { durable: input.bool()? })
+    }
+}
+
 /// A Unix socket that reaches the iod from its own host.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Local {

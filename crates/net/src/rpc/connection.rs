@@ -1,19 +1,22 @@
 //! One connection: calls in flight in both directions, matched by xid.
 
-use super::outbox::{Hold, Outbox};
-use super::receive::{ReceiveError, Receiver};
+use super::memory::{Account, Holder, Memory};
+use super::outbox::{Hold, Outbox, Place};
+use super::receive::{Begun, ReceiveError, Receiver};
 use super::{Limits, Refusal};
-use crate::stream::Stream;
-use crate::{Address, Counters, Error};
+use crate::transports::{Stream, connection_id};
+use crate::{Address, Counters, Error, task};
 use bytes::Bytes;
 use futures_util::FutureExt;
 use std::collections::HashMap;
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 use tokio::sync::{Notify, Semaphore, oneshot};
+use tokio::time::Instant;
+use types::limits::{CALL_BYTES, REPLY_SMALL};
 use wire::rpc::{Auth, CallHeader, Message, ReplyHeader, ReplyStat, decode_message, record};
 use xdr::{Reader, Segments, Writer};
 
@@ -24,6 +27,12 @@ pub trait Service: Send + Sync + 'static {
     /// Runs as a task of its own, so calls of one connection overlap. It runs to its end even when the connection
     /// breaks meanwhile; the answer is dropped then.
     fn call(&self, context: CallContext, body: Reader) -> impl Future<Output = Result<Segments, Refusal>> + Send;
+
+    /// The most bytes that the results of a call may have, as far as its arguments tell: so much memory is set aside
+    /// before it is executed.
+    fn reply_bound(&self, _header: &CallHeader, _body: &Reader) -> usize {
+        REPLY_SMALL
+    }
 
     /// The connection is gone: no further call comes from it, those in progress still finish.
     fn disconnected(&self, _connection: u64) {}
@@ -78,8 +87,24 @@ struct Link {
     outgoing: Arc<Semaphore>,
     /// Places for calls that came in, held until their replies have left.
     incoming: Arc<Semaphore>,
+    account: Arc<Account>,
+    begun: Begun,
     closed: Notify,
     counters: Counters,
+}
+
+impl Holder for Link {
+    fn stalled(&self) -> Option<Duration> {
+        if self.outbox.closed().is_some() {
+            return None;
+        }
+        let begun = *self.begun.lock().unwrap_or_else(PoisonError::into_inner);
+        begun.into_iter().chain(self.outbox.blocked()).map(|since| since.elapsed()).max()
+    }
+
+    fn cut(&self) {
+        self.close(Error::broken("the peer made no progress while memory was short"));
+    }
 }
 
 /// Closes the connection when the last handle is dropped.
@@ -91,8 +116,6 @@ impl Drop for Closer {
         self.0.close(Error::broken("closed here"));
     }
 }
-
-static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
 impl Connection {
     /// Connects to `address` within `timeout`; calls that the peer sends are answered by `service`.
@@ -110,31 +133,44 @@ impl Connection {
                 return Err(Error::Connect { address: address.to_string().into(), reason });
             }
         };
-        let (mut connection, receiver) = Connection::over(stream, limits, counters);
+        let memory = Memory::new(&limits, counters.clone());
+        let (mut connection, receiver) = Connection::over(stream, limits, &memory, None, counters);
         connection._closer = Some(Arc::new(Closer(connection.link.clone())));
-        tokio::spawn(receive(connection.link.clone(), receiver, service));
+        task::spawn(receive(connection.link.clone(), receiver, service));
         Ok(connection)
     }
 
-    fn over(stream: Stream, limits: Limits, counters: Counters) -> (Self, Receiver) {
+    fn over(
+        stream: Stream,
+        limits: Limits,
+        memory: &Arc<Memory>,
+        first: Option<Instant>,
+        counters: Counters,
+    ) -> (Self, Receiver) {
+        let account = memory.account();
+        let begun = Begun::default();
         let peer = stream.peer();
         let (read, write) = stream.into_split();
         let link = Arc::new(Link {
-            id: NEXT_ID.fetch_add(1, Relaxed),
+            id: connection_id(),
             peer,
             limits,
-            outbox: Outbox::new(write, counters.clone()),
+            outbox: Outbox::new(write, limits.stall, counters.clone()),
             xid: AtomicU32::new(1),
             pending: Mutex::default(),
             outgoing: Arc::new(Semaphore::new(limits.in_flight)),
             incoming: Arc::new(Semaphore::new(limits.in_flight)),
+            account: account.clone(),
+            begun: begun.clone(),
             closed: Notify::new(),
             counters: counters.clone(),
         });
         counters.opened();
+        let watched: Weak<Link> = Arc::downgrade(&link);
+        memory.watch(link.id, watched);
         let writer = link.clone();
-        tokio::spawn(async move { writer.outbox.run().await });
-        (Connection { link, _closer: None }, Receiver::new(read, limits.record_max, counters))
+        task::spawn(async move { writer.outbox.run().await });
+        (Connection { link, _closer: None }, Receiver::new(read, &limits, account, begun, first, counters))
     }
 
     /// Serves an accepted connection until it ends.
@@ -142,8 +178,13 @@ impl Connection {
         receive(self.link.clone(), receiver, service).await;
     }
 
-    pub(super) fn accepted(stream: Stream, limits: Limits, counters: Counters) -> (Self, Receiver) {
-        Connection::over(stream, limits, counters)
+    pub(super) fn accepted(
+        stream: Stream,
+        limits: Limits,
+        memory: &Arc<Memory>,
+        counters: Counters,
+    ) -> (Self, Receiver) {
+        Connection::over(stream, limits, memory, Some(Instant::now() + limits.first_request), counters)
     }
 
     /// Calls `procedure` of the peer with the encoded arguments `body` and waits at most `timeout` for the results.
@@ -161,7 +202,7 @@ impl Connection {
         let link = &*self.link;
         let exchange = async {
             let hold = match link.outgoing.clone().acquire_owned().await {
-                Ok(permit) => Arc::new(permit),
+                Ok(permit) => Arc::new(Place { _permit: permit, charge: None }),
                 Err(_) => return Err(link.why_closed()),
             };
             let xid = link.xid.fetch_add(1, Relaxed);
@@ -271,6 +312,7 @@ impl Link {
         let error = self.why_closed();
         self.outgoing.close();
         self.incoming.close();
+        self.account.close();
         let waiting = std::mem::take(&mut *self.pending());
         for (_, tell) in waiting {
             // The caller may have stopped waiting.
@@ -297,6 +339,10 @@ impl Link {
             }
             Err(refusal) => encode(refusal.to_stat()),
         };
+        if let Some(charge) = &hold.charge {
+            // The request and the work on it are gone, the reply is what it is.
+            charge.resize(message.len());
+        }
         // An error means that the connection is gone: nobody is left to be told.
         let _ = self.outbox.send(record::mark(message), Some(hold));
     }
@@ -327,16 +373,17 @@ async fn receive<S: Service>(link: Arc<Link>, mut receiver: Receiver, service: A
             Err(e) => {
                 if let ReceiveError::Malformed(_) = e {
                     tracing::warn!(peer = %link.peer, "disconnecting: {e}");
+                    link.counters.malformed();
                 }
                 break Error::broken(e);
             }
         };
-        let mut body = Reader::new(record.clone());
+        let mut body = Reader::new(record.bytes.clone());
         let (xid, call) = match decode_message(&mut body) {
             Ok(Message::Reply(header)) => {
                 if let Some(tell) = link.pending().remove(&header.xid) {
                     // The caller may have stopped waiting.
-                    let _ = tell.send(Ok(record));
+                    let _ = tell.send(Ok(record.bytes));
                 }
                 continue;
             }
@@ -344,28 +391,55 @@ async fn receive<S: Service>(link: Arc<Link>, mut receiver: Receiver, service: A
             Ok(Message::WrongVersion { xid }) => (xid, None),
             Err(e) => {
                 tracing::warn!(peer = %link.peer, "disconnecting: not an RPC message: {e}");
+                link.counters.malformed();
                 break Error::broken(format_args!("not an RPC message: {e}"));
             }
         };
-        // While all places are taken nothing is read: the peer's further calls wait in its socket.
+        // While all places or all memory are taken nothing is read: the peer's further calls wait in its socket.
         let Ok(permit) = link.incoming.clone().acquire_owned().await else { break link.why_closed() };
-        let hold = Arc::new(permit);
+        let reply = call.as_ref().map_or(REPLY_SMALL, |header| service.reply_bound(header, &body));
+        let bytes = record.bytes.len() + CALL_BYTES + reply.min(link.limits.record_max);
+        let charge = match record.charge {
+            Some(charge) => {
+                charge.resize(bytes);
+                Some(charge)
+            }
+            None => link.account.admit(bytes).await,
+        };
+        let Some(charge) = charge else { break link.why_closed() };
+        let hold = Arc::new(Place { _permit: permit, charge: Some(charge) });
         let Some(header) = call else {
             link.reply(xid, Err(Refusal::RpcMismatch { low: 2, high: 2 }), hold);
             continue;
         };
         link.counters.call(true, header.program, header.procedure);
-        let (link, service, message_len) = (link.clone(), service.clone(), record.len());
-        tokio::spawn(async move {
-            let peer = Connection { link: link.clone(), _closer: None };
-            let work = service.call(CallContext { peer, header, message_len }, body);
-            // A caller must not wait for ever because of a mistake in the service; nothing of the call is used again.
-            let result = AssertUnwindSafe(work).catch_unwind().await.unwrap_or_else(|_| {
-                tracing::error!(peer = %link.peer, "a call ended in a panic");
-                Err(Refusal::SystemErr)
-            });
-            link.reply(xid, result, hold);
-        });
+        let message_len = record.bytes.len();
+        drop(record.bytes);
+        execute(&link, &service, header, message_len, body, hold);
     };
     drop(end);
+}
+
+/// Executes a call in a task of its own.
+fn execute<S: Service>(
+    link: &Arc<Link>,
+    service: &Arc<S>,
+    header: CallHeader,
+    message_len: usize,
+    body: Reader,
+    hold: Hold,
+) {
+    let (link, service) = (link.clone(), service.clone());
+    task::spawn(async move {
+        let xid = header.xid;
+        let peer = Connection { link: link.clone(), _closer: None };
+        let work = service.call(CallContext { peer, header, message_len }, body);
+        // A caller must not wait for ever because of a mistake in the service; nothing of the call is used again.
+        let result = AssertUnwindSafe(work).catch_unwind().await.unwrap_or_else(|_| {
+            tracing::error!(peer = %link.peer, "a call ended in a panic");
+            link.counters.panicked();
+            Err(Refusal::SystemErr)
+        });
+        link.reply(xid, result, hold);
+    });
 }

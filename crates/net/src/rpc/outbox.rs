@@ -3,13 +3,17 @@
 //! Exactly one writer is active at a time (`writing`). Whoever queues a message while nobody writes becomes the
 //! writer; messages queued meanwhile are gathered into its next vectored write.
 
+use super::memory::Charge;
 use crate::Error;
-use crate::stream::WriteHalf;
+use crate::transports::WriteHalf;
 use bytes::{Buf, Bytes};
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 use tokio::sync::{Notify, OwnedSemaphorePermit};
+use tokio::time::{Instant, timeout_at};
 use xdr::Segments;
 
 /// Most segments of one vectored write.
@@ -17,8 +21,15 @@ const SLICES_MAX: usize = 64;
 /// Writes that a caller does for others before it hands over to the task.
 const TURNS_MAX: usize = 16;
 
-/// Holds a call's place among those in progress until its bytes have left.
-pub(crate) type Hold = Arc<OwnedSemaphorePermit>;
+/// A call's place among those in progress, and the memory counted for it.
+#[derive(Debug)]
+pub(crate) struct Place {
+    pub(crate) _permit: OwnedSemaphorePermit,
+    pub(crate) charge: Option<Charge>,
+}
+
+/// Holds a call's place until its bytes have left.
+pub(crate) type Hold = Arc<Place>;
 
 #[derive(Debug)]
 pub(crate) struct Outbox {
@@ -27,6 +38,12 @@ pub(crate) struct Outbox {
     /// What the active writer took from the queue; only the active writer locks it.
     taken: Mutex<VecDeque<Part>>,
     wake: Notify,
+    /// How long a part may stay first in line while the peer takes nothing of it, or too little.
+    stall: Duration,
+    /// Parts that have left.
+    left: AtomicU64,
+    /// Since when the part that is first in line waits for the socket.
+    blocked: Mutex<Option<Instant>>,
     counters: crate::Counters,
 }
 
@@ -54,8 +71,22 @@ enum Turn {
 }
 
 impl Outbox {
-    pub(crate) fn new(half: WriteHalf, counters: crate::Counters) -> Self {
-        Outbox { half, queue: Mutex::default(), taken: Mutex::default(), wake: Notify::new(), counters }
+    pub(crate) fn new(half: WriteHalf, stall: Duration, counters: crate::Counters) -> Self {
+        Outbox {
+            half,
+            queue: Mutex::default(),
+            taken: Mutex::default(),
+            wake: Notify::new(),
+            stall,
+            left: AtomicU64::new(0),
+            blocked: Mutex::default(),
+            counters,
+        }
+    }
+
+    /// Since when the peer has not taken what is first in line; `None` while nothing waits for it.
+    pub(crate) fn blocked(&self) -> Option<Instant> {
+        *self.blocked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Queues a whole record and writes as much as the socket takes at once.
@@ -94,24 +125,53 @@ impl Outbox {
         Ok(())
     }
 
-    /// Writes what callers could not; ends when the connection is closed.
+    /// Writes what callers could not; ends when the connection is closed, by the peer's slowness too.
     pub(crate) async fn run(&self) {
         loop {
             self.wake.notified().await;
-            loop {
-                if self.lock().closed.is_some() {
-                    return;
-                }
-                let failed = match self.turn() {
-                    Ok(Turn::Idle) => break,
-                    Ok(Turn::More) => None,
-                    Ok(Turn::Blocked) => self.half.writable().await.err(),
-                    Err(e) => Some(e),
-                };
-                if let Some(e) = failed {
-                    self.close(Error::broken(e));
-                    return;
-                }
+            self.drain().await;
+            *self.blocked.lock().unwrap_or_else(PoisonError::into_inner) = None;
+            if self.lock().closed.is_some() {
+                // Nobody else is left who would write or drop them.
+                let dropped = std::mem::take(&mut *self.taken.lock().unwrap_or_else(PoisonError::into_inner));
+                return drop(dropped);
+            }
+        }
+    }
+
+    /// Writes until nothing is left or the connection is closed.
+    async fn drain(&self) {
+        let mut first = None;
+        while self.lock().closed.is_none() {
+            let failed = match self.turn() {
+                Ok(Turn::Idle) => return,
+                Ok(Turn::More) => None,
+                Ok(Turn::Blocked) => self.room(&mut first).await.err(),
+                Err(e) => Some(e),
+            };
+            if let Some(e) = failed {
+                return self.close(Error::broken(e));
+            }
+        }
+    }
+
+    /// Waits for room in the socket; `first` is the part that is first in line, by number, and since when it waits.
+    async fn room(&self, first: &mut Option<(u64, Instant)>) -> io::Result<()> {
+        let left = self.left.load(Relaxed);
+        let since = match *first {
+            Some((number, since)) if number == left => since,
+            _ => {
+                let now = Instant::now();
+                *first = Some((left, now));
+                *self.blocked.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
+                now
+            }
+        };
+        match timeout_at(since + self.stall, self.half.writable()).await {
+            Ok(ready) => ready,
+            Err(_) => {
+                self.counters.cut();
+                Err(io::Error::new(io::ErrorKind::TimedOut, "the peer did not take what was sent to it"))
             }
         }
     }
@@ -147,6 +207,7 @@ impl Outbox {
             }
             written -= front.bytes.len();
             taken.pop_front();
+            self.left.fetch_add(1, Relaxed);
         }
         Ok(Turn::More)
     }

@@ -2,7 +2,8 @@
 
 use super::Limits;
 use super::connection::{Connection, Service};
-use crate::{Address, Counters, Listener};
+use super::memory::Memory;
+use crate::{Address, Counters, Listener, task};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -25,17 +26,63 @@ struct Shared {
     limits: Limits,
     counters: Counters,
     stop: watch::Sender<bool>,
-    connections: Mutex<HashMap<u64, Connection>>,
+    memory: Arc<Memory>,
+    connections: Mutex<Connections>,
+}
+
+/// The connections that there are, and how many of each peer.
+#[derive(Debug, Default)]
+struct Connections {
+    by_id: HashMap<u64, Connection>,
+    by_peer: HashMap<String, usize>,
+}
+
+impl Connections {
+    fn add(&mut self, connection: &Connection) {
+        *self.by_peer.entry(machine(connection.peer()).to_owned()).or_default() += 1;
+        self.by_id.insert(connection.id(), connection.clone());
+    }
+
+    fn remove(&mut self, connection: &Connection) {
+        if self.by_id.remove(&connection.id()).is_none() {
+            return;
+        }
+        let peer = machine(connection.peer());
+        if let Some(count) = self.by_peer.get_mut(peer) {
+            *count -= 1;
+            if *count == 0 {
+                self.by_peer.remove(peer);
+            }
+        }
+    }
+
+    /// Why there is no place for another connection of this peer.
+    fn full(&self, peer: &Address, limits: &Limits) -> Option<&'static str> {
+        if self.by_id.len() >= limits.connections_max {
+            return Some("too many connections");
+        }
+        let of_peer = self.by_peer.get(machine(peer)).copied().unwrap_or(0);
+        (of_peer >= limits.connections_per_peer).then_some("too many connections of one peer")
+    }
+}
+
+/// Where a peer is, whatever its port; the same for all who come by Unix sockets.
+fn machine(peer: &Address) -> &str {
+    match peer {
+        Address::Tcp { host, .. } => host,
+        Address::Unix(_) => "",
+    }
 }
 
 /// Serves `service` on every listener, in tasks of the current runtime.
 pub fn serve<S: Service>(listeners: Vec<Listener>, service: Arc<S>, limits: Limits, counters: Counters) -> Server {
     let addresses = listeners.iter().map(|l| l.address().clone()).collect();
     let (stop, _) = watch::channel(false);
-    let shared = Arc::new(Shared { limits, counters, stop, connections: Mutex::default() });
+    let memory = Memory::new(&limits, counters.clone());
+    let shared = Arc::new(Shared { limits, counters, stop, memory, connections: Mutex::default() });
     let mut acceptors = JoinSet::new();
     for listener in listeners {
-        acceptors.spawn(accept(listener, service.clone(), shared.clone()));
+        task::spawn_in(&mut acceptors, accept(listener, service.clone(), shared.clone()));
     }
     Server { addresses, shared, acceptors }
 }
@@ -50,7 +97,7 @@ impl Server {
     pub async fn shutdown(mut self) {
         self.shared.stop.send_replace(true);
         while self.acceptors.join_next().await.is_some() {}
-        let connections: Vec<_> = self.shared.connections().values().cloned().collect();
+        let connections: Vec<_> = self.shared.connections().by_id.values().cloned().collect();
         let drained = futures_util::future::join_all(connections.iter().map(Connection::drained));
         if tokio::time::timeout(self.shared.limits.shutdown_grace, drained).await.is_err() {
             tracing::warn!("calls were still in progress when the server stopped");
@@ -64,14 +111,14 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.shared.stop.send_replace(true);
-        for connection in self.shared.connections().values() {
+        for connection in self.shared.connections().by_id.values() {
             connection.close();
         }
     }
 }
 
 impl Shared {
-    fn connections(&self) -> MutexGuard<'_, HashMap<u64, Connection>> {
+    fn connections(&self) -> MutexGuard<'_, Connections> {
         self.connections.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -92,18 +139,19 @@ async fn accept<S: Service>(listener: Listener, service: Arc<S>, shared: Arc<Sha
                 continue;
             }
         };
-        if shared.connections().len() >= shared.limits.connections_max {
-            tracing::warn!(peer = %stream.peer(), "too many connections: one turned away");
+        if let Some(why) = shared.connections().full(&stream.peer(), &shared.limits) {
+            tracing::warn!(peer = %stream.peer(), "{why}: one turned away");
             shared.counters.refused();
             continue;
         }
-        let (connection, receiver) = Connection::accepted(stream, shared.limits, shared.counters.clone());
-        shared.connections().insert(connection.id(), connection.clone());
+        let (connection, receiver) =
+            Connection::accepted(stream, shared.limits, &shared.memory, shared.counters.clone());
+        shared.connections().add(&connection);
         let (service, shared) = (service.clone(), shared.clone());
-        tokio::spawn(async move {
-            let id = connection.id();
-            connection.serve(receiver, service).await;
-            shared.connections().remove(&id);
+        task::spawn(async move {
+            connection.clone().serve(receiver, service).await;
+            shared.memory.forget(connection.id());
+            shared.connections().remove(&connection);
         });
     }
 }

@@ -37,8 +37,10 @@ pub struct ListEntry {
     pub size: u64,
     /// Bytes that it occupies on disk, the object head included.
     pub allocated: u64,
-    /// Its fencing epoch.
+    /// Its fencing epoch; 0 if it is damaged.
     pub generation: Generation,
+    /// Whether its head cannot be read: it can only be removed.
+    pub damaged: bool,
 }
 
 impl Xdr for ListEntry {
@@ -47,6 +49,7 @@ impl Xdr for ListEntry {
         out.u64(self.size);
         out.u64(self.allocated);
         out.u32(self.generation.0);
+        out.bool(self.damaged);
     }
 
     fn decode(input: &mut Reader) -> Result<Self, Malformed> {
@@ -55,6 +58,7 @@ impl Xdr for ListEntry {
             size: input.u64()?,
             allocated: input.u64()?,
             generation: Generation(input.u32()?),
+            damaged: input.bool()?,
         })
     }
 }

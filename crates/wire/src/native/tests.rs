@@ -92,6 +92,10 @@ fn messages_have_their_golden_bytes() {
         &WriteReply { verifier: Verifier([1; 8]), stable: false, size: 7 },
         "0101010101010101000000000000000000000007",
     );
+}
+
+#[test]
+fn messages_about_objects_have_their_golden_bytes() {
     golden(&ObjectArgs { cap: plain() }, CAP);
     golden(&CommitReply { verifier: Verifier([1; 8]), size: 7 }, "01010101010101010000000000000007");
     golden(&SizeReply { size: 7, allocated: 8192 }, "00000000000000070000000000002000");
@@ -102,14 +106,41 @@ fn messages_have_their_golden_bytes() {
     golden(&SeekReply { offset: Some(3) }, "000000010000000000000003");
     golden(&SeekReply { offset: None }, "00000000");
     golden(&FenceArgs { cap: plain(), generation: Generation(9) }, &format!("{CAP}00000009"));
+    golden(&ScrubArgs { cap: plain(), from: None, budget: 5 }, &format!("{CAP}0000000000000005"));
+    let cursor = Some(ScrubCursor { object: FileId(4), offset: 6 });
+    golden(
+        &ScrubArgs { cap: plain(), from: cursor, budget: 5 },
+        &format!("{CAP}000000010000000000000004000000000000000600000005"),
+    );
+    golden(
+        &ScrubReply {
+            next: cursor,
+            objects: 1,
+            bytes: 2,
+            verified: 3,
+            rebuilt: 7,
+            findings: vec![Finding { object: FileId(8), damage: Damage::Unreadable, offset: 9, len: 10 }],
+        },
+        concat!(
+            "0000000100000000000000040000000000000006",
+            "0000000000000001000000000000000200000000000000030000000000000007",
+            "000000010000000000000008000000020000000000000009000000000000000a"
+        ),
+    );
     golden(&ListArgs { cap: plain(), after: 4, max: 5 }, &format!("{CAP}000000000000000400000005"));
     golden(
         &ListReply {
-            entries: vec![ListEntry { object: FileId(4), size: 1, allocated: 4096, generation: Generation(2) }],
+            entries: vec![ListEntry {
+                object: FileId(4),
+                size: 1,
+                allocated: 4096,
+                generation: Generation(2),
+                damaged: true,
+            }],
             eof: true,
         },
         "0000000100000000000000040000000000000001000000000000100000000002\
-         00000001",
+         0000000100000001",
     );
     golden(
         &StatsReply { capacity: 10, free: 9, counters: vec![Counter { name: "syncs".into(), value: 3 }] },
@@ -355,6 +386,7 @@ proptest! {
         let _ = WriteArgs::from_bytes(&bytes);
         let _ = decode_reply::<ReadReply>(&mut Reader::new(bytes.clone()));
         let _ = decode_reply::<ListReply>(&mut Reader::new(bytes.clone()));
+        let _ = decode_reply::<ScrubReply>(&mut Reader::new(bytes.clone()));
         let _ = decode_reply::<StatsReply>(&mut Reader::new(bytes));
     }
 }

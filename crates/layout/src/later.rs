@@ -1,0 +1,85 @@
+//! The record of a file whose iods are not chosen yet: how they are to be chosen.
+//!
+//! A file that is made while no iod is up keeps the policy of its directory this way, until it is first written.
+
+use crate::Policy;
+use crate::distributions::{DistributionId, check_stripe_unit};
+use types::limits::STRIPE_COUNT_MAX;
+use xdr::{Malformed, Reader, Writer, Xdr};
+
+/// Version of the record that this code writes; it reads no other.
+const VERSION: u32 = 1;
+
+/// The part of a policy that chooses a layout.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Later {
+    /// How bytes are dealt out.
+    pub distribution: DistributionId,
+    /// Bytes per stripe unit.
+    pub stripe_unit: u64,
+    /// Number of iods, 0 for all.
+    pub stripe_count: u32,
+}
+
+impl From<&Policy> for Later {
+    fn from(policy: &Policy) -> Self {
+        let Policy { distribution, stripe_unit, stripe_count, .. } = *policy;
+        Later { distribution, stripe_unit, stripe_count }
+    }
+}
+
+impl Later {
+    /// This policy with what the record says laid over it.
+    pub fn policy(&self, policy: Policy) -> Policy {
+        let Later { distribution, stripe_unit, stripe_count } = *self;
+        Policy { distribution, stripe_unit, stripe_count, ..policy }
+    }
+}
+
+impl Xdr for Later {
+    fn encode(&self, out: &mut Writer) {
+        out.u32(VERSION);
+        out.u32(self.distribution.number());
+        out.u32(self.stripe_unit as u32);
+        out.u32(self.stripe_count);
+    }
+
+    fn decode(input: &mut Reader) -> Result<Self, Malformed> {
+        match input.u32()? {
+            VERSION => {}
+            value => return Err(Malformed::BadValue { what: "version of a layout for later", value }),
+        }
+        let value = input.u32()?;
+        let distribution = DistributionId::from_number(value)
+            .ok_or(Malformed::BadValue { what: "distribution of a layout for later", value })?;
+        let stripe_unit = u64::from(input.u32()?);
+        check_stripe_unit(stripe_unit)
+            .map_err(|_| Malformed::Invalid("stripe unit out of bounds or not a multiple of 64"))?;
+        let stripe_count = input.u32()?;
+        if stripe_count as usize > STRIPE_COUNT_MAX {
+            return Err(Malformed::BadValue { what: "iods of a layout for later", value: stripe_count });
+        }
+        Ok(Later { distribution, stripe_unit, stripe_count })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_these() {
+        let later = Later { distribution: DistributionId::SimpleStripe, stripe_unit: 65536, stripe_count: 3 };
+        let golden = [0, 0, 0, 1, 0, 0, 0, 1, 0, 1, 0, 0, 0, 0, 0, 3];
+        assert_eq!(later.to_bytes(), &golden[..]);
+        assert_eq!(Later::from_bytes(&golden.to_vec().into()), Ok(later));
+        for (at, value) in [(3, 2), (7, 9), (11, 1), (13, 1)] {
+            let mut bad = golden.to_vec();
+            bad[at] = value;
+            assert!(Later::from_bytes(&bad.into()).is_err(), "byte {at}");
+        }
+        let policy = Policy { threshold: 5, ..Policy::default() };
+        assert_eq!(Later::from(&later.policy(policy)), later);
+        assert_eq!(later.policy(policy).threshold, 5);
+    }
+}

@@ -1,0 +1,324 @@
+//! The memory that peers take up: counted before it is used, waited for while it is short, taken back from who stalls.
+//!
+//! Every call that came in has a [`Charge`] for its record, its work and the largest reply that it may get. A connection
+//! that would go beyond its share is not read from, so its peer waits in its own socket. When memory stays short, whoever
+//! has made no progress for longest inside a record or a reply loses its connection.
+
+use super::Limits;
+use crate::Counters;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+use tokio::sync::Notify;
+
+/// Charges up to this many bytes are small: they are let in a little beyond the limit, so that what ends a wait (a layout
+/// that comes back, the answer to a callback) is not itself held up by those that wait.
+const SMALL: usize = 64 << 10;
+/// The part of the whole by which small charges may go beyond it.
+const HEADROOM: usize = 8;
+/// A connection that holds something may take this part of what is free.
+const SHARE: usize = 8;
+/// How often whoever waits looks for a connection to cut off.
+const LOOK: Duration = Duration::from_millis(250);
+
+/// A connection as far as memory is concerned.
+pub(crate) trait Holder: Send + Sync {
+    /// For how long the peer has made no progress inside a record or a reply, if it is inside one; `None` once the
+    /// connection has ended.
+    fn stalled(&self) -> Option<Duration>;
+    /// Ends the connection.
+    fn cut(&self);
+}
+
+/// What all connections of a server may hold together.
+pub(crate) struct Memory {
+    total: usize,
+    each: usize,
+    patience: Duration,
+    used: AtomicUsize,
+    waiting: AtomicUsize,
+    freed: Notify,
+    holders: Mutex<HashMap<u64, Weak<dyn Holder>>>,
+    counters: Counters,
+}
+
+/// The part of one connection.
+pub(crate) struct Account {
+    memory: Arc<Memory>,
+    held: AtomicUsize,
+    closed: AtomicBool,
+}
+
+/// Bytes counted for a connection until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Charge {
+    account: Arc<Account>,
+    bytes: AtomicUsize,
+}
+
+impl Memory {
+    pub(crate) fn new(limits: &Limits, counters: Counters) -> Arc<Self> {
+        Arc::new(Memory {
+            total: limits.total_bytes,
+            each: limits.connection_bytes,
+            patience: limits.stall_under_pressure,
+            used: AtomicUsize::new(0),
+            waiting: AtomicUsize::new(0),
+            freed: Notify::new(),
+            holders: Mutex::default(),
+            counters,
+        })
+    }
+
+    /// The account of a new connection.
+    pub(crate) fn account(self: &Arc<Self>) -> Arc<Account> {
+        Arc::new(Account { memory: self.clone(), held: AtomicUsize::new(0), closed: AtomicBool::new(false) })
+    }
+
+    /// Names the connection that is to be cut off when it stalls while memory is short.
+    pub(crate) fn watch(&self, connection: u64, holder: Weak<dyn Holder>) {
+        self.holders().insert(connection, holder);
+    }
+
+    /// Forgets a connection that has ended.
+    pub(crate) fn forget(&self, connection: u64) {
+        self.holders().remove(&connection);
+    }
+
+    fn holders(&self) -> MutexGuard<'_, HashMap<u64, Weak<dyn Holder>>> {
+        self.holders.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes `bytes` if all may hold `limit` together.
+    fn take(&self, bytes: usize, limit: usize) -> bool {
+        let more = |used: usize| used.checked_add(bytes).filter(|sum| *sum <= limit);
+        let taken = self.used.fetch_update(SeqCst, SeqCst, more).is_ok();
+        if taken {
+            self.counters.hold(bytes);
+        }
+        taken
+    }
+
+    /// Cuts off every connection that stalls for long enough.
+    fn relieve(&self) {
+        let holders: Vec<_> = self.holders().values().filter_map(Weak::upgrade).collect();
+        for holder in holders {
+            if holder.stalled().is_some_and(|time| time >= self.patience) {
+                self.counters.cut();
+                holder.cut();
+            }
+        }
+    }
+}
+
+impl Account {
+    /// Counts `bytes`, waiting while the connection or all together would hold too much; `None` once the connection
+    /// is closed.
+    pub(crate) async fn admit(self: &Arc<Self>, bytes: usize) -> Option<Charge> {
+        if let Some(charge) = self.try_admit(bytes) {
+            return Some(charge);
+        }
+        self.memory.counters.waited();
+        let memory = self.memory.clone();
+        let _waiting = Waiting::new(&memory);
+        loop {
+            let mut freed = std::pin::pin!(memory.freed.notified());
+            freed.as_mut().enable();
+            if self.closed.load(SeqCst) {
+                return None;
+            }
+            if let Some(charge) = self.try_admit(bytes) {
+                return Some(charge);
+            }
+            if tokio::time::timeout(LOOK, freed).await.is_err() && memory.used.load(SeqCst) > memory.total / 2 {
+                memory.relieve();
+            }
+        }
+    }
+
+    fn try_admit(self: &Arc<Self>, bytes: usize) -> Option<Charge> {
+        let memory = &self.memory;
+        let held = self.held.load(SeqCst);
+        let small = bytes <= SMALL;
+        // A connection with nothing in hand is only held up by all together, so that each gets on.
+        if held > 0 {
+            let free = memory.total.saturating_sub(memory.used.load(SeqCst));
+            let share = if small { memory.each } else { memory.each.min(free / SHARE) };
+            if held + bytes > share {
+                return None;
+            }
+        }
+        let limit = if small { memory.total + memory.total / HEADROOM } else { memory.total };
+        if !memory.take(bytes, limit) {
+            return None;
+        }
+        self.held.fetch_add(bytes, SeqCst);
+        Some(Charge { account: self.clone(), bytes: AtomicUsize::new(bytes) })
+    }
+
+    /// Lets whoever waits for this connection's memory give up.
+    pub(crate) fn close(&self) {
+        self.closed.store(true, SeqCst);
+        self.memory.freed.notify_waiters();
+    }
+
+    fn change(&self, from: usize, to: usize) {
+        if to >= from {
+            self.held.fetch_add(to - from, SeqCst);
+            self.memory.used.fetch_add(to - from, SeqCst);
+            return self.memory.counters.hold(to - from);
+        }
+        self.held.fetch_sub(from - to, SeqCst);
+        self.memory.used.fetch_sub(from - to, SeqCst);
+        self.memory.counters.release(from - to);
+        if self.memory.waiting.load(SeqCst) > 0 {
+            self.memory.freed.notify_waiters();
+        }
+    }
+}
+
+impl Charge {
+    /// Corrects the number of bytes to what is really held; never waits.
+    pub(crate) fn resize(&self, bytes: usize) {
+        let before = self.bytes.swap(bytes, SeqCst);
+        self.account.change(before, bytes);
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.account.change(*self.bytes.get_mut(), 0);
+    }
+}
+
+/// Counts somebody who waits for memory.
+struct Waiting<'a>(&'a Memory);
+
+impl<'a> Waiting<'a> {
+    fn new(memory: &'a Memory) -> Self {
+        memory.waiting.fetch_add(1, SeqCst);
+        Waiting(memory)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.waiting.fetch_sub(1, SeqCst);
+    }
+}
+
+impl std::fmt::Debug for Account {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Account").field("held", &self.held).finish_non_exhaustive()
+    }
+}
+
+impl std::fmt::Debug for Memory {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Memory").field("used", &self.used).field("total", &self.total).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures_util::FutureExt;
+
+    const K: usize = 1 << 10;
+
+    fn memory(total: usize, each: usize) -> Arc<Memory> {
+        let limits = Limits { total_bytes: total, connection_bytes: each, ..Limits::default() };
+        Memory::new(&limits, Counters::default())
+    }
+
+    fn now(account: &Arc<Account>, bytes: usize) -> Option<Charge> {
+        account.try_admit(bytes)
+    }
+
+    #[test]
+    fn a_connection_has_its_limit_and_a_share_of_what_is_free() {
+        let memory = memory(8000 * K, 500 * K);
+        let (one, other) = (memory.account(), memory.account());
+        let first = now(&one, 400 * K).expect("within its limit");
+        assert!(now(&one, 200 * K).is_none(), "beyond its own limit");
+        let more = now(&one, 100 * K).expect("up to its limit");
+        let large = now(&other, 7000 * K).expect("one of any size for who holds nothing");
+        // 500 KiB are free: an eighth of them is less than `one` holds already.
+        drop(more);
+        assert!(now(&one, 80 * K).is_none());
+        drop(large);
+        assert!(now(&one, 80 * K).is_some());
+        drop(first);
+        assert_eq!((memory.used.load(SeqCst), one.held.load(SeqCst)), (0, 0));
+    }
+
+    #[test]
+    fn all_together_have_a_limit_and_small_charges_some_more() {
+        let memory = memory(1000 * K, 1000 * K);
+        let accounts: Vec<_> = (0..4).map(|_| memory.account()).collect();
+        let full = now(&accounts[0], 1000 * K).expect("the whole");
+        assert!(now(&accounts[1], SMALL + 1).is_none());
+        let small = now(&accounts[1], SMALL).expect("some more");
+        let next = now(&accounts[2], 125 * K - SMALL).expect("an eighth more");
+        assert!(now(&accounts[3], 1).is_none());
+        full.resize(500 * K);
+        assert!(now(&accounts[3], 1).is_some());
+        small.resize(700 * K);
+        assert_eq!(memory.used.load(SeqCst), 1200 * K + 125 * K - SMALL, "what is really held is counted");
+        drop((full, small, next));
+        assert_eq!(memory.used.load(SeqCst), 0);
+    }
+
+    #[tokio::test]
+    async fn who_waits_is_let_in_by_what_is_freed_or_ends_with_the_connection() {
+        let memory = memory(1000 * K, 1000 * K);
+        let (one, other) = (memory.account(), memory.account());
+        let full = one.admit(1000 * K).await.expect("open");
+        let mut waits = Box::pin(other.admit(500 * K));
+        assert!(waits.as_mut().now_or_never().is_none());
+        full.resize(500 * K);
+        let got = waits.await.expect("open");
+        let mut waits = Box::pin(other.admit(500 * K));
+        assert!(waits.as_mut().now_or_never().is_none());
+        other.close();
+        assert!(waits.await.is_none());
+        drop((full, got));
+        assert_eq!((memory.used.load(SeqCst), memory.waiting.load(SeqCst)), (0, 0));
+    }
+
+    struct Staller(Option<Duration>, Mutex<Option<Charge>>);
+
+    impl Holder for Staller {
+        fn stalled(&self) -> Option<Duration> {
+            self.1.lock().expect("nobody panics").is_some().then_some(self.0).flatten()
+        }
+
+        fn cut(&self) {
+            drop(self.1.lock().expect("nobody panics").take());
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_stalls_gives_way() {
+        let memory = memory(1000 * K, 1000 * K);
+        let hold = |id, stalled, bytes| {
+            let charge = memory.account().try_admit(bytes);
+            let staller: Arc<dyn Holder> = Arc::new(Staller(stalled, Mutex::new(charge)));
+            memory.watch(id, Arc::downgrade(&staller));
+            staller
+        };
+        let active = hold(1, None, 400 * K);
+        let shortly = hold(2, Some(memory.patience / 2), 100 * K);
+        let _long = hold(3, Some(memory.patience * 2), 200 * K);
+        let _longer = hold(4, Some(memory.patience * 3), 200 * K);
+        let account = memory.account();
+        let got = account.admit(300 * K).await.expect("open");
+        assert_eq!(memory.used.load(SeqCst), 800 * K, "those who stalled are gone");
+        drop(got);
+        assert!(tokio::time::timeout(Duration::from_secs(60), account.admit(600 * K)).await.is_err());
+        assert_eq!(memory.used.load(SeqCst), 500 * K, "who may get on is left alone");
+        drop((active, shortly));
+        assert_eq!(memory.used.load(SeqCst), 0);
+    }
+}

@@ -1,0 +1,41 @@
+//! Work that never ends, started again should it panic: one mistake must not silence a daemon's background.
+
+use crate::Counters;
+use futures_util::FutureExt;
+use std::future::Future;
+use std::panic::AssertUnwindSafe;
+use std::time::Duration;
+
+/// How long work that panicked rests, so that a mistake that comes every time does not take a processor.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Runs `work`; when it panics that is counted and logged, and it begins anew after a second. Completes when it does.
+pub async fn supervise<F: Future<Output = ()>>(what: &str, counters: Counters, mut work: impl FnMut() -> F) {
+    while AssertUnwindSafe(async { work().await }).catch_unwind().await.is_err() {
+        counters.panicked();
+        tracing::error!("{what} panicked and begins anew");
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+    #[tokio::test(start_paused = true)]
+    async fn what_panics_begins_anew_and_is_counted() {
+        let (counters, begun) = (Counters::default(), Arc::new(AtomicU64::new(0)));
+        supervise("the test", counters.clone(), || {
+            let begun = begun.clone();
+            async move {
+                let times = begun.fetch_add(1, Relaxed);
+                tokio::task::yield_now().await;
+                assert!(times >= 3, "as the test wants it");
+            }
+        })
+        .await;
+        assert_eq!((begun.load(Relaxed), counters.traffic().panics), (4, 3));
+    }
+}

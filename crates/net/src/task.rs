@@ -1,0 +1,217 @@
+//! Starting tasks: in a simulator they belong to the process that started them and die with it.
+//!
+//! Everything of the rooms that becomes a task is started here. Outside of a simulator [`spawn`] is tokio's own.
+
+use std::cell::RefCell;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use tokio::runtime::Handle;
+use tokio::task::{AbortHandle, JoinHandle, JoinSet};
+
+/// The tasks of one simulated process. Clones are the same group.
+#[derive(Clone, Debug)]
+pub struct Group(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    number: u64,
+    dead: AtomicBool,
+    tasks: Mutex<Tasks>,
+}
+
+#[derive(Debug, Default)]
+struct Tasks {
+    live: Vec<AbortHandle>,
+    /// Finished ones are forgotten when there are more than this.
+    tidy_at: usize,
+}
+
+thread_local! {
+    static CURRENT: RefCell<Option<Group>> = const { RefCell::new(None) };
+}
+
+impl Group {
+    /// A group without tasks; `number` is for whoever asks who is running.
+    pub fn new(number: u64) -> Self {
+        Group(Arc::new(Inner { number, dead: AtomicBool::new(false), tasks: Mutex::default() }))
+    }
+
+    /// The number that it was given.
+    pub fn number(&self) -> u64 {
+        self.0.number
+    }
+
+    /// The group whose task is running now in this thread.
+    pub fn current() -> Option<Group> {
+        CURRENT.with_borrow(Clone::clone)
+    }
+
+    /// Starts a task of this group; nothing of it runs when the group is dead.
+    pub fn spawn<F>(&self, future: F) -> JoinHandle<F::Output>
+    where
+        F: Future<Output: Send> + Send + 'static,
+    {
+        let handle = tokio::spawn(Member::new(self.clone(), future));
+        self.adopt(handle.abort_handle());
+        handle
+    }
+
+    /// Ends every task of the group at the point where it waits, and every one that these start while they end.
+    ///
+    /// The tasks are gone when the runtime has had its turn.
+    pub fn kill(&self) {
+        self.0.dead.store(true, Relaxed);
+        let live = std::mem::take(&mut self.tasks().live);
+        live.iter().for_each(AbortHandle::abort);
+    }
+
+    /// Whether it was killed.
+    pub fn is_dead(&self) -> bool {
+        self.0.dead.load(Relaxed)
+    }
+
+    fn tasks(&self) -> MutexGuard<'_, Tasks> {
+        self.0.tasks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn adopt(&self, task: AbortHandle) {
+        if self.is_dead() {
+            task.abort();
+            return;
+        }
+        let mut tasks = self.tasks();
+        if tasks.live.len() > tasks.tidy_at {
+            tasks.live.retain(|task| !task.is_finished());
+            tasks.tidy_at = 64 + 2 * tasks.live.len();
+        }
+        tasks.live.push(task);
+    }
+
+    /// Does `work` as a task of this group.
+    fn enter<T>(&self, work: impl FnOnce() -> T) -> T {
+        struct Back(Option<Group>);
+        impl Drop for Back {
+            fn drop(&mut self) {
+                CURRENT.set(self.0.take());
+            }
+        }
+        let _back = Back(CURRENT.replace(Some(self.clone())));
+        work()
+    }
+}
+
+/// A task of a group.
+struct Member<F> {
+    group: Group,
+    /// `None` once it is over.
+    future: Option<Pin<Box<F>>>,
+}
+
+impl<F: Future> Member<F> {
+    fn new(group: Group, future: F) -> Self {
+        Member { group, future: Some(Box::pin(future)) }
+    }
+}
+
+impl<F: Future> Future for Member<F> {
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        let this = &mut *self;
+        match &mut this.future {
+            // A task of a dead group is about to be aborted.
+            Some(future) if !this.group.is_dead() => this.group.enter(|| future.as_mut().poll(cx)),
+            _ => Poll::Pending,
+        }
+    }
+}
+
+impl<F> Drop for Member<F> {
+    fn drop(&mut self) {
+        let future = self.future.take();
+        self.group.enter(|| drop(future));
+    }
+}
+
+/// Starts a task in the current runtime.
+pub fn spawn<F>(future: F) -> JoinHandle<F::Output>
+where
+    F: Future<Output: Send> + Send + 'static,
+{
+    match Group::current() {
+        Some(group) => group.spawn(future),
+        None => tokio::spawn(future),
+    }
+}
+
+/// Starts a task in the runtime of `handle`, from whatever thread.
+pub fn spawn_on<F>(handle: &Handle, future: F) -> JoinHandle<F::Output>
+where
+    F: Future<Output: Send> + Send + 'static,
+{
+    match Group::current() {
+        Some(group) => group.spawn(future),
+        None => handle.spawn(future),
+    }
+}
+
+/// Starts a task that ends with `set`.
+pub fn spawn_in<F>(set: &mut JoinSet<F::Output>, future: F)
+where
+    F: Future<Output: Send> + Send + 'static,
+{
+    match Group::current() {
+        Some(group) => {
+            let task = set.spawn(Member::new(group.clone(), future));
+            group.adopt(task);
+        }
+        None => drop(set.spawn(future)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicU32;
+    use tokio::sync::oneshot;
+
+    /// Starts another task when it is dropped.
+    struct Again(Arc<AtomicU32>);
+
+    impl Drop for Again {
+        fn drop(&mut self) {
+            let ran = self.0.clone();
+            spawn(async move { ran.fetch_add(1, Relaxed) });
+        }
+    }
+
+    #[tokio::test]
+    async fn nothing_outlives_its_group() {
+        let ran = Arc::new(AtomicU32::new(0));
+        let (group, other) = (Group::new(1), Group::new(2));
+        let (tell, told) = oneshot::channel();
+        let again = Again(ran.clone());
+        let inner = group.spawn(async move {
+            let mut set = JoinSet::new();
+            spawn_in(&mut set, std::future::pending::<()>());
+            let child = spawn(async move {
+                let _again = again;
+                tell.send(Group::current().map(|group| group.number())).unwrap();
+                std::future::pending::<()>().await;
+            });
+            child.await
+        });
+        let bystander = other.spawn(async { 5 });
+        assert_eq!(told.await, Ok(Some(1)));
+        group.kill();
+        assert!(inner.await.is_err_and(|e| e.is_cancelled()));
+        assert!(group.spawn(async {}).await.is_err_and(|e| e.is_cancelled()));
+        tokio::task::yield_now().await;
+        assert_eq!(ran.load(Relaxed), 0);
+        assert_eq!(bystander.await.unwrap(), 5);
+        assert!(Group::current().is_none());
+    }
+}

@@ -1,0 +1,192 @@
+//! Transports behind one face: connect, listen, accept, read, vectored write.
+
+pub mod memory;
+mod tcp;
+mod unix;
+
+use crate::{Address, Error};
+use bytes::BufMut;
+use memory::{Pipe, Port};
+use std::future::poll_fn;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use tokio::io::AsyncReadExt;
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+
+static NEXT_ID: AtomicU64 = AtomicU64::new(1);
+
+/// A number that no other connection of this process, or of the simulated network of this thread, ever has.
+pub(crate) fn connection_id() -> u64 {
+    memory::installed().map_or_else(|| NEXT_ID.fetch_add(1, Relaxed), |network| network.connection_id())
+}
+
+/// A connected socket.
+#[derive(Debug)]
+pub(crate) enum Stream {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+    Memory(Arc<dyn Pipe>),
+}
+
+/// The receiving half.
+#[derive(Debug)]
+pub(crate) enum ReadHalf {
+    Tcp(tokio::net::tcp::OwnedReadHalf),
+    Unix(tokio::net::unix::OwnedReadHalf),
+    Memory(Arc<dyn Pipe>),
+}
+
+/// The sending half.
+#[derive(Debug)]
+pub(crate) enum WriteHalf {
+    Tcp(tokio::net::tcp::OwnedWriteHalf),
+    Unix(tokio::net::unix::OwnedWriteHalf),
+    Memory(Arc<dyn Pipe>),
+}
+
+impl Stream {
+    /// Connects; a host name's addresses are tried in turn.
+    pub(crate) async fn connect(address: &Address) -> Result<Self, Error> {
+        let connected = match address {
+            Address::Tcp { host, port } => match memory::installed().map(|network| network.connect(host, *port)) {
+                Some(connecting) => connecting.await.map(Stream::Memory),
+                None => tcp::connect(host, *port).await.map(Stream::Tcp),
+            },
+            Address::Unix(path) => unix::connect(path).await.map(Stream::Unix),
+        };
+        connected.map_err(|e| Error::Connect { address: address.to_string().into(), reason: e.to_string().into() })
+    }
+
+    /// The peer's address; that of a Unix socket's client is empty.
+    pub(crate) fn peer(&self) -> Address {
+        match self {
+            Stream::Tcp(s) => tcp::peer(s),
+            Stream::Unix(s) => unix::peer(s),
+            Stream::Memory(pipe) => pipe.peer(),
+        }
+    }
+
+    pub(crate) fn into_split(self) -> (ReadHalf, WriteHalf) {
+        match self {
+            Stream::Tcp(s) => {
+                let (r, w) = s.into_split();
+                (ReadHalf::Tcp(r), WriteHalf::Tcp(w))
+            }
+            Stream::Unix(s) => {
+                let (r, w) = s.into_split();
+                (ReadHalf::Unix(r), WriteHalf::Unix(w))
+            }
+            Stream::Memory(pipe) => (ReadHalf::Memory(pipe.clone()), WriteHalf::Memory(pipe)),
+        }
+    }
+}
+
+impl ReadHalf {
+    /// Appends what has arrived to `buf`, at most what it takes; 0 at the end of the stream.
+    pub(crate) async fn read(&mut self, buf: &mut impl BufMut) -> io::Result<usize> {
+        match self {
+            ReadHalf::Tcp(half) => half.read_buf(buf).await,
+            ReadHalf::Unix(half) => half.read_buf(buf).await,
+            ReadHalf::Memory(pipe) => {
+                // A growing buffer takes as much as it has room for, as it does from a socket.
+                let max = buf.chunk_mut().len();
+                let bytes = poll_fn(|cx| pipe.poll_read(cx, max)).await?;
+                let len = bytes.len();
+                buf.put(bytes);
+                Ok(len)
+            }
+        }
+    }
+}
+
+impl WriteHalf {
+    pub(crate) fn try_write_vectored(&self, parts: &[io::IoSlice<'_>]) -> io::Result<usize> {
+        match self {
+            WriteHalf::Tcp(half) => half.try_write_vectored(parts),
+            WriteHalf::Unix(half) => half.try_write_vectored(parts),
+            WriteHalf::Memory(pipe) => pipe.try_write_vectored(parts),
+        }
+    }
+
+    pub(crate) async fn writable(&self) -> io::Result<()> {
+        match self {
+            WriteHalf::Tcp(half) => half.writable().await,
+            WriteHalf::Unix(half) => half.writable().await,
+            WriteHalf::Memory(pipe) => poll_fn(|cx| pipe.poll_writable(cx)).await,
+        }
+    }
+
+    /// Ends both directions, so that reads and writes in progress return.
+    pub(crate) fn shutdown(&self) {
+        let both = rustix::net::Shutdown::Both;
+        // Fails only when the peer is gone already.
+        let _ = match self {
+            WriteHalf::Tcp(half) => rustix::net::shutdown(half.as_ref(), both),
+            WriteHalf::Unix(half) => rustix::net::shutdown(half.as_ref(), both),
+            WriteHalf::Memory(pipe) => {
+                pipe.shutdown();
+                Ok(())
+            }
+        };
+    }
+}
+
+/// A listening socket; that of a path removes the path again when dropped.
+#[derive(Debug)]
+pub struct Listener {
+    socket: Socket,
+    address: Address,
+}
+
+#[derive(Debug)]
+enum Socket {
+    Tcp(TcpListener),
+    Unix(UnixListener),
+    Memory(Arc<dyn Port>),
+}
+
+impl Listener {
+    /// Listens at `address`; port 0 takes any free port. A socket path left behind by a dead process is replaced, one
+    /// that somebody still answers on is an error.
+    pub async fn bind(address: &Address) -> Result<Self, Error> {
+        let bound = match address {
+            Address::Tcp { host, port } => match memory::installed() {
+                Some(network) => network.bind(host, *port).map(|port| (Socket::Memory(port), address.clone())),
+                None => tcp::bind(host, *port).await.map(|(listener, address)| (Socket::Tcp(listener), address)),
+            },
+            Address::Unix(path) => unix::bind(path).await.map(|listener| (Socket::Unix(listener), address.clone())),
+        };
+        let (socket, address) = bound.map_err(|e| {
+            let hint = match e.kind() {
+                io::ErrorKind::AddrInUse => " (is another daemon running here? choose another port or stop it)",
+                io::ErrorKind::PermissionDenied => " (ports below 1024 need privileges; choose a higher one)",
+                _ => "",
+            };
+            Error::Listen { address: address.to_string().into(), reason: format!("{e}{hint}").into() }
+        })?;
+        Ok(Listener { socket, address })
+    }
+
+    /// Where it listens, with the port really taken.
+    pub fn address(&self) -> &Address {
+        &self.address
+    }
+
+    pub(crate) async fn accept(&self) -> io::Result<Stream> {
+        match &self.socket {
+            Socket::Tcp(listener) => tcp::accept(listener).await.map(Stream::Tcp),
+            Socket::Unix(listener) => unix::accept(listener).await.map(Stream::Unix),
+            Socket::Memory(port) => poll_fn(|cx| port.poll_accept(cx)).await.map(Stream::Memory),
+        }
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        if let Address::Unix(path) = &self.address {
+            // Already gone is as good.
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}

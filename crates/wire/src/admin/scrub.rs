@@ -1,0 +1,287 @@
+//! SCRUB: starts, watches and cancels the search for damage on the disks of the iods.
+
+use super::{put_text, take_text};
+use crate::native::Damage;
+use bytes::Bytes;
+use xdr::{Malformed, Reader, Writer, Xdr};
+
+/// Most findings of one answer.
+pub const SCRUB_FINDINGS_MAX: usize = 64;
+/// Most paths told of one finding.
+pub const SCRUB_PATHS_MAX: usize = 8;
+/// Longest path told in bytes; a longer one is cut.
+pub const SCRUB_PATH_MAX: usize = 1024;
+/// Most ranges of the file told of one finding.
+pub const SCRUB_RANGES_MAX: usize = 64;
+
+const _: () = assert!(
+    SCRUB_FINDINGS_MAX * (SCRUB_PATHS_MAX * (SCRUB_PATH_MAX + 8) + SCRUB_RANGES_MAX * 16 + 2048)
+        < types::limits::RECORD_MAX
+);
+
+/// What to do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub enum ScrubAction {
+    /// Only tell.
+    Status = 0,
+    /// Start one; refused while one is running.
+    Start = 1,
+    /// Cancel the one that is running; no error when there is none.
+    Cancel = 2,
+}
+
+/// Arguments of SCRUB.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ScrubArgs {
+    /// What to do first.
+    pub action: ScrubAction,
+    /// Of a new one: most bytes a second, of all iods together; 0: as fast as it goes.
+    pub rate: u64,
+    /// The first finding to tell of, `None`: none. Finding out their paths takes time.
+    pub findings_from: Option<u32>,
+}
+
+/// How the last scrub stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(u32)]
+pub enum ScrubState {
+    /// There never was one.
+    #[default]
+    Never = 0,
+    /// It is under way.
+    Running = 1,
+    /// It came to its end.
+    Done = 2,
+    /// It was cancelled.
+    Cancelled = 3,
+    /// It could not go on.
+    Failed = 4,
+}
+
+/// How the last scrub stands, and what it found.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct ScrubReply {
+    /// The action was refused, and why. The rest tells how the last scrub stands all the same.
+    pub refused: Option<String>,
+    /// Where it stands.
+    pub state: ScrubState,
+    /// What keeps it from going on, or ended it.
+    pub problem: Option<String>,
+    /// When it was started, in Unix seconds.
+    pub started: u64,
+    /// Its limit in bytes a second, 0 without.
+    pub rate: u64,
+    /// Objects finished.
+    pub objects: u64,
+    /// How many there were when it began, 0 when that is not known yet.
+    pub objects_total: u64,
+    /// Bytes read.
+    pub bytes: u64,
+    /// Bytes that the objects had when it began.
+    pub bytes_total: u64,
+    /// Bytes read in blocks that have a checksum.
+    pub verified: u64,
+    /// Blocks that a crash had left without a checksum, and that got one.
+    pub rebuilt: u64,
+    /// Findings in all; the mgr may keep fewer.
+    pub found: u64,
+    /// Findings kept.
+    pub kept: u32,
+    /// Those asked for.
+    pub findings: Vec<ScrubFinding>,
+}
+
+/// Damage, and where it is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ScrubFinding {
+    /// Id of the iod.
+    pub iod: String,
+    /// The object, which is the inode of its file.
+    pub object: u64,
+    /// What is wrong.
+    pub damage: Damage,
+    /// First byte of the object.
+    pub offset: u64,
+    /// Number of its bytes.
+    pub len: u64,
+    /// Paths of the file; none when it is gone.
+    pub paths: Vec<Bytes>,
+    /// The ranges of the file: first byte, and one past the last.
+    pub ranges: Vec<(u64, u64)>,
+    /// Whether there are more of them.
+    pub more: bool,
+}
+
+impl Xdr for ScrubArgs {
+    fn encode(&self, out: &mut Writer) {
+        out.u32(self.action as u32);
+        out.u64(self.rate);
+        out.optional(self.findings_from.as_ref(), |out, from| out.u32(*from));
+    }
+
+    fn decode(input: &mut Reader) -> Result<Self, Malformed> {
+        let action = match input.u32()? {
+            0 => ScrubAction::Status,
+            1 => ScrubAction::Start,
+            2 => ScrubAction::Cancel,
+            value => return Err(Malformed::BadValue { what: "action of a scrub", value }),
+        };
+        Ok(ScrubArgs { action, rate: input.u64()?, findings_from: input.optional(Reader::u32)? })
+    }
+}
+
+impl Xdr for ScrubState {
+    fn encode(&self, out: &mut Writer) {
+        out.u32(*self as u32);
+    }
+
+    fn decode(input: &mut Reader) -> Result<Self, Malformed> {
+        Ok(match input.u32()? {
+            0 => ScrubState::Never,
+            1 => ScrubState::Running,
+            2 => ScrubState::Done,
+            3 => ScrubState::Cancelled,
+            4 => ScrubState::Failed,
+            value => return Err(Malformed::BadValue { what: "state of a scrub", value }),
+        })
+    }
+}
+
+impl Xdr for ScrubFinding {
+    fn encode(&self, out: &mut Writer) {
+        put_text(out, &self.iod);
+        out.u64(self.object);
+        self.damage.encode(out);
+        out.u64(self.offset);
+        out.u64(self.len);
+        out.array(&self.paths[..self.paths.len().min(SCRUB_PATHS_MAX)], |out, path| {
+            out.opaque(&path.slice(..path.len().min(SCRUB_PATH_MAX)));
+        });
+        out.array(&self.ranges[..self.ranges.len().min(SCRUB_RANGES_MAX)], |out, (start, end)| {
+            out.u64(*start);
+            out.u64(*end);
+        });
+        out.bool(self.more);
+    }
+
+    fn decode(input: &mut Reader) -> Result<Self, Malformed> {
+        Ok(ScrubFinding {
+            iod: take_text(input)?,
+            object: input.u64()?,
+            damage: Damage::decode(input)?,
+            offset: input.u64()?,
+            len: input.u64()?,
+            paths: input.array(SCRUB_PATHS_MAX, |input| input.opaque(SCRUB_PATH_MAX))?,
+            ranges: input.array(SCRUB_RANGES_MAX, |input| Ok((input.u64()?, input.u64()?)))?,
+            more: input.bool()?,
+        })
+    }
+}
+
+impl Xdr for ScrubReply {
+    fn encode(&self, out: &mut Writer) {
+        out.optional(self.refused.as_ref(), |out, text| put_text(out, text));
+        self.state.encode(out);
+        out.optional(self.problem.as_ref(), |out, text| put_text(out, text));
+        for number in self.numbers() {
+            out.u64(number);
+        }
+        out.u32(self.kept);
+        out.array(&self.findings[..self.findings.len().min(SCRUB_FINDINGS_MAX)], |out, finding| finding.encode(out));
+    }
+
+    fn decode(input: &mut Reader) -> Result<Self, Malformed> {
+        let refused = input.optional(take_text)?;
+        let state = ScrubState::decode(input)?;
+        let problem = input.optional(take_text)?;
+        Ok(ScrubReply {
+            refused,
+            state,
+            problem,
+            started: input.u64()?,
+            rate: input.u64()?,
+            objects: input.u64()?,
+            objects_total: input.u64()?,
+            bytes: input.u64()?,
+            bytes_total: input.u64()?,
+            verified: input.u64()?,
+            rebuilt: input.u64()?,
+            found: input.u64()?,
+            kept: input.u32()?,
+            findings: input.array(SCRUB_FINDINGS_MAX, ScrubFinding::decode)?,
+        })
+    }
+}
+
+impl ScrubReply {
+    fn numbers(&self) -> [u64; 9] {
+        [
+            self.started,
+            self.rate,
+            self.objects,
+            self.objects_total,
+            self.bytes,
+            self.bytes_total,
+            self.verified,
+            self.rebuilt,
+            self.found,
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hex(bytes: &[u8]) -> String {
+        bytes.iter().map(|b| format!("{b:02x}")).collect()
+    }
+
+    #[test]
+    fn bytes_are_these() {
+        let args = ScrubArgs { action: ScrubAction::Start, rate: 5, findings_from: Some(6) };
+        assert_eq!(hex(&args.to_bytes()), "0000000100000000000000050000000100000006");
+        let finding = ScrubFinding {
+            iod: "i".into(),
+            object: 1,
+            damage: Damage::Checksum,
+            offset: 2,
+            len: 3,
+            paths: vec![Bytes::from_static(b"/f")],
+            ranges: vec![(4, 7)],
+            more: true,
+        };
+        let reply = ScrubReply {
+            refused: Some("no".into()),
+            state: ScrubState::Failed,
+            problem: None,
+            started: 1,
+            rate: 2,
+            objects: 3,
+            objects_total: 4,
+            bytes: 5,
+            bytes_total: 6,
+            verified: 7,
+            rebuilt: 8,
+            found: 9,
+            kept: 10,
+            findings: vec![finding],
+        };
+        let numbers: String = (1..=9).map(|n| format!("{n:016x}")).collect();
+        let want = format!(
+            "00000001000000026e6f00000000000400000000{numbers}0000000a00000001{}{}",
+            "00000001690000000000000000000001000000010000000000000002000000000000000300000001",
+            "000000022f660000000000010000000000000004000000000000000700000001"
+        );
+        assert_eq!(hex(&reply.to_bytes()), want);
+        for cut in 0..args.to_bytes().len() {
+            assert!(ScrubArgs::from_bytes(&args.to_bytes().slice(..cut)).is_err(), "{cut} bytes");
+        }
+        for cut in 0..reply.to_bytes().len() {
+            assert!(ScrubReply::from_bytes(&reply.to_bytes().slice(..cut)).is_err(), "{cut} bytes");
+        }
+        assert_eq!(ScrubArgs::from_bytes(&args.to_bytes()), Ok(args));
+        assert_eq!(ScrubReply::from_bytes(&reply.to_bytes()), Ok(reply));
+    }
+}

@@ -1,0 +1,149 @@
+//! SCRUB: checks what lies on the disk, a part of a store at a time.
+
+use types::FileId;
+use xdr::{Malformed, Reader, Writer, Xdr};
+
+use super::{Capability, SCRUB_FINDINGS_MAX};
+
+/// Where a scrub goes on.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct ScrubCursor {
+    /// The object, which may be gone meanwhile: then the one behind it.
+    pub object: FileId,
+    /// Offset in it.
+    pub offset: u64,
+}
+
+impl Xdr for ScrubCursor {
+    fn encode(&self, out: &mut Writer) {
+        out.u64(self.object.0);
+        out.u64(self.offset);
+    }
+
+    fn decode(input: &mut Reader) -> Result<Self, Malformed> {
+        Ok(ScrubCursor { object: FileId(input.u64()?), offset: input.u64()? })
+    }
+}
+
+/// Arguments of SCRUB.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ScrubArgs {
+    /// For [`super::STORE_OBJECT`]; needs ADMIN.
+    pub cap: Capability,
+    /// What the previous answer said, `None` to begin.
+    pub from: Option<ScrubCursor>,
+    /// About how many bytes to read before answering; an iod has a limit of its own.
+    pub budget: u32,
+}
+
+impl Xdr for ScrubArgs {
+    fn encode(&self, out: &mut Writer) {
+        self.cap.encode(out);
+        out.optional(self.from.as_ref(), |out, from| from.encode(out));
+        out.u32(self.budget);
+    }
+
+    fn decode(input: &mut Reader) -> Result<Self, Malformed> {
+        let cap = Capability::decode(input)?;
+        Ok(ScrubArgs { cap, from: input.optional(ScrubCursor::decode)?, budget: input.u32()? })
+    }
+}
+
+/// What is wrong with some bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+#[repr(u32)]
+pub enum Damage {
+    /// The object as a whole: its head, or its length.
+    Object = 0,
+    /// They are not what was written.
+    Checksum = 1,
+    /// The disk does not give them.
+    Unreadable = 2,
+}
+
+impl Damage {
+    /// Every kind.
+    pub const ALL: [Damage; 3] = [Damage::Object, Damage::Checksum, Damage::Unreadable];
+}
+
+impl Xdr for Damage {
+    fn encode(&self, out: &mut Writer) {
+        out.u32(*self as u32);
+    }
+
+    fn decode(input: &mut Reader) -> Result<Self, Malformed> {
+        let value = input.u32()?;
+        let known = Self::ALL.into_iter().find(|damage| *damage as u32 == value);
+        known.ok_or(Malformed::BadValue { what: "kind of damage", value })
+    }
+}
+
+/// Damage that a scrub found.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Finding {
+    /// The object.
+    pub object: FileId,
+    /// What is wrong.
+    pub damage: Damage,
+    /// First byte of the object that it concerns.
+    pub offset: u64,
+    /// Number of bytes; 0 for [`Damage::Object`], which concerns all of them.
+    pub len: u64,
+}
+
+impl Xdr for Finding {
+    fn encode(&self, out: &mut Writer) {
+        out.u64(self.object.0);
+        self.damage.encode(out);
+        out.u64(self.offset);
+        out.u64(self.len);
+    }
+
+    fn decode(input: &mut Reader) -> Result<Self, Malformed> {
+        Ok(Finding {
+            object: FileId(input.u64()?),
+            damage: Damage::decode(input)?,
+            offset: input.u64()?,
+            len: input.u64()?,
+        })
+    }
+}
+
+/// Result of SCRUB.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct ScrubReply {
+    /// Where to go on; `None`: that was all.
+    pub next: Option<ScrubCursor>,
+    /// Objects finished.
+    pub objects: u64,
+    /// Bytes read.
+    pub bytes: u64,
+    /// Of them, bytes in blocks that have a checksum.
+    pub verified: u64,
+    /// Blocks that had no checksum and got one.
+    pub rebuilt: u64,
+    /// Damage, neighbouring ranges joined.
+    pub findings: Vec<Finding>,
+}
+
+impl Xdr for ScrubReply {
+    fn encode(&self, out: &mut Writer) {
+        out.optional(self.next.as_ref(), |out, next| next.encode(out));
+        out.u64(self.objects);
+        out.u64(self.bytes);
+        out.u64(self.verified);
+        out.u64(self.rebuilt);
+        out.array(&self.findings, |out, finding| finding.encode(out));
+    }
+
+    fn decode(input: &mut Reader) -> Result<Self, Malformed> {
+        Ok(ScrubReply {
+            next: input.optional(ScrubCursor::decode)?,
+            objects: input.u64()?,
+            bytes: input.u64()?,
+            verified: input.u64()?,
+            rebuilt: input.u64()?,
+            findings: input.array(SCRUB_FINDINGS_MAX, Finding::decode)?,
+        })
+    }
+}
