@@ -10,6 +10,7 @@ pub(crate) use window::{Verdict, Window};
 
 use bytes::Bytes;
 use std::ops::Range;
+use std::pin::Pin;
 use std::sync::Arc;
 use types::limits;
 
@@ -38,6 +39,26 @@ impl Broken {
 impl From<Broken> for types::Status {
     fn from(_: Broken) -> Self {
         types::Status::Io
+    }
+}
+
+/// Why something cannot be read from a store.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Unreadable {
+    /// The record of this key is not what was written, or cannot be found for damage. Others can be read.
+    #[error("a record of the metadata store is damaged: {}", .0.escape_ascii())]
+    Corrupt(Key),
+    /// Nothing can be read.
+    #[error(transparent)]
+    Broken(#[from] Broken),
+}
+
+impl From<Unreadable> for types::Status {
+    fn from(cause: Unreadable) -> Self {
+        match cause {
+            Unreadable::Corrupt(_) => types::Status::Corrupt,
+            Unreadable::Broken(broken) => broken.into(),
+        }
     }
 }
 
@@ -153,6 +174,8 @@ pub enum Outcome {
     TooLarge,
     /// Not applied: the store has no room for it. Batches that free room may still pass.
     Full,
+    /// Not applied: the record of this key, on which it depends, is damaged.
+    Corrupt(Key),
     /// Applied or not: the store failed on the way.
     Unknown(Broken),
 }
@@ -169,28 +192,55 @@ pub enum Walk {
 /// A consistent picture of a store.
 pub trait View {
     /// The value of `key`.
-    fn get(&self, key: &[u8]) -> Result<Option<Value>, Broken>;
+    fn get(&self, key: &[u8]) -> Result<Option<Value>, Unreadable>;
 
     /// Shows up to `limit` keys of `range` in order; returns the first one not shown, `None` at the end of the range.
+    ///
+    /// A damaged record is shown without a value. Where damage is such that nobody can say what comes next, the walk ends
+    /// with an error that names the last key before it.
+    fn survey(&self, range: Range<&[u8]>, limit: usize, visit: &mut Survey<'_>) -> Result<Option<Key>, Unreadable>;
+
+    /// As [`Self::survey`], but ends with an error at a damaged record.
     fn scan(
         &self,
         range: Range<&[u8]>,
         limit: usize,
         visit: &mut dyn FnMut(&[u8], &[u8]) -> Walk,
-    ) -> Result<Option<Key>, Broken>;
+    ) -> Result<Option<Key>, Unreadable> {
+        let mut damaged = None;
+        let next = self.survey(range, limit, &mut |key, value| match value {
+            Some(value) => visit(key, value),
+            None => {
+                damaged = Some(key.to_vec());
+                Walk::Stop
+            }
+        })?;
+        match damaged {
+            None => Ok(next),
+            Some(key) => Err(Unreadable::Corrupt(key)),
+        }
+    }
 }
+
+/// Takes a key and its value, or none if the record does not match its checksum.
+pub type Survey<'a> = dyn FnMut(&[u8], Option<&[u8]>) -> Walk + 'a;
 
 /// What a store has done since it was opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counters {
     /// Batches applied.
     pub batches: u64,
-    /// Durable commits, each one flush of the disk; many batches share one.
+    /// Flushes for the sake of answers: of the batch log, or of the store itself where the log could not take a window.
+    /// Many batches share one.
     pub flushes: u64,
+    /// Flushes of the store itself, which make room in the batch log.
+    pub checkpoints: u64,
     /// Batches refused because an expectation did not hold.
     pub conflicts: u64,
     /// Bytes of keys and values written by batches.
     pub bytes: u64,
+    /// How often a record was read that does not match its checksum.
+    pub corrupt: u64,
 }
 
 /// How a store stands.
@@ -225,6 +275,11 @@ pub trait Engine: Send + Sync {
 
     /// How the store stands.
     fn standing(&self) -> Standing;
+
+    /// Completes when the store has failed for good, and never otherwise.
+    fn failed(&self) -> Pin<Box<dyn Future<Output = Broken> + Send + '_>> {
+        Box::pin(std::future::pending())
+    }
 }
 
 impl<E: Engine + ?Sized> Engine for Arc<E> {
@@ -239,5 +294,8 @@ impl<E: Engine + ?Sized> Engine for Arc<E> {
     }
     fn standing(&self) -> Standing {
         (**self).standing()
+    }
+    fn failed(&self) -> Pin<Box<dyn Future<Output = Broken> + Send + '_>> {
+        (**self).failed()
     }
 }

@@ -3,5 +3,6 @@
 mod embedded;
 mod memory;
 
-pub use embedded::{Embedded, StoreError};
+pub use embedded::{Embedded, FileLog, Step, Stepper, StoreError};
 pub use memory::Memory;
+pub use redb::StorageBackend;

@@ -24,6 +24,11 @@ impl Ids {
         }
     }
 
+    /// Forgets what is in hand: nobody gets these numbers any more.
+    pub(crate) fn clear(&self) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
     /// Numbers to give out; one that was taken may only come back if no file can have it.
     pub(crate) fn add(&self, block: Range<u64>) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(block);

@@ -1,9 +1,11 @@
 //! The namespace: one file per operation, as closed batches over an ordered key-value engine.
 
+mod check;
 pub mod engine;
 pub mod engines;
 mod ids;
 mod life;
+pub mod log;
 mod namespace;
 mod ops;
 mod permission;
@@ -11,10 +13,13 @@ mod reply;
 pub mod schema;
 mod tx;
 
-pub use engines::{Embedded, Memory, StoreError};
+pub use check::{At, Event, Fault, Memory as CheckMemory, Mended, check, check_into};
+pub use engines::{Embedded, FileLog, Memory, Step, Stepper, StorageBackend, StoreError};
+pub use log::LogDisk;
 pub use namespace::{Format, Namespace, OpenError};
 pub use permission::Rights;
 pub use reply::{
-    ChangeInfo, Changed, Created, Doomed, FileInfo, How, Layout, Made, ReadDir, Removed, Renamed, Replaced, SetXattr,
+    ChangeInfo, Changed, Created, Doomed, FileInfo, FileState, How, Layout, Made, Name, Names, ReadDir, Removed,
+    Renamed, Replaced, SetXattr,
 };
 pub use schema::merge;

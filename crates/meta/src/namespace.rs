@@ -1,15 +1,19 @@
 //! The driver: runs operations on a store, commits what they plan, and runs them again when they conflict.
 
-use crate::engine::{Batch, Broken, Engine, Outcome, RequestId, Standing, Value, Write};
+use crate::engine::{Batch, Broken, Engine, Outcome, RequestId, Standing, Unreadable, Value, Walk, Write};
 use crate::ids::{BLOCK, Ids};
 use crate::ops::rename::End;
 use crate::ops::{self, Answer, Plan};
-use crate::schema::{self, Body, CookieKey, Core, Counts, Delta, FormatRecord, NextId, Record, Tail, XattrTally};
+use crate::schema::{
+    self, Body, CookieKey, Core, Counts, Delta, FormatRecord, Intent, NextId, Noted, Record, Tail, XattrTally,
+};
 use crate::tx::{Settled, Tx};
 use crate::{
-    ChangeInfo, Changed, Created, Doomed, FileInfo, How, Layout, Made, ReadDir, Removed, Renamed, Rights, SetXattr,
+    ChangeInfo, Changed, CheckMemory, Created, Doomed, Event, Fault, FileInfo, FileState, How, Layout, Made, Mended,
+    Names, ReadDir, Removed, Renamed, Rights, SetXattr,
 };
 use bytes::Bytes;
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use types::{Attrs, Cred, FileId, FileKind, Fsid, Generation, SetAttrs, Status, Timestamp, limits};
 
@@ -60,6 +64,15 @@ pub enum OpenError {
     Broken(#[from] Broken),
 }
 
+impl From<Unreadable> for OpenError {
+    fn from(cause: Unreadable) -> Self {
+        match cause {
+            Unreadable::Corrupt(_) => OpenError::Damaged,
+            Unreadable::Broken(broken) => broken.into(),
+        }
+    }
+}
+
 /// A namespace on a store.
 ///
 /// Reading operations answer at once from a view. Changing ones complete when their batch is on stable storage, unless
@@ -106,6 +119,7 @@ impl<E: Engine> Namespace<E> {
             Outcome::Committed { .. } => Self::open(engine),
             Outcome::Conflict(_) => Err(OpenError::Formatted),
             Outcome::Full | Outcome::TooLarge => Err(OpenError::Full),
+            Outcome::Corrupt(_) => Err(OpenError::Damaged),
             Outcome::Unknown(broken) => Err(broken.into()),
         }
     }
@@ -131,6 +145,11 @@ impl<E: Engine> Namespace<E> {
         self.format.created
     }
 
+    /// Completes when the store has failed for good, and never otherwise: the daemon must end, and be started again.
+    pub async fn failed(&self) -> Broken {
+        self.engine.failed().await
+    }
+
     /// How the store stands: its size and what it has done.
     pub fn standing(&self) -> Standing {
         self.engine.standing()
@@ -147,6 +166,7 @@ impl<E: Engine> Namespace<E> {
             Outcome::Conflict(_) => Ok(None),
             Outcome::TooLarge => Err(Status::TooBig),
             Outcome::Full => Err(Status::NoSpc),
+            Outcome::Corrupt(_) => Err(Status::Corrupt),
             Outcome::Unknown(_) => Err(Status::Io),
         }
     }
@@ -248,6 +268,26 @@ impl<E: Engine> Namespace<E> {
         self.read(&Cred::root(), |tx| ops::info::read(tx, id))
     }
 
+    /// The regular files among up to `max` inodes behind `after`, and where to go on (`None` at the end).
+    pub fn files_after(&self, after: FileId, max: usize) -> Result<(Vec<FileState>, Option<FileId>), Status> {
+        self.read(&Cred::root(), |tx| ops::files::read(tx, after, max))
+    }
+
+    /// A regular file with everything that concerns its objects; `None` if it is gone or cannot be read.
+    pub fn file_state(&self, id: FileId) -> Result<Option<FileState>, Status> {
+        self.read(&Cred::root(), |tx| ops::files::one(tx, id))
+    }
+
+    /// Raises the generation of a regular file to one that an iod already has; whether it was lower.
+    pub async fn raise_generation(&self, now: Timestamp, id: FileId, least: Generation) -> Result<bool, Status> {
+        self.change(&Cred::root(), now, |tx| ops::raise::plan(tx, id, least)).await
+    }
+
+    /// One past the last byte of a regular file that is known to be on the disk of an iod; 0 if none is.
+    pub fn written(&self, id: FileId) -> Result<u64, Status> {
+        self.read(&Cred::root(), |tx| Ok(tx.tail(id)?.written))
+    }
+
     /// What the caller may do with the file by its permission bits.
     pub fn access(&self, cred: &Cred, id: FileId) -> Result<Rights, Status> {
         self.read(cred, |tx| ops::access::read(tx, id))
@@ -284,6 +324,23 @@ impl<E: Engine> Namespace<E> {
         self.read(&Cred::root(), |tx| ops::policy::read(tx, dir, prefix))
     }
 
+    /// Looks at up to `max` names behind `after` (directory and cookie; zeros for the start) for those that stand for one
+    /// of `ids`: in the directory `within`, or in all of them. Costs as much as there are names.
+    pub fn names_of(
+        &self,
+        ids: &HashSet<FileId>,
+        within: Option<FileId>,
+        after: (FileId, u64),
+        max: usize,
+    ) -> Result<Names, Status> {
+        self.read(&Cred::root(), |tx| ops::names::read(tx, ids, within, after, max))
+    }
+
+    /// The directory that `dir` is in, itself for the root; `NotDir` for anything else.
+    pub fn parent(&self, dir: FileId) -> Result<FileId, Status> {
+        self.read(&Cred::root(), |tx| Tx::parent_in(&tx.core(dir)?))
+    }
+
     /// The number of files, the root and orphans included.
     pub fn files(&self) -> Result<u64, Status> {
         self.read(&Cred::root(), ops::statfs::read)
@@ -299,6 +356,24 @@ impl<E: Engine> Namespace<E> {
         self.read(&Cred::root(), |tx| ops::doomed::read(tx, after, max))
     }
 
+    /// Up to `max` notes behind `after` of what is still to be done about files, by file and kind.
+    pub fn intents(&self, after: Option<Noted>, max: usize) -> Result<Vec<Noted>, Status> {
+        self.read(&Cred::root(), |tx| ops::intents::read(tx, after, max))
+    }
+
+    /// Everything that is noted about one file.
+    pub fn intents_of(&self, file: FileId) -> Result<Vec<Intent>, Status> {
+        self.read(&Cred::root(), |tx| ops::intents::of(tx, file))
+    }
+
+    /// The first inode number that no file has had yet: all below have been taken, by files or for files to come.
+    pub fn next_id(&self) -> Result<FileId, Status> {
+        self.read(&Cred::root(), |tx| {
+            let value = tx.get(schema::NEXT_ID)?.ok_or(Status::Corrupt)?;
+            Ok(FileId(NextId::from_value(value)?.0))
+        })
+    }
+
     /// The registry record under `key`.
     pub fn registry(&self, key: &[u8]) -> Result<Option<Value>, Status> {
         self.read(&Cred::root(), |tx| ops::registry::read(tx, key))
@@ -307,6 +382,11 @@ impl<E: Engine> Namespace<E> {
     /// Up to `max` registry records whose keys begin with `prefix`, in order.
     pub fn registry_list(&self, prefix: &[u8], max: usize) -> Result<Vec<(Bytes, Value)>, Status> {
         self.read(&Cred::root(), |tx| ops::registry::list(tx, prefix, max))
+    }
+
+    /// As [`Self::registry_list`], with damaged records shown without their values.
+    pub fn registry_survey(&self, prefix: &[u8], max: usize) -> Result<Vec<(Bytes, Option<Value>)>, Status> {
+        self.read(&Cred::root(), |tx| ops::registry::survey(tx, prefix, max))
     }
 
     /// Makes a regular file, or finds the one that is there as far as `how` allows.
@@ -411,10 +491,24 @@ impl<E: Engine> Namespace<E> {
         set: &SetAttrs,
         writable: bool,
     ) -> Result<Changed, Status> {
-        self.change(cred, now, |tx| ops::setattr::plan(tx, id, set, writable)).await
+        self.change(cred, now, |tx| ops::setattr::plan(tx, id, set, writable, false)).await
     }
 
-    /// The file was written up to `end`: its size grows to that, its times change (`mtime` if given, else `now`).
+    /// As [`Self::setattr`] with a size below which objects may have to be cut: the new attributes and a note of the cut
+    /// ([`Intent::Cut`]) are one change. Whoever calls cuts the objects and forgets the note, durably, before
+    /// anything is written: to cut once more would lose that.
+    pub async fn cut(
+        &self,
+        cred: &Cred,
+        now: Timestamp,
+        id: FileId,
+        set: &SetAttrs,
+        writable: bool,
+    ) -> Result<Changed, Status> {
+        self.change(cred, now, |tx| ops::setattr::plan(tx, id, set, writable, true)).await
+    }
+
+    /// The file was written up to `end`, and iods have it on disk: its size grows to that, its times change (`mtime` if given, else `now`).
     ///
     /// Durable when it completes (LAYOUTCOMMIT, stable writes). Calls for one file never conflict with one another.
     pub async fn set_size(
@@ -425,7 +519,19 @@ impl<E: Engine> Namespace<E> {
         end: u64,
         mtime: Option<Timestamp>,
     ) -> Result<Changed, Status> {
-        self.change(cred, now, |tx| ops::set_size::plan(tx, id, end, mtime)).await
+        self.change(cred, now, |tx| ops::set_size::plan(tx, id, end, mtime, true)).await
+    }
+
+    /// As [`Self::set_size`], but of bytes that iods may still lose.
+    pub async fn grow(
+        &self,
+        cred: &Cred,
+        now: Timestamp,
+        id: FileId,
+        end: u64,
+        mtime: Option<Timestamp>,
+    ) -> Result<Changed, Status> {
+        self.change(cred, now, |tx| ops::set_size::plan(tx, id, end, mtime, false)).await
     }
 
     /// As [`Self::set_size`] for an unstable write: visible when it completes, but durable only by a later
@@ -435,19 +541,20 @@ impl<E: Engine> Namespace<E> {
     pub async fn note_write(&self, cred: &Cred, now: Timestamp, id: FileId, end: u64) -> Result<Changed, Status> {
         let op = |tx: &mut Tx<'_>| {
             tx.not_durable();
-            ops::set_size::plan(tx, id, end, None)
+            ops::set_size::plan(tx, id, end, None, false)
         };
         self.change(cred, now, op).await
     }
 
-    /// Gives a regular file its layout unless it has one; answers with the one it has then.
+    /// Gives a regular file its layout unless it has one (one for later is none); answers with the one it has then.
     ///
     /// The attributes in the answer are as they were when the operation began.
     pub async fn set_layout(&self, now: Timestamp, id: FileId, layout: &Layout) -> Result<FileInfo, Status> {
         self.change(&Cred::root(), now, |tx| ops::set_layout::plan(tx, id, layout)).await
     }
 
-    /// Raises the generation of a regular file's objects, so that iods can refuse what was granted before.
+    /// Raises the generation of a regular file's objects, so that iods can refuse what was granted before. A note
+    /// ([`Intent::Fence`]) stays until whoever calls has told all of them.
     pub async fn fence(&self, now: Timestamp, id: FileId) -> Result<Generation, Status> {
         self.change(&Cred::root(), now, |tx| ops::fence::plan(tx, id)).await
     }
@@ -481,6 +588,73 @@ impl<E: Engine> Namespace<E> {
     /// `None` if it is no orphan (any more) or never had a layout.
     pub async fn reap(&self, now: Timestamp, id: FileId) -> Result<Option<Doomed>, Status> {
         self.change(&Cred::root(), now, |tx| ops::reap::plan(tx, id)).await
+    }
+
+    /// Looks for damage in one view of the store, telling `sink` what it finds; see [`crate::check_into`].
+    pub fn check_into(&self, memory: CheckMemory, sink: &mut dyn FnMut(Event) -> Walk) -> Result<(), Status> {
+        Ok(crate::check_into(&*self.engine.view()?, memory, sink)?)
+    }
+
+    /// Everything that is wrong in the store; see [`crate::check()`].
+    pub fn check(&self) -> Result<Vec<Fault>, Status> {
+        Ok(crate::check(&*self.engine.view()?)?)
+    }
+
+    /// Mends a fault that a check found in this store: looks first whether it is still there. Each is to be mended once.
+    ///
+    /// What has no name gets one in `/lost+found`, which is made if need be.
+    pub async fn mend(&self, now: Timestamp, fault: &Fault) -> Result<Mended, Status> {
+        let root = Cred::root();
+        let lost = match fault {
+            Fault::Nameless { .. } | Fault::Circle { .. } | Fault::NoDirectory { .. } => {
+                Some(self.lost_and_found(now).await?)
+            }
+            _ => None,
+        };
+        if let Fault::NextId { .. } = fault {
+            // Numbers in hand may be in use too.
+            self.ids.clear();
+        }
+        self.change(&root, now, |tx| ops::mend::plan(tx, fault, lost)).await
+    }
+
+    /// Whether a fault that a check found is still there, and can be mended.
+    pub fn would_mend(&self, fault: &Fault) -> Result<Mended, Status> {
+        let root = Cred::root();
+        // Any directory will do: nothing is changed.
+        let (answer, _) = self.plan(&root, Timestamp::default(), &|tx| {
+            ops::mend::plan(tx, fault, Some(FileId::ROOT)).or_else(|e| match e {
+                Status::Exist => ops::known(Mended::Yes),
+                e => Err(e),
+            })
+        })?;
+        answer(&Settled::default())
+    }
+
+    async fn lost_and_found(&self, now: Timestamp) -> Result<FileId, Status> {
+        let (root, name) = (Cred::root(), ops::mend::LOST_AND_FOUND);
+        match self.lookup(&root, FileId::ROOT, name) {
+            Ok(found) if found.kind == FileKind::Directory => return Ok(found.id),
+            Ok(_) => return Err(Status::NotDir),
+            Err(Status::NoEnt) => {}
+            Err(e) => return Err(e),
+        }
+        let set = SetAttrs { mode: Some(0o700), ..SetAttrs::default() };
+        Ok(self.mkdir(&root, now, FileId::ROOT, name, &set).await?.attrs.id)
+    }
+
+    /// Notes, durably, what is still to be done about a regular file.
+    pub async fn note(&self, now: Timestamp, noted: Noted) -> Result<(), Status> {
+        self.change(&Cred::root(), now, |tx| ops::intents::plan(tx, noted)).await
+    }
+
+    /// Forgets notes of what has been done. Unless `durable`, a later durable change makes it so: after a crash they may
+    /// be listed once more.
+    pub async fn forget(&self, now: Timestamp, done: &[Noted], durable: bool) -> Result<(), Status> {
+        for done in done.chunks(limits::BATCH_WRITES_MAX) {
+            self.change(&Cred::root(), now, |tx| ops::intents::forget(tx, done, durable)).await?;
+        }
+        Ok(())
     }
 
     /// Forgets doomed files whose objects are gone from every iod. Durable only by a later durable change: after a

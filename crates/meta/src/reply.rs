@@ -23,6 +23,17 @@ pub struct Layout {
     pub body: Bytes,
 }
 
+impl Layout {
+    /// The kind of a layout that is none yet: the body tells how the real one is to be made, which
+    /// [`crate::Namespace::set_layout`] puts in its place.
+    pub const LATER: u32 = 0;
+
+    /// Whether a file with this layout may have objects.
+    pub fn is_final(&self) -> bool {
+        self.kind != Self::LATER
+    }
+}
+
 /// What to do when the name is there, and what a new file starts with (`createhow4`, RFC 8881 §18.16).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum How {
@@ -132,4 +143,41 @@ pub struct Doomed {
     pub generation: Generation,
     /// Where its bytes live.
     pub layout: Layout,
+}
+
+/// What a check compares with the objects of a regular file.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct FileState {
+    /// Its inode number.
+    pub id: FileId,
+    /// Its size in bytes.
+    pub size: u64,
+    /// One past the last byte that is known to be on the disk of an iod; 0 if none is.
+    pub written: u64,
+    /// Its change attribute.
+    pub change: u64,
+    /// Fencing epoch of its objects.
+    pub generation: Generation,
+    /// Where its bytes live.
+    pub layout: Option<Layout>,
+}
+
+/// A name as it stands in its directory.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Name {
+    /// The directory that it is in.
+    pub dir: FileId,
+    /// The name.
+    pub name: Bytes,
+    /// What it stands for.
+    pub child: FileId,
+}
+
+/// Part of a search through all names.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Names {
+    /// The names found.
+    pub found: Vec<Name>,
+    /// Where to go on (directory and cookie), `None` at the end.
+    pub next: Option<(FileId, u64)>,
 }

@@ -5,11 +5,13 @@
 mod dentry;
 mod format;
 mod inode;
+mod intent;
 mod merge;
 
 pub use dentry::{CookieKey, Dentry, bucket};
 pub use format::FormatRecord;
 pub use inode::{Body, Core, Tail, XattrTally};
+pub use intent::{Intent, Noted};
 pub use merge::{Counts, Delta, NextId, SizeDelta, TailDelta, merge};
 
 use crate::engine::{Key, Value};
@@ -36,18 +38,25 @@ pub trait Record: Sized {
         out.finish().to_bytes()
     }
 
-    /// The record in `value`; `Corrupt` if that is anything else.
-    fn from_value(value: Bytes) -> Result<Self, Status> {
+    /// The record in `value`, or why there is none.
+    fn read(value: Bytes) -> Result<Self, Malformed> {
         let mut input = Reader::new(value);
-        let mut read = || {
-            if input.u32()? != Self::VERSION {
-                return Err(Malformed::Invalid("record of another version"));
-            }
-            let record = Self::decode(&mut input)?;
-            input.finish()?;
-            Ok(record)
-        };
-        read().map_err(|cause| {
+        if input.u32()? != Self::VERSION {
+            return Err(Malformed::Invalid("record of another version"));
+        }
+        let record = Self::decode(&mut input)?;
+        input.finish()?;
+        Ok(record)
+    }
+
+    /// The record in `value` if that is one: for whoever expects damage and says it by itself.
+    fn look(value: &[u8]) -> Option<Self> {
+        Self::read(Bytes::copy_from_slice(value)).ok()
+    }
+
+    /// The record in `value`; `Corrupt`, and a line in the log, if that is anything else.
+    fn from_value(value: Bytes) -> Result<Self, Status> {
+        Self::read(value).map_err(|cause| {
             tracing::error!(%cause, record = std::any::type_name::<Self>(), "damaged record in the metadata store");
             Status::Corrupt
         })
@@ -127,6 +136,24 @@ pub fn orphan_key(id: FileId) -> Key {
 /// A file that is gone but whose objects may remain ([`crate::Doomed`]).
 pub fn doomed_key(id: FileId) -> Key {
     tagged(b'g', id, &[])
+}
+
+/// What is still to be done about a file ([`Intent`]), given the number of its kind.
+pub fn intent_key(id: FileId, kind: u8) -> Key {
+    tagged(b'w', id, &[kind])
+}
+
+/// Past every intent of a file.
+pub fn intents_end(id: FileId) -> Key {
+    next_file(b'w', id)
+}
+
+/// File and kind of a key made by [`intent_key`]; `Corrupt` if it is none.
+pub fn intent_of(key: &[u8]) -> Result<(FileId, u8), Status> {
+    match key.split_last() {
+        Some((kind, rest)) => Ok((id_of(rest)?, *kind)),
+        None => Err(Status::Corrupt),
+    }
 }
 
 /// Past every orphan or doomed record, given a key of either.

@@ -1,7 +1,7 @@
 //! One operation at work: reads through a view, gathers expectations and changes into a batch.
 
 use crate::ChangeInfo;
-use crate::engine::{Batch, Expect, Key, Merged, Value, View, Walk, Write};
+use crate::engine::{Batch, Expect, Key, Merged, Survey, Value, View, Walk, Write};
 use crate::schema::{self, Body, CookieKey, Core, Delta, Dentry, Record, Tail, TailDelta};
 use bytes::Bytes;
 use types::{Attrs, Cred, FileId, FileKind, Status, Timestamp, limits};
@@ -124,6 +124,16 @@ impl<'a> Tx<'a> {
             }
         })?;
         result.map(|()| rest.is_none())
+    }
+
+    /// As [`Self::scan`], but damaged records are shown, without their values.
+    pub(crate) fn survey(&self, from: &[u8], to: &[u8], limit: usize, visit: &mut Survey<'_>) -> Result<bool, Status> {
+        Ok(self.view.survey(from..to, limit, visit)?.is_none())
+    }
+
+    /// The cookies that a name may have.
+    pub(crate) fn bucket(&self, name: &[u8]) -> std::ops::Range<u64> {
+        schema::bucket(self.cookies, name)
     }
 
     /// The seldom changing half of a file that may have changed by the time of the commit; `Stale` if it is gone.

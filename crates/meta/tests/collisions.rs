@@ -30,7 +30,7 @@ struct World {
 impl World {
     fn new() -> Self {
         let disk = Disk::default();
-        let store = Arc::new(Embedded::on(disk.clone(), merge, || None).expect("store"));
+        let store = Arc::new(Embedded::on(disk.clone(), disk.log(64 << 10), [9; 16], merge, || None).expect("store"));
         let format =
             Format { fsid: Fsid([7; 16]), now: NOW, cookie_key: KEY, root_mode: 0o755, root_uid: 0, root_gid: 0 };
         let fs = block(Namespace::format(store.clone(), format)).expect("format");

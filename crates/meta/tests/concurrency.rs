@@ -199,7 +199,7 @@ fn serial(ops: &[Op], order: &[usize]) -> Result3 {
 /// All of them planned on one view, none of which has seen another; then committed.
 fn together(ops: &[Op]) -> Result3 {
     let disk = Disk::default();
-    let fs = namespace(Embedded::on(disk.clone(), merge, || None).expect("store"));
+    let fs = namespace(Embedded::on(disk.clone(), disk.log(64 << 10), [9; 16], merge, || None).expect("store"));
     let tree = plant(&fs);
     let mut context = Context::from_waker(Waker::noop());
     disk.hold_syncs();
@@ -300,7 +300,9 @@ fn creates_in_one_directory_never_conflict_and_never_outlive_it() {
 
 #[test]
 fn creates_of_many_threads_do_not_conflict() {
-    let fs = Arc::new(namespace(Embedded::on(Disk::default(), merge, || None).expect("store")));
+    let disk = Disk::default();
+    let store = Embedded::on(disk.clone(), disk.log(64 << 10), [9; 16], merge, || None).expect("store");
+    let fs = Arc::new(namespace(store));
     std::thread::scope(|scope| {
         for thread in 0..8 {
             let fs = fs.clone();

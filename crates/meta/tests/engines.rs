@@ -1,10 +1,17 @@
 //! What every store must do, run on each of them.
 
+#[path = "common/disk.rs"]
+mod disk;
+
 use bytes::Bytes;
+use disk::Disk;
 use meta::engine::{Batch, Engine, Expect, Key, Outcome, Pending, RequestId, Value, View, Walk, Write};
-use meta::{Embedded, Memory};
+use meta::{Embedded, Memory, Step, Stepper};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
+use std::pin::pin;
+use std::task::{Context, Waker};
+use std::time::Duration;
 
 /// Appends the delta, up to eight bytes in all; there must be something to append to.
 fn append(old: Option<&[u8]>, delta: &[u8]) -> Option<Value> {
@@ -89,17 +96,21 @@ fn compare(view: &dyn View, map: &Map) {
     assert_eq!(view.get(b"never written").expect("get"), None);
 }
 
-/// Batches in groups: a group is submitted without waiting, and compared when all of it is answered.
-fn run(engine: &dyn Engine, groups: Vec<Vec<Batch>>) -> Map {
+/// Batches in groups: a group is submitted without waiting, `work` lets the store work, and all is compared when all of
+/// it is answered.
+fn run(engine: &dyn Engine, work: &mut dyn FnMut(), groups: Vec<Vec<Batch>>) -> Map {
     let mut map = Map::new();
     for group in groups {
         let pending: Vec<Pending> = group.iter().map(|batch| engine.submit(batch.clone())).collect();
+        work();
         for (batch, pending) in group.iter().zip(pending) {
             assert_eq!(outcome(pending.wait()), apply(&mut map, batch), "{batch:?}");
         }
         compare(&*engine.view().expect("view"), &map);
     }
-    assert!(matches!(engine.settle().wait(), Outcome::Committed { .. }));
+    let settled = engine.settle();
+    work();
+    assert!(matches!(settled.wait(), Outcome::Committed { .. }));
     map
 }
 
@@ -142,7 +153,7 @@ proptest! {
 
     #[test]
     fn memory_keeps_the_rules(groups in groups()) {
-        run(&Memory::new(append), groups);
+        run(&Memory::new(append), &mut || (), groups);
     }
 }
 
@@ -153,18 +164,60 @@ proptest! {
     fn embedded_keeps_the_rules_and_what_it_was_given(groups in groups()) {
         let dir = tempfile::tempdir().expect("directory");
         let path = dir.path().join("store");
-        let store = Embedded::create(&path, append).expect("store");
-        let map = run(&store, groups);
+        let store = Embedded::create(&path, [9; 16], append).expect("store");
+        let map = run(&store, &mut || (), groups);
         drop(store);
         let store = Embedded::open(&path, append).expect("store");
         compare(&*store.view().expect("view"), &map);
     }
+
+    #[test]
+    fn stepped_keeps_the_rules_and_what_it_was_given(groups in groups()) {
+        let disk = Disk::default();
+        let (store, mut stepper) = stepped(&disk);
+        let map = run(&store, &mut || while is_ready(&stepper) { stepper.step(NOW); }, groups);
+        drop(store);
+        while stepper.step(NOW) != Step::Closed {}
+        drop(stepper);
+        let (store, _stepper) = stepped(&disk);
+        compare(&*store.view().expect("view"), &map);
+    }
+}
+
+const NOW: Duration = Duration::ZERO;
+
+fn stepped(disk: &Disk) -> (Embedded, Stepper) {
+    Embedded::stepped(disk.clone(), disk.log(64 << 10), [9; 16], append, || None).expect("store")
+}
+
+fn is_ready(stepper: &Stepper) -> bool {
+    pin!(stepper.ready()).poll(&mut Context::from_waker(Waker::noop())).is_ready()
+}
+
+#[test]
+fn a_store_without_a_thread_works_when_it_is_told_to() {
+    let (store, mut stepper) = stepped(&Disk::default());
+    assert_eq!(stepper.step(NOW), Step::Idle);
+    assert!(!is_ready(&stepper));
+    let put = || {
+        let writes = vec![(b"key".to_vec(), Write::Put(Bytes::from_static(b"value")))];
+        store.submit(Batch { writes, durable: true, ..Batch::default() })
+    };
+    let waiting = [put(), put()];
+    assert_eq!(store.view().expect("view").get(b"key").expect("get"), None);
+    assert!(is_ready(&stepper));
+    assert_eq!(stepper.step(NOW), Step::Window(2));
+    assert!(waiting.into_iter().all(|pending| matches!(pending.wait(), Outcome::Committed { .. })));
+    let [left, late] = [put(), put()];
+    drop(stepper);
+    // Nobody will take these.
+    assert!([left, late, put()].into_iter().all(|pending| matches!(pending.wait(), Outcome::Unknown(_))));
 }
 
 #[test]
 fn a_view_stays_as_it_is() {
     let dir = tempfile::tempdir().expect("directory");
-    let store = Embedded::create(&dir.path().join("store"), append).expect("store");
+    let store = Embedded::create(&dir.path().join("store"), [9; 16], append).expect("store");
     let put = |value: &'static [u8]| {
         let writes = vec![(b"key".to_vec(), Write::Put(Bytes::from_static(value)))];
         assert!(matches!(store.submit(Batch { writes, ..Batch::default() }).wait(), Outcome::Committed { .. }));

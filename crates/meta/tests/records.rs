@@ -30,7 +30,7 @@ fn core(body: Body) -> Core {
 }
 
 fn tail() -> Tail {
-    Tail { change: 7, size: 4096, subdirs: 2, atime: T, mtime: T, ctime: T }
+    Tail { change: 7, size: 4096, written: 4095, subdirs: 2, atime: T, mtime: T, ctime: T }
 }
 
 /// Every kind of record with its bytes.
@@ -59,15 +59,20 @@ fn golden() -> Vec<(Bytes, Vec<u8>)> {
         (core(Body::Fifo).to_value(), format!("{head} 00000007")),
         (
             tail().to_value(),
-            format!("00000001 0000000000000007 0000000000001000 00000002 {T_BYTES} {T_BYTES} {T_BYTES}"),
+            format!(
+                "00000001 0000000000000007 0000000000001000 0000000000000fff 00000002 {T_BYTES} {T_BYTES} {T_BYTES}"
+            ),
         ),
         (dentry.to_value(), "00000001 0000000000000009 00000007 00000005 6e616d6521000000".into()),
         (Counts { files: 3 }.to_value(), "00000001 0000000000000003".into()),
         (NextId(4098).to_value(), "00000001 0000000000001002".into()),
+        (Intent::Written.to_value(), "00000001 00000000".into()),
+        (Intent::Cut(258).to_value(), "00000001 00000001 0000000000000102".into()),
+        (Intent::Fence(Generation(3)).to_value(), "00000001 00000002 00000003".into()),
         (doomed.to_value(), format!("00000001 0000000000000009 00000005 {lay}")),
         (
             FormatRecord { fsid: Fsid([0xfe; 16]), created: T, cookies }.to_value(),
-            format!("00000001 776569726d657461 {} {T_BYTES} {}", "fe".repeat(16), "cc".repeat(16)),
+            format!("00000002 776569726d657461 {} {T_BYTES} {}", "fe".repeat(16), "cc".repeat(16)),
         ),
         (
             Delta::Tail(delta).to_bytes(),
@@ -102,6 +107,7 @@ fn keys_have_the_bytes_of_the_format_description() {
         (schema::xattr_key(id, b"n"), "78 0102030405060708 6e"),
         (schema::orphan_key(id), "6f 0102030405060708"),
         (schema::doomed_key(id), "67 0102030405060708"),
+        (schema::intent_key(id, 2), "77 0102030405060708 02"),
         (schema::registry_key(b"iod1"), "72 696f6431"),
     ];
     for (key, text) in keys {
@@ -109,10 +115,12 @@ fn keys_have_the_bytes_of_the_format_description() {
     }
     assert_eq!(schema::cookie_of(&schema::dentry_key(id, 77)), Ok(77));
     assert_eq!(schema::id_of(&schema::orphan_key(id)), Ok(id));
+    assert_eq!(schema::intent_of(&schema::intent_key(id, 1)), Ok((id, 1)));
     assert_eq!(schema::xattr_name(&schema::xattr_key(id, b"n")), b"n");
     // All that belongs to a file lies before its end, and nothing of the next file does.
     for id in [id, FileId(u64::MAX)] {
         assert!(schema::xattr_key(id, &[0xff; 250]) < schema::xattrs_end(id));
+        assert!(schema::intent_key(id, u8::MAX) < schema::intents_end(id));
         assert!(schema::dentry_key(id, (1 << 63) - 1) < schema::dentries_end(id));
     }
     assert!(schema::xattrs_end(id) <= schema::xattr_key(FileId(id.0 + 1), b""));
@@ -139,10 +147,16 @@ fn merges_keep_to_their_bounds() {
     assert_eq!(after(size(SizeDelta::Keep)), Some(Tail { change: 8, ..tail() }));
     assert_eq!(after(size(SizeDelta::Grow(10))), Some(Tail { change: 8, ..tail() }));
     assert_eq!(after(size(SizeDelta::Grow(5000))), Some(Tail { change: 8, size: 5000, ..tail() }));
-    assert_eq!(after(size(SizeDelta::Entries(-4096))), Some(Tail { change: 8, size: 0, ..tail() }));
+    let directory = Tail { written: 0, ..tail() }.to_value();
+    let emptied =
+        merged(directory, size(SizeDelta::Entries(-4096))).map(|value| Tail::from_value(value).expect("a tail"));
+    assert_eq!(emptied, Some(Tail { change: 8, size: 0, written: 0, ..tail() }));
     assert_eq!(after(size(SizeDelta::Entries(-4097))), None);
     assert_eq!(after(size(SizeDelta::Set(4096, Timestamp::default()))), Some(Tail { change: 8, ..tail() }));
-    let cut = Tail { change: 8, size: 1, mtime: Timestamp::default(), ..tail() };
+    assert_eq!(after(size(SizeDelta::Wrote(4096))), Some(Tail { change: 8, written: 4096, ..tail() }));
+    assert_eq!(after(size(SizeDelta::Wrote(5000))), Some(Tail { change: 8, size: 5000, written: 5000, ..tail() }));
+    assert_eq!(after(size(SizeDelta::Wrote(5))), Some(Tail { change: 8, ..tail() }));
+    let cut = Tail { change: 8, size: 1, written: 1, mtime: Timestamp::default(), ..tail() };
     assert_eq!(after(size(SizeDelta::Set(1, Timestamp::default()))), Some(cut));
     assert_eq!(after(size(SizeDelta::Set(u64::MAX, T))), None);
     assert_eq!(after(Delta::Tail(TailDelta { subdirs: -3, ..TailDelta::default() })), None);
@@ -157,7 +171,7 @@ fn merges_keep_to_their_bounds() {
 
 #[test]
 fn records_of_other_versions_are_damage() {
-    for (value, _) in golden().into_iter().take(14) {
+    for (value, _) in golden().into_iter().take(17) {
         let mut other = value.to_vec();
         other[3] = 2;
         let other = Bytes::from(other);

@@ -14,7 +14,7 @@ fn what_was_made_is_there_after_opening_again() {
     let now = Timestamp { secs: 5, nanos: 0 };
     let root = Cred::root();
     let format = Format { fsid: Fsid([1; 16]), now, cookie_key: [2; 16], root_mode: 0o755, root_uid: 0, root_gid: 0 };
-    let fs = block(Namespace::format(Embedded::create(&path, merge).expect("store"), format)).expect("format");
+    let fs = block(Namespace::format(Embedded::create(&path, [9; 16], merge).expect("store"), format)).expect("format");
     let how = How::Guarded(SetAttrs { mode: Some(0o640), ..SetAttrs::default() });
     let made = block(fs.create(&root, now, FileId::ROOT, b"a", &how, None)).expect("create");
     assert!(made.created && made.dir.before < made.dir.after && made.dir.atomic);

@@ -8,10 +8,11 @@ mod disk;
 use block::block;
 use disk::Disk;
 use meta::engine::{Batch, Engine, Expect, Outcome, Write};
-use meta::{Embedded, Format, How, Namespace, OpenError, StoreError, merge};
+use meta::{Embedded, Format, How, Namespace, OpenError, Step, StoreError, merge};
 use proptest::prelude::*;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 use types::{Cred, FileId, Fsid, SetAttrs, Status, Timestamp, limits};
 
 const NOW: Timestamp = Timestamp { secs: 100, nanos: 0 };
@@ -25,7 +26,7 @@ fn new_file() -> How {
 }
 
 fn on(disk: &Disk) -> Result<Embedded, StoreError> {
-    Embedded::on(disk.clone(), merge, || None)
+    Embedded::on(disk.clone(), disk.log(1 << 20), [9; 16], merge, || None)
 }
 
 #[test]
@@ -35,11 +36,11 @@ fn a_store_that_cannot_be_used_says_why() {
     assert!(matches!(Embedded::open(&path, merge), Err(StoreError::Missing(p)) if p == path));
     std::fs::write(&path, "this is a letter and not a store".repeat(1000)).expect("write");
     assert!(matches!(Embedded::open(&path, merge), Err(StoreError::Damaged { .. })));
-    assert!(matches!(Embedded::create(&path, merge), Err(StoreError::Exists(p)) if p == path));
-    assert!(matches!(Embedded::create(&dir.path().join("no/meta"), merge), Err(StoreError::Unusable { .. })));
+    assert!(matches!(Embedded::create(&path, [9; 16], merge), Err(StoreError::Exists(p)) if p == path));
+    assert!(matches!(Embedded::create(&dir.path().join("no/meta"), [9; 16], merge), Err(StoreError::Unusable { .. })));
 
     let path = dir.path().join("good");
-    let store = Embedded::create(&path, merge).expect("store");
+    let store = Embedded::create(&path, [9; 16], merge).expect("store");
     let second = Embedded::open(&path, merge).expect_err("in use");
     assert!(second.to_string().contains("another mgr is using the metadata store"), "{second}");
     assert!(second.to_string().contains("good"), "{second}");
@@ -49,6 +50,137 @@ fn a_store_that_cannot_be_used_says_why() {
     drop(fs);
     let again = block(Namespace::format(Embedded::open(&path, merge).expect("store"), format()));
     assert!(matches!(again, Err(OpenError::Formatted)));
+}
+
+#[test]
+fn a_store_without_its_log_or_with_another_is_refused() {
+    let dir = tempfile::tempdir().expect("directory");
+    let make = |name: &str, id: u8| {
+        let path = dir.path().join(name);
+        let store = Embedded::create(&path, [id; 16], merge).expect("store");
+        drop(block(Namespace::format(store, format())).expect("format"));
+        path
+    };
+    let (one, two) = (make("one.redb", 1), make("two.redb", 2));
+    let log = |path: &std::path::Path| path.with_extension("log");
+    let refused = |path: &std::path::Path| Embedded::open(path, merge).map(drop).expect_err("refused").to_string();
+    let good = std::fs::read(log(&one)).expect("log");
+    std::fs::copy(log(&two), log(&one)).expect("copy");
+    assert!(refused(&one).contains("it is the batch log of another metadata store"), "{}", refused(&one));
+    std::fs::write(log(&one), &good[..good.len() - 1]).expect("write");
+    assert!(refused(&one).contains("it is cut off"), "{}", refused(&one));
+    std::fs::write(log(&one), vec![0; good.len()]).expect("write");
+    assert!(refused(&one).contains("it is no batch log of weir"), "{}", refused(&one));
+    std::fs::remove_file(log(&one)).expect("remove");
+    assert!(refused(&one).contains("one.log of the metadata store") && refused(&one).contains("is missing"));
+    std::fs::write(log(&one), good).expect("write");
+    assert!(Namespace::open(Embedded::open(&one, merge).expect("store")).is_ok());
+    // A log that nobody asked for is in nobody's way.
+    std::fs::remove_file(&two).expect("remove");
+    make("two.redb", 3);
+}
+
+#[test]
+fn stores_from_before_the_log_and_unfinished_ones_say_so() {
+    let dir = tempfile::tempdir().expect("directory");
+    let path = dir.path().join("store");
+    drop(redb::Database::create(&path).expect("database"));
+    let error = Embedded::open(&path, merge).expect_err("unfinished");
+    assert!(matches!(&error, StoreError::Unfinished(p) if *p == path), "{error}");
+    let database = redb::Database::create(&path).expect("database");
+    let transaction = database.begin_write().expect("transaction");
+    let table: redb::TableDefinition<'_, &[u8], &[u8]> = redb::TableDefinition::new("weir");
+    transaction.open_table(table).expect("table").insert(&b"f"[..], &b"record"[..]).expect("insert");
+    transaction.commit().expect("commit");
+    drop(database);
+    let error = Embedded::open(&path, merge).expect_err("old");
+    assert!(matches!(&error, StoreError::Old(p) if *p == path), "{error}");
+}
+
+#[test]
+fn a_promise_is_one_flush_of_the_log() {
+    let disk = Disk::default();
+    let (store, mut stepper) =
+        Embedded::stepped(disk.clone(), disk.log(1 << 20), [9; 16], merge, || None).expect("store");
+    let before = disk.syncs();
+    let put = |n: u64, durable| {
+        let writes = vec![(n.to_be_bytes().to_vec(), Write::Put(vec![7; 100].into()))];
+        store.submit(Batch { writes, durable, ..Batch::default() })
+    };
+    let second = Duration::from_secs(1);
+    for n in 0..20 {
+        let window = [put(3 * n, true), put(3 * n + 1, false), put(3 * n + 2, true)];
+        stepper.step(second);
+        assert!(window.into_iter().all(|pending| matches!(pending.wait(), Outcome::Committed { .. })));
+    }
+    assert_eq!(disk.syncs(), (before.0, before.1 + 20), "one sync for each window, none of the store");
+    // What nobody waits for takes no flush; what waits for that later does, once.
+    let flushes = [put(100, false), put(101, false)].map(|pending| {
+        stepper.step(second);
+        assert!(matches!(pending.wait(), Outcome::Committed { .. }));
+        disk.syncs().1 - before.1
+    });
+    assert_eq!(flushes, [20, 20]);
+    for _ in 0..2 {
+        let settled = store.settle();
+        stepper.step(second);
+        assert!(matches!(settled.wait(), Outcome::Committed { .. }));
+        assert_eq!(disk.syncs().1 - before.1, 21);
+    }
+    let counters = store.standing().counters;
+    assert_eq!((counters.flushes, counters.checkpoints, counters.batches), (21, 0, 64));
+    // A second after the first of them the store is flushed, once.
+    assert_eq!(stepper.due(), Some(2 * second));
+    assert_eq!(stepper.step(2 * second - Duration::from_nanos(1)), Step::Idle);
+    assert_eq!(disk.syncs().0, before.0);
+    assert_eq!(stepper.step(2 * second), Step::Checkpoint);
+    let after = disk.syncs();
+    assert!(after.0 > before.0);
+    assert_eq!((stepper.due(), stepper.step(9 * second), disk.syncs()), (None, Step::Idle, after));
+    assert_eq!(store.standing().counters.checkpoints, 1);
+    // With nothing to bring over there is nothing to do at the end either.
+    drop(store);
+    assert_eq!((stepper.step(9 * second), disk.syncs()), (Step::Closed, after));
+}
+
+#[test]
+fn what_the_database_keeps_by_itself_is_never_replayed_over() {
+    let disk = Disk::default();
+    let open =
+        |disk: &Disk| Embedded::stepped(disk.clone(), disk.log(1 << 20), [9; 16], merge, || None).expect("store");
+    let (store, mut stepper) = open(&disk);
+    for (value, keys, durable) in [(&b"old"[..], &[b"a"][..], true), (b"new", &[b"a", b"b"], false)] {
+        let writes = keys.iter().map(|key| (key.to_vec(), Write::Put(value.into()))).collect();
+        let pending = store.submit(Batch { writes, durable, ..Batch::default() });
+        stepper.step(Duration::ZERO);
+        assert!(matches!(pending.wait(), Outcome::Committed { .. }));
+    }
+    // Given up without a checkpoint: redb flushes what it has when it is closed, the end of the log is lost.
+    drop((store, stepper));
+    let (store, _stepper) = open(&disk.after_power_cut(|_| 0));
+    let view = store.view().expect("view");
+    let found = [b"a", b"b"].map(|key| view.get(key).expect("get"));
+    assert!(found == [Some("new".into()), Some("new".into())] || found == [Some("old".into()), None], "{found:?}");
+}
+
+#[test]
+fn a_log_that_is_full_early_becomes_larger() {
+    let disk = Disk::default();
+    let (store, mut stepper) =
+        Embedded::stepped(disk.clone(), disk.log(1 << 30), [9; 16], merge, || None).expect("store");
+    let value = bytes::Bytes::from(vec![7; 60 << 10]);
+    let mut put = |n: u64| {
+        let put = |part: u8| ([&n.to_be_bytes()[..], &[part]].concat(), Write::Put(value.clone()));
+        let writes = (0..16).map(put).collect();
+        let pending = store.submit(Batch { writes, durable: true, ..Batch::default() });
+        assert_eq!(stepper.step(Duration::ZERO), Step::Window(1));
+        assert!(matches!(pending.wait(), Outcome::Committed { .. }));
+        let [_, log] = disk.contents();
+        log.len() as u64 - 4096
+    };
+    let sizes: Vec<u64> = (0..24).map(&mut put).collect();
+    assert_eq!((sizes[0], sizes[23]), (limits::META_LOG_BYTES, 4 * limits::META_LOG_BYTES));
+    assert!(store.standing().counters.checkpoints <= 3);
 }
 
 #[test]
@@ -65,19 +197,21 @@ fn a_store_of_another_version_is_refused() {
         drop(store);
         Namespace::open(on(&disk).expect("store")).map(drop)
     };
-    let newer = [&2u32.to_be_bytes()[..], b"weirmeta and what a newer version has"].concat();
+    let newer = [&3u32.to_be_bytes()[..], b"weirmeta and what a newer version has"].concat();
     let refused = put(newer).expect_err("refused");
-    assert!(matches!(refused, OpenError::WrongVersion { found: 2 }));
-    assert!(refused.to_string().contains("format version 2, this program speaks 1"), "{refused}");
+    assert!(matches!(refused, OpenError::WrongVersion { found: 3 }));
+    assert!(refused.to_string().contains("format version 3, this program speaks 2"), "{refused}");
     assert!(matches!(put(b"something else".to_vec()), Err(OpenError::Foreign)));
-    assert!(matches!(put([&1u32.to_be_bytes()[..], b"weirmeta"].concat()), Err(OpenError::Damaged)));
+    assert!(matches!(put([&2u32.to_be_bytes()[..], b"weirmeta"].concat()), Err(OpenError::Damaged)));
 }
 
 #[test]
 fn a_full_disk_refuses_new_files_but_lets_old_ones_go() {
     let free = Arc::new(AtomicU64::new(limits::META_RESERVE_BYTES));
     let told = free.clone();
-    let store = Embedded::on(Disk::default(), merge, move || Some(told.load(Ordering::Relaxed))).expect("store");
+    let disk = Disk::default();
+    let told = move || Some(told.load(Ordering::Relaxed));
+    let store = Embedded::on(disk.clone(), disk.log(64 << 10), [9; 16], merge, told).expect("store");
     let fs = block(Namespace::format(store, format())).expect("format");
     let root = Cred::root();
     let create = |name: &[u8]| block(fs.create(&root, NOW, FileId::ROOT, name, &new_file(), None)).map(|_| ());
@@ -93,6 +227,91 @@ fn a_full_disk_refuses_new_files_but_lets_old_ones_go() {
     free.store(u64::MAX, Ordering::Relaxed);
     assert_eq!(create(b"after"), Ok(()));
     assert_eq!(fs.standing().broken, None);
+}
+
+/// Fills a disk with files whose names and targets take much room until there is none; how many there are.
+fn fill(fs: &Namespace<Embedded>, from: usize) -> usize {
+    let target = vec![b't'; 3000];
+    for n in from.. {
+        let made = block(fs.symlink(&Cred::root(), NOW, FileId::ROOT, format!("{n}").as_bytes(), &target, &mode()));
+        match made {
+            Ok(_) => {}
+            Err(Status::NoSpc) => return n,
+            Err(other) => panic!("{other}"),
+        }
+    }
+    unreachable!("a disk is full some day")
+}
+
+fn mode() -> SetAttrs {
+    SetAttrs { mode: Some(0o644), ..SetAttrs::default() }
+}
+
+#[test]
+fn a_disk_that_fills_up_is_noticed_in_time_and_can_be_cleared() {
+    let disk = Disk::default();
+    disk.limit(limits::META_RESERVE_BYTES + (20 << 20));
+    let open = || {
+        let told = disk.clone();
+        Embedded::on(disk.clone(), disk.log(1 << 20), [9; 16], merge, move || Some(told.free())).expect("store")
+    };
+    let fs = block(Namespace::format(open(), format())).expect("format");
+    let root = Cred::root();
+    let made = fill(&fs, 0);
+    assert!(made > 1000, "{made} files in 20 MiB");
+    // What keeps the store able to remove was not touched.
+    assert!(disk.free() > limits::META_RESERVE_BYTES / 2, "{} bytes left", disk.free());
+    assert_eq!(fs.standing().broken, None);
+    assert!(fs.lookup(&root, FileId::ROOT, b"7").is_ok());
+    assert_eq!(fs.readdir(&root, FileId::ROOT, 0, 10).map(|page| page.entries.len()), Ok(10));
+    // The same after a new start.
+    drop(fs);
+    let fs = Namespace::open(open()).expect("open");
+    let name = format!("{made}");
+    let refused = block(fs.create(&root, NOW, FileId::ROOT, name.as_bytes(), &new_file(), None));
+    assert_eq!(refused.map(drop), Err(Status::NoSpc));
+    for n in 0..made / 2 {
+        assert!(block(fs.remove(&root, NOW, FileId::ROOT, format!("{n}").as_bytes())).is_ok());
+    }
+    assert_eq!(fs.standing().broken, None);
+    // The file does not shrink, so the disk is as full as before; a larger one takes more.
+    disk.limit(limits::META_RESERVE_BYTES + (40 << 20));
+    assert!(fill(&fs, made) > made);
+    assert_eq!(fs.check(), Ok(Vec::new()));
+}
+
+#[test]
+fn a_disk_that_others_filled_to_the_brim_loses_nothing_and_needs_no_repair() {
+    let disk = Disk::default();
+    disk.limit(1 << 40);
+    let open = || {
+        let told = disk.clone();
+        // Too late to be refused: nobody is told of the room that went.
+        Embedded::on(disk.clone(), disk.log(1 << 20), [9; 16], merge, move || Some(told.free().max(1 << 40)))
+    };
+    let fs = block(Namespace::format(open().expect("store"), format())).expect("format");
+    let create = |fs: &Namespace<Embedded>, n: usize| {
+        let name = format!("{n}");
+        block(fs.create(&Cred::root(), NOW, FileId::ROOT, name.as_bytes(), &new_file(), None))
+    };
+    (0..50).for_each(|n| drop(create(&fs, n).expect("create")));
+    disk.limit(0);
+    let promised = (50..).find(|n| create(&fs, *n).is_err()).expect("it fails in the end");
+    assert_eq!(create(&fs, promised).map(drop), Err(Status::Io));
+    let failed = block(fs.failed());
+    assert!(!failed.to_string().is_empty());
+    drop(fs);
+    // No room to open it either, or just enough; in no case anything is lost.
+    match open() {
+        Err(error) => assert!(matches!(error, StoreError::Full(_)), "{error}"),
+        Ok(store) => drop(store),
+    }
+    disk.limit(1 << 40);
+    let fs = Namespace::open(open().expect("store")).expect("open");
+    for n in 0..promised {
+        assert!(fs.lookup(&Cred::root(), FileId::ROOT, format!("{n}").as_bytes()).is_ok(), "file {n} of {promised}");
+    }
+    assert_eq!(fs.check(), Ok(Vec::new()));
 }
 
 #[test]

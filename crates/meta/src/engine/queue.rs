@@ -3,8 +3,10 @@
 use super::{Batch, Outcome};
 use futures_channel::oneshot;
 use std::collections::VecDeque;
+use std::future::poll_fn;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::task::Waker;
+use std::task::{Poll, Waker};
+use std::time::Duration;
 use types::limits;
 
 /// A batch and whom to tell.
@@ -26,7 +28,24 @@ struct Inner {
     jobs: VecDeque<(usize, Job)>,
     bytes: usize,
     waiting: Vec<Waker>,
+    /// Whoever takes jobs without waiting for them, and wants to know when there are some.
+    watching: Option<Waker>,
     closed: bool,
+}
+
+impl Inner {
+    /// As many jobs as one window holds; the second of the pair are those to wake, as there is room now.
+    fn take(&mut self) -> (Vec<Job>, Vec<Waker>) {
+        let mut window = Vec::new();
+        let mut bytes = 0;
+        while window.len() < limits::META_WINDOW_BATCHES && bytes < limits::META_WINDOW_BYTES {
+            let Some((len, job)) = self.jobs.pop_front() else { break };
+            bytes += len;
+            window.push(job);
+        }
+        self.bytes -= bytes;
+        (window, std::mem::take(&mut self.waiting))
+    }
 }
 
 impl Queue {
@@ -50,32 +69,54 @@ impl Queue {
         let len = job.batch.len();
         inner.bytes += len;
         inner.jobs.push_back((len, job));
+        let watching = inner.watching.take();
         drop(inner);
         self.filled.notify_one();
+        if let Some(watching) = watching {
+            watching.wake();
+        }
         Ok(())
     }
 
-    /// Waits for jobs and takes as many as one window holds; `None` when the queue is closed and empty.
-    pub(crate) fn window(&self) -> Option<Vec<Job>> {
+    /// Waits for jobs, about `longest` at most, and takes as many as one window holds, none if there are none; `None`
+    /// when the queue is closed and empty.
+    pub(crate) fn window(&self, longest: Option<Duration>) -> Option<Vec<Job>> {
         let mut inner = self.lock();
-        while inner.jobs.is_empty() {
-            if inner.closed {
-                return None;
-            }
-            inner = self.filled.wait(inner).unwrap_or_else(PoisonError::into_inner);
+        while inner.jobs.is_empty() && !inner.closed {
+            let Some(longest) = longest else {
+                inner = self.filled.wait(inner).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            };
+            drop(self.filled.wait_timeout(inner, longest).unwrap_or_else(PoisonError::into_inner));
+            return self.take();
         }
-        let mut window = Vec::new();
-        let mut bytes = 0;
-        while window.len() < limits::META_WINDOW_BATCHES && bytes < limits::META_WINDOW_BYTES {
-            let Some((len, job)) = inner.jobs.pop_front() else { break };
-            bytes += len;
-            window.push(job);
+        drop(inner);
+        self.take()
+    }
+
+    /// Takes as many jobs as one window holds, none if there are none; `None` when the queue is closed and empty.
+    pub(crate) fn take(&self) -> Option<Vec<Job>> {
+        let mut inner = self.lock();
+        if inner.jobs.is_empty() && inner.closed {
+            return None;
         }
-        inner.bytes -= bytes;
-        let waiting = std::mem::take(&mut inner.waiting);
+        let (window, waiting) = inner.take();
         drop(inner);
         waiting.into_iter().for_each(Waker::wake);
         Some(window)
+    }
+
+    /// Completes when there are jobs, or the queue is closed. One may wait so.
+    pub(crate) async fn ready(&self) {
+        let poll = |context: &mut std::task::Context<'_>| {
+            let mut inner = self.lock();
+            if inner.closed || !inner.jobs.is_empty() {
+                return Poll::Ready(());
+            }
+            inner.watching = Some(context.waker().clone());
+            Poll::Pending
+        };
+        poll_fn(poll).await;
     }
 
     /// Takes no more jobs; those inside are still given out.
@@ -83,9 +124,20 @@ impl Queue {
         let mut inner = self.lock();
         inner.closed = true;
         let waiting = std::mem::take(&mut inner.waiting);
+        let watching = inner.watching.take();
         drop(inner);
-        waiting.into_iter().for_each(Waker::wake);
+        waiting.into_iter().chain(watching).for_each(Waker::wake);
         self.filled.notify_all();
+    }
+
+    /// Closes the queue and drops the jobs inside, as nobody will take them.
+    pub(crate) fn abandon(&self) {
+        self.close();
+        let mut inner = self.lock();
+        inner.bytes = 0;
+        let jobs = std::mem::take(&mut inner.jobs);
+        drop(inner);
+        drop(jobs);
     }
 }
 
@@ -109,7 +161,7 @@ mod tests {
         let mut next = 0;
         let mut last = None;
         while last != Some(1_000_000) {
-            let window = queue.window().expect("open");
+            let window = queue.window(None).expect("open");
             assert!(window.len() <= limits::META_WINDOW_BATCHES);
             for job in window {
                 last = Some(job.batch.id.0);
@@ -128,8 +180,8 @@ mod tests {
         let inside = submit(&queue, 1);
         queue.close();
         assert!(matches!(submit(&queue, 2).wait(), Outcome::Unknown(_)));
-        assert_eq!(queue.window().map(|jobs| jobs.len()), Some(1));
-        assert!(queue.window().is_none());
+        assert_eq!(queue.window(None).map(|jobs| jobs.len()), Some(1));
+        assert!(queue.window(None).is_none());
         assert!(matches!(inside.wait(), Outcome::Unknown(_)));
     }
 }

@@ -1,6 +1,6 @@
 //! A window of batches over a view: each sees what the ones before it wrote, and none is applied by halves.
 
-use super::{Batch, Broken, Expect, Key, MergeFn, Merged, Value, View, Walk, Write};
+use super::{Batch, Broken, Expect, Key, MergeFn, Merged, Unreadable, Value, View, Walk, Write};
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
@@ -10,6 +10,8 @@ pub(crate) enum Verdict {
     Applied(Vec<Merged>),
     /// It left no trace.
     Conflict(usize),
+    /// It left no trace, as the record of this key is damaged.
+    Corrupt(Key),
 }
 
 /// Changes gathered over a view that has none of them yet.
@@ -30,14 +32,14 @@ impl<'a> Window<'a> {
         self.changes
     }
 
-    fn get(&self, key: &[u8]) -> Result<Option<Value>, Broken> {
+    fn get(&self, key: &[u8]) -> Result<Option<Value>, Unreadable> {
         match self.changes.get(key) {
             Some(changed) => Ok(changed.clone()),
             None => self.base.get(key),
         }
     }
 
-    fn is_clear(&self, from: &[u8], to: &[u8]) -> Result<bool, Broken> {
+    fn is_clear(&self, from: &[u8], to: &[u8]) -> Result<bool, Unreadable> {
         if from >= to {
             return Ok(true);
         }
@@ -46,7 +48,7 @@ impl<'a> Window<'a> {
             return Ok(false);
         }
         let mut clear = true;
-        self.base.scan(from..to, usize::MAX, &mut |key, _| {
+        self.base.survey(from..to, usize::MAX, &mut |key, _| {
             // Whatever the window changed in this range, it deleted.
             clear = self.changes.contains_key(key);
             if clear { Walk::On } else { Walk::Stop }
@@ -54,7 +56,7 @@ impl<'a> Window<'a> {
         Ok(clear)
     }
 
-    fn holds(&self, expect: &Expect) -> Result<bool, Broken> {
+    fn holds(&self, expect: &Expect) -> Result<bool, Unreadable> {
         Ok(match expect {
             Expect::Absent(key) => self.get(key)?.is_none(),
             Expect::Reads(key, value) => self.get(key)?.as_ref() == Some(value),
@@ -64,6 +66,14 @@ impl<'a> Window<'a> {
 
     /// Takes the batch in if all that it expects is so.
     pub(crate) fn apply(&mut self, batch: &Batch) -> Result<Verdict, Broken> {
+        match self.try_apply(batch) {
+            Ok(verdict) => Ok(verdict),
+            Err(Unreadable::Corrupt(key)) => Ok(Verdict::Corrupt(key)),
+            Err(Unreadable::Broken(broken)) => Err(broken),
+        }
+    }
+
+    fn try_apply(&mut self, batch: &Batch) -> Result<Verdict, Unreadable> {
         for (index, expect) in batch.expects.iter().enumerate() {
             if !self.holds(expect)? {
                 return Ok(Verdict::Conflict(index));

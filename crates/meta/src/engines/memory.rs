@@ -1,8 +1,8 @@
 //! A store in memory, for tests and simulations: applies each batch at once, keeps nothing.
 
 use crate::engine::{
-    Batch, Broken, Counters, Engine, Key, MergeFn, Outcome, Pending, Point, Standing, Value, Verdict, View, Walk,
-    Window,
+    Batch, Broken, Counters, Engine, Key, MergeFn, Outcome, Pending, Point, Standing, Survey, Unreadable, Value,
+    Verdict, View, Walk, Window,
 };
 use std::collections::BTreeMap;
 use std::ops::{Bound, Range};
@@ -30,22 +30,17 @@ impl Memory {
 struct Picture<M>(M);
 
 impl<M: std::ops::Deref<Target = Map>> View for Picture<M> {
-    fn get(&self, key: &[u8]) -> Result<Option<Value>, Broken> {
+    fn get(&self, key: &[u8]) -> Result<Option<Value>, Unreadable> {
         Ok(self.0.get(key).cloned())
     }
 
-    fn scan(
-        &self,
-        range: Range<&[u8]>,
-        limit: usize,
-        visit: &mut dyn FnMut(&[u8], &[u8]) -> Walk,
-    ) -> Result<Option<Key>, Broken> {
+    fn survey(&self, range: Range<&[u8]>, limit: usize, visit: &mut Survey<'_>) -> Result<Option<Key>, Unreadable> {
         if range.start >= range.end {
             return Ok(None);
         }
         let mut rest = self.0.range::<[u8], _>((Bound::Included(range.start), Bound::Excluded(range.end)));
         for (key, value) in rest.by_ref().take(limit) {
-            if visit(key, value) == Walk::Stop {
+            if visit(key, Some(value)) == Walk::Stop {
                 break;
             }
         }
@@ -73,6 +68,7 @@ impl Engine for Memory {
                 counters.conflicts += 1;
                 return Pending::known(Outcome::Conflict(index));
             }
+            Ok(Verdict::Corrupt(key)) => return Pending::known(Outcome::Corrupt(key)),
             Err(broken) => return Pending::known(Outcome::Unknown(broken)),
         };
         for (key, value) in window.into_changes() {

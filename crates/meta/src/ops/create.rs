@@ -3,7 +3,7 @@
 use super::Plan;
 use crate::life::begin;
 use crate::permission::{may_change_names, may_search};
-use crate::schema::{Body, Dentry};
+use crate::schema::{self, Body, Dentry, Intent, Record};
 use crate::tx::{Tx, check_name};
 use crate::{ChangeInfo, Created, FileInfo, How, Layout};
 use bytes::Bytes;
@@ -37,6 +37,8 @@ pub(crate) fn plan(
     let body = Body::Regular { generation, layout: layout.cloned(), verifier };
     let (core, tail) = begin(tx.cred, tx.now, &parent, set, body)?;
     tx.put_inode(id, &core, &tail);
+    // Most files are made to be written: noted here, that costs no flush of its own.
+    tx.put(schema::intent_key(id, Intent::Written.kind()), Intent::Written.to_value());
     let entry = Dentry { child: id, kind: FileKind::Regular, name: Bytes::copy_from_slice(name) };
     tx.add_name(dir, &place, &entry)?;
     let touch = tx.change_dir(dir, 1, 0);

@@ -4,17 +4,19 @@ use crate::Doomed;
 use crate::engine::Walk;
 use crate::schema::{self, Record};
 use crate::tx::Tx;
-use bytes::Bytes;
 use types::{FileId, Status};
 
-/// Up to `max` doomed files with numbers above `after`.
+/// Up to `max` doomed files with numbers above `after`. Damaged records are passed over: a check finds them.
 pub(crate) fn read(tx: &Tx<'_>, after: FileId, max: usize) -> Result<Vec<Doomed>, Status> {
     let mut doomed = Vec::new();
     let Some(next) = after.0.checked_add(1) else { return Ok(doomed) };
     let from = schema::doomed_key(FileId(next));
-    tx.scan(&from, &schema::past_all(&from), max, &mut |_, value| {
-        doomed.push(Doomed::from_value(Bytes::copy_from_slice(value))?);
-        Ok(Walk::On)
+    tx.survey(&from, &schema::past_all(&from), usize::MAX, &mut |key, value| {
+        match value.and_then(Doomed::look) {
+            Some(record) => doomed.push(record),
+            None => tracing::error!(key = %key.escape_ascii(), "a doomed file cannot be read: run `weir fsck`"),
+        }
+        if doomed.len() < max { Walk::On } else { Walk::Stop }
     })?;
     Ok(doomed)
 }

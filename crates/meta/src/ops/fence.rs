@@ -1,16 +1,18 @@
-//! Fences a file: capabilities given out before are refused from now on.
+//! Fences a file: capabilities given out before are refused from now on, once the iods know.
 
 use super::Plan;
-use crate::schema::Body;
+use crate::schema::{self, Body, Intent, Record};
 use crate::tx::Tx;
 use types::{FileId, Generation, Status};
 
-/// Raises the generation of a regular file's objects; answers with the new one.
+/// Raises the generation of a regular file's objects; answers with the new one. A note stays until every iod was told.
 pub(crate) fn plan(tx: &mut Tx<'_>, id: FileId) -> Plan<Generation> {
     let mut core = tx.rely_on(id)?;
     let Body::Regular { generation, .. } = &mut core.body else { return Err(Status::WrongType) };
     let raised = Generation(generation.0.checked_add(1).ok_or(Status::NoSpc)?);
     *generation = raised;
     tx.put_core(id, &core);
+    let told = Intent::Fence(raised);
+    tx.put(schema::intent_key(id, told.kind()), told.to_value());
     super::known(raised)
 }

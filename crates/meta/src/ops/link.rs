@@ -13,15 +13,15 @@ pub(crate) fn plan(tx: &mut Tx<'_>, id: FileId, dir: FileId, name: &[u8]) -> Pla
     check_name(name)?;
     let parent = tx.rely_on_dir(dir)?;
     let before = tx.rely_on(id)?;
-    if before.kind() == FileKind::Directory {
-        return Err(Status::IsDir);
-    }
     may_search(tx.cred, &parent)?;
     let place = tx.place(dir, name)?;
     if place.found.is_some() {
         return Err(Status::Exist);
     }
     may_change_names(tx.cred, &parent)?;
+    if before.kind() == FileKind::Directory {
+        return Err(Status::IsDir);
+    }
     match before.names {
         0 => return Err(Status::NoEnt),
         limits::LINK_MAX.. => return Err(Status::MLink),

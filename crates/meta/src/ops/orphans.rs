@@ -10,9 +10,9 @@ pub(crate) fn read(tx: &Tx<'_>, after: FileId, max: usize) -> Result<Vec<FileId>
     let mut ids = Vec::new();
     let Some(next) = after.0.checked_add(1) else { return Ok(ids) };
     let from = schema::orphan_key(FileId(next));
-    tx.scan(&from, &schema::past_all(&from), max, &mut |key, _| {
-        ids.push(schema::id_of(key)?);
-        Ok(Walk::On)
+    tx.survey(&from, &schema::past_all(&from), max, &mut |key, _| {
+        ids.extend(schema::id_of(key));
+        Walk::On
     })?;
     Ok(ids)
 }

@@ -2,9 +2,14 @@
 
 use super::Plan;
 use crate::Doomed;
+use crate::engine::{Expect, Walk};
 use crate::schema::{self, Body, Record};
 use crate::tx::Tx;
+use bytes::Bytes;
 use types::{FileId, Status};
+
+/// More than there are kinds of notes.
+const INTENTS: usize = 16;
 
 /// Ends a file that has no name and that nobody has open; `None` if it is no orphan or has no objects.
 pub(crate) fn plan(tx: &mut Tx<'_>, id: FileId) -> Plan<Option<Doomed>> {
@@ -16,11 +21,26 @@ pub(crate) fn plan(tx: &mut Tx<'_>, id: FileId) -> Plan<Option<Doomed>> {
     // The core says as much as the orphan record: it goes with it, and no orphan gets a name.
     let core = tx.rely_on(id).map_err(|s| if s == Status::Stale { Status::Corrupt } else { s })?;
     let Body::Regular { generation, layout, .. } = &core.body else { return Err(Status::Corrupt) };
-    let doomed = layout.clone().map(|layout| Doomed { id, generation: *generation, layout });
+    let doomed =
+        layout.clone().filter(crate::Layout::is_final).map(|layout| Doomed { id, generation: *generation, layout });
     if let Some(doomed) = &doomed {
         tx.put(schema::doomed_key(id), doomed.to_value());
     }
     tx.delete(orphan);
+    // What was still to be done about the file is no more; nothing may be noted meanwhile.
+    let (from, to) = (schema::intent_key(id, 0), schema::intents_end(id));
+    let mut notes = Vec::new();
+    tx.scan(&from, &to, INTENTS, &mut |key, value| {
+        notes.push((key.to_vec(), Bytes::copy_from_slice(value)));
+        Ok(Walk::On)
+    })?;
+    if notes.is_empty() {
+        tx.expect(Expect::NoneIn(from, to));
+    }
+    for (key, value) in notes {
+        tx.expect(Expect::Reads(key.clone(), value));
+        tx.delete(key);
+    }
     tx.delete_inode(id, &core)?;
     super::known(doomed)
 }

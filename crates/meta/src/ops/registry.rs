@@ -33,6 +33,20 @@ pub(crate) fn list(tx: &Tx<'_>, prefix: &[u8], max: usize) -> Result<Vec<(Bytes,
     Ok(records)
 }
 
+/// As [`list`], with damaged records shown without their values.
+pub(crate) fn survey(tx: &Tx<'_>, prefix: &[u8], max: usize) -> Result<Vec<(Bytes, Option<Value>)>, Status> {
+    let mut records = Vec::new();
+    let from = schema::registry_key(prefix);
+    tx.survey(&from, &schema::past_all(&from), max, &mut |key, value| match key.get(1..) {
+        Some(key) if key.starts_with(prefix) => {
+            records.push((Bytes::copy_from_slice(key), value.map(Bytes::copy_from_slice)));
+            Walk::On
+        }
+        _ => Walk::Stop,
+    })?;
+    Ok(records)
+}
+
 /// Sets the record under `key`, or removes it.
 pub(crate) fn plan(tx: &mut Tx<'_>, key: &[u8], value: Option<&Bytes>) -> Plan<()> {
     check(key)?;

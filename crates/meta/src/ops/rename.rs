@@ -36,6 +36,9 @@ pub(crate) fn plan(tx: &mut Tx<'_>, from: End<'_>, to: End<'_>) -> Plan<Renamed>
         // Two names of one file: nothing happens (rename(2)).
         return unchanged(tx, from.dir, to.dir);
     }
+    if let Some(found) = place.found.as_ref().filter(|found| found.entry.kind == FileKind::Directory) {
+        keep_what_holds_it(tx, found.entry.child, from.dir, &from_core)?;
+    }
     may_change_names(tx.cred, &from_core)?;
     may_take_away(tx.cred, &from_core, &core)?;
     may_change_names(tx.cred, &to_core)?;
@@ -91,6 +94,21 @@ fn keep_out_of_itself(tx: &mut Tx<'_>, moved: FileId, to: FileId, to_core: &Core
         at = parent;
         parent = Tx::parent_in(&tx.rely_on(at)?)?;
     }
+}
+
+/// `NotEmpty` if `target` is `from` or above it, for then it holds what is to be moved. Nothing is relied on: that it
+/// comes to hold it meanwhile is met as any directory that is not empty.
+fn keep_what_holds_it(tx: &Tx<'_>, target: FileId, from: FileId, from_core: &Core) -> Result<(), Status> {
+    let mut at = from;
+    let mut parent = Tx::parent_in(from_core)?;
+    while at != target {
+        if at == FileId::ROOT {
+            return Ok(());
+        }
+        at = parent;
+        parent = Tx::parent_in(&tx.core(at)?)?;
+    }
+    Err(Status::NotEmpty)
 }
 
 fn unchanged(tx: &Tx<'_>, from: FileId, to: FileId) -> Plan<Renamed> {

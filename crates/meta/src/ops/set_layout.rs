@@ -6,7 +6,7 @@ use crate::tx::Tx;
 use crate::{FileInfo, Layout};
 use types::{FileId, Status, limits};
 
-/// Sets the layout of a regular file that has none, else leaves it; answers with the one it has then.
+/// Sets the layout of a regular file that has none, or one for later, else leaves it; answers with the one it has then.
 ///
 /// No attribute changes: a layout is not something that the file's users see. Those in the answer are as they were
 /// when the operation began.
@@ -18,7 +18,7 @@ pub(crate) fn plan(tx: &mut Tx<'_>, id: FileId, layout: &Layout) -> Plan<FileInf
     let attrs = core.attrs(id, &tx.tail(id)?);
     let Body::Regular { generation, layout: present, .. } = &mut core.body else { return Err(Status::WrongType) };
     let generation = *generation;
-    if let Some(present) = present {
+    if let Some(present) = present.as_ref().filter(|present| present.is_final()) {
         return super::known(FileInfo { attrs, generation, layout: Some(present.clone()) });
     }
     *present = Some(layout.clone());

@@ -4,14 +4,15 @@ use super::Plan;
 use crate::Changed;
 use crate::life::time;
 use crate::permission::{S_ISGID, may_write, owns, without_set_ids};
-use crate::schema::{Core, SizeDelta, TailDelta};
+use crate::schema::{self, Core, Intent, Record, SizeDelta, TailDelta};
 use crate::tx::Tx;
 use types::{FileId, FileKind, SetAttrs, SetTime, Status, limits};
 
 /// Changes what `set` names: owner and group first, then size, then mode, then times.
 ///
-/// `writable`: the caller has the file open for writing, so that a size needs no permission.
-pub(crate) fn plan(tx: &mut Tx<'_>, id: FileId, set: &SetAttrs, writable: bool) -> Plan<Changed> {
+/// `writable`: the caller has the file open for writing, so that a size needs no permission. `cuts`: objects may reach
+/// beyond a new size, so that a note stays until they have been cut.
+pub(crate) fn plan(tx: &mut Tx<'_>, id: FileId, set: &SetAttrs, writable: bool, cuts: bool) -> Plan<Changed> {
     let before = tx.rely_on(id)?;
     if set.is_empty() {
         let attrs = before.attrs(id, &tx.tail(id)?);
@@ -39,6 +40,10 @@ pub(crate) fn plan(tx: &mut Tx<'_>, id: FileId, set: &SetAttrs, writable: bool) 
     delta.mtime = set.mtime.map(|set| time(set, tx.now));
     if after != before {
         tx.put_core(id, &after);
+    }
+    if cuts && let Some(size) = set.size {
+        let cut = Intent::Cut(size);
+        tx.put(schema::intent_key(id, cut.kind()), cut.to_value());
     }
     let index = tx.change_tail(id, delta);
     Ok(Box::new(move |settled| {
@@ -81,16 +86,18 @@ fn change_size(tx: &Tx<'_>, before: &Core, file: &mut Core, size: u64, writable:
     Ok(())
 }
 
-/// A chosen time is the owner's to set; the present one, of whoever may write.
+/// A chosen time is the owner's to set, and so is one of the two alone; both to the present, of whoever may write. What a
+/// new size brings with it needs no more than the size.
 fn may_set_times(tx: &Tx<'_>, file: &Core, set: &SetAttrs, writable: bool) -> Result<(), Status> {
     let times = [set.atime, set.mtime];
     if times == [None; 2] || owns(tx.cred, file) {
-        Ok(())
-    } else if times.iter().any(|time| matches!(time, Some(SetTime::To(_)))) {
-        Err(Status::Perm)
-    } else if writable && set.size.is_some() {
-        Ok(())
-    } else {
-        may_write(tx.cred, file)
+        return Ok(());
+    }
+    let chosen = times.iter().any(|time| matches!(time, Some(SetTime::To(_))));
+    match set.size {
+        _ if chosen => Err(Status::Perm),
+        Some(_) if writable => Ok(()),
+        None if times.contains(&None) => Err(Status::Perm),
+        _ => may_write(tx.cred, file),
     }
 }

@@ -26,6 +26,9 @@ impl FormatRecord {
 }
 
 impl Record for FormatRecord {
+    /// That of the whole store; 2 since every record has a checksum.
+    const VERSION: u32 = 2;
+
     fn encode(&self, out: &mut Writer) {
         out.fixed(&MAGIC);
         out.fixed(&self.fsid.0);

@@ -77,6 +77,9 @@ pub struct Tail {
     pub change: u64,
     /// Length in bytes; of a directory, its number of entries.
     pub size: u64,
+    /// Of a regular file: the byte before this one was written and is on the disk of an iod; 0 while nothing is known.
+    /// So the object that holds it must be there.
+    pub written: u64,
     /// Subdirectories.
     pub subdirs: u32,
     /// Last access.
@@ -129,7 +132,7 @@ impl Core {
 impl Tail {
     /// The half of a file made at `now` with this length.
     pub fn new(now: Timestamp, size: u64) -> Self {
-        Tail { change: 1, size, subdirs: 0, atime: now, mtime: now, ctime: now }
+        Tail { change: 1, size, written: 0, subdirs: 0, atime: now, mtime: now, ctime: now }
     }
 }
 
@@ -191,6 +194,7 @@ impl Record for Tail {
     fn encode(&self, out: &mut Writer) {
         out.u64(self.change);
         out.u64(self.size);
+        out.u64(self.written);
         out.u32(self.subdirs);
         put_time(out, self.atime);
         put_time(out, self.mtime);
@@ -198,11 +202,14 @@ impl Record for Tail {
     }
 
     fn decode(input: &mut Reader) -> Result<Self, Malformed> {
-        let (change, size, subdirs) = (input.u64()?, input.u64()?, input.u32()?);
+        let (change, size, written, subdirs) = (input.u64()?, input.u64()?, input.u64()?, input.u32()?);
         if size > limits::FILE_SIZE_MAX {
             return Err(Malformed::Invalid("size beyond the largest file"));
         }
+        if written > size {
+            return Err(Malformed::Invalid("written beyond the end of the file"));
+        }
         let (atime, mtime, ctime) = (get_time(input)?, get_time(input)?, get_time(input)?);
-        Ok(Tail { change, size, subdirs, atime, mtime, ctime })
+        Ok(Tail { change, size, written, subdirs, atime, mtime, ctime })
     }
 }

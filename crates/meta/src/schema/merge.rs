@@ -42,6 +42,8 @@ pub enum SizeDelta {
     Set(u64, Timestamp),
     /// It takes this value if it is smaller.
     Grow(u64),
+    /// As [`Self::Grow`], and the bytes up to there are on the disks of iods.
+    Wrote(u64),
     /// A directory gains so many entries, loses them if negative.
     Entries(i32),
 }
@@ -87,8 +89,13 @@ impl TailDelta {
                     tail.mtime = self.mtime.unwrap_or(now);
                 }
                 tail.size = size;
+                tail.written = tail.written.min(size);
             }
             SizeDelta::Grow(size) => tail.size = tail.size.max(size),
+            SizeDelta::Wrote(size) => {
+                tail.size = tail.size.max(size);
+                tail.written = tail.written.max(size);
+            }
             SizeDelta::Entries(n) => tail.size = tail.size.checked_add_signed(n.into())?,
         }
         tail.subdirs = tail.subdirs.checked_add_signed(self.subdirs)?;
@@ -120,6 +127,10 @@ impl Delta {
                         out.u32(3);
                         out.i32(n);
                     }
+                    SizeDelta::Wrote(size) => {
+                        out.u32(4);
+                        out.u64(size);
+                    }
                 }
                 out.i32(delta.subdirs);
                 put_option(&mut out, delta.atime, put_time);
@@ -148,6 +159,7 @@ impl Delta {
                     1 => SizeDelta::Set(input.u64()?, get_time(&mut input)?),
                     2 => SizeDelta::Grow(input.u64()?),
                     3 => SizeDelta::Entries(input.i32()?),
+                    4 => SizeDelta::Wrote(input.u64()?),
                     value => return Err(Malformed::BadValue { what: "size delta", value }),
                 },
                 subdirs: input.i32()?,

@@ -1,42 +1,68 @@
-//! A disk in memory under the embedded store, which can be held, broken, and cut from its power.
+//! A disk in memory under the embedded store and its log, which can be held, broken, and cut from its power.
 
-use redb::StorageBackend;
+use meta::{LogDisk, StorageBackend};
+use std::collections::BTreeSet;
 use std::io;
 use std::sync::{Arc, Condvar, Mutex};
 
-/// A disk; clones are the same disk.
+/// A disk with two files, that of the store and that of its log; clones are the same disk.
 #[derive(Clone, Debug, Default)]
 pub struct Disk(Arc<(Mutex<Inner>, Condvar)>);
 
+/// The file of the log on a disk, at most so many bytes long.
+#[derive(Clone, Debug)]
+pub struct LogFile(Disk, u64);
+
+/// Disks write so many bytes whole or not at all.
+const SECTOR: usize = 512;
+/// Files take room in pieces of so many bytes.
+const BLOCK: usize = 4096;
+const STORE: usize = 0;
+const LOG: usize = 1;
+
 #[derive(Debug, Default)]
 struct Inner {
-    now: Vec<u8>,
-    synced: Vec<u8>,
-    unsynced: Vec<Change>,
+    files: [Image; 2],
     syncs_held: bool,
     waiting: usize,
     /// Writes and syncs still to succeed.
     budget: Option<usize>,
     operations: usize,
+    syncs: [usize; 2],
+    /// Bytes that may be taken by blocks that were written.
+    capacity: Option<u64>,
+    taken: BTreeSet<(usize, usize)>,
+    history: Option<Vec<(usize, Operation)>>,
 }
 
+/// A file: as it reads, and what of that is on stable storage.
+#[derive(Clone, Debug, Default)]
+struct Image {
+    now: Vec<u8>,
+    synced: Vec<u8>,
+    unsynced: Vec<Operation>,
+}
+
+/// What was done to a file.
 #[derive(Clone, Debug)]
-enum Change {
+pub enum Operation {
     Len(usize),
     Write(usize, Vec<u8>),
+    Sync,
 }
 
-impl Change {
+impl Operation {
     fn apply(&self, to: &mut Vec<u8>) {
         match self {
-            Change::Len(len) => set_len(to, *len),
-            Change::Write(offset, data) => {
+            Operation::Len(len) => set_len(to, *len),
+            Operation::Write(offset, data) => {
                 let end = offset + data.len();
                 if to.len() < end {
                     set_len(to, end);
                 }
                 to[*offset..end].copy_from_slice(data);
             }
+            Operation::Sync => {}
         }
     }
 }
@@ -47,23 +73,86 @@ fn set_len(data: &mut Vec<u8>, len: usize) {
     data.extend_from_slice(&vec![0; len - data.len()]);
 }
 
-impl Inner {
-    fn spend(&mut self) -> io::Result<()> {
-        self.operations += 1;
-        match &mut self.budget {
-            Some(0) => Err(io::Error::other("the disk is broken")),
-            Some(left) => {
-                *left -= 1;
-                Ok(())
+impl Image {
+    fn take(&mut self, operation: Operation) {
+        match operation {
+            Operation::Sync => {
+                let Image { synced, unsynced, .. } = self;
+                unsynced.drain(..).for_each(|operation| operation.apply(synced));
             }
-            None => Ok(()),
+            operation => {
+                operation.apply(&mut self.now);
+                self.unsynced.push(operation);
+            }
         }
     }
 
-    fn change(&mut self, change: Change) -> io::Result<()> {
-        self.spend()?;
-        change.apply(&mut self.now);
-        self.unsynced.push(change);
+    /// What is there after a power cut: of what was not synced each piece that a disk writes whole, as far as `kept`
+    /// says, which is given the length of the piece.
+    fn after_power_cut(&self, kept: &mut dyn FnMut(usize) -> usize) -> Vec<u8> {
+        let mut data = self.synced.clone();
+        for operation in &self.unsynced {
+            match operation {
+                Operation::Len(len) if kept(1) == 1 => set_len(&mut data, *len),
+                Operation::Write(offset, bytes) => {
+                    let mut at = 0;
+                    while at < bytes.len() {
+                        let len = (SECTOR - (offset + at) % SECTOR).min(bytes.len() - at);
+                        let part = &bytes[at..at + kept(len).min(len)];
+                        if !part.is_empty() {
+                            Operation::Write(offset + at, part.to_vec()).apply(&mut data);
+                        }
+                        at += len;
+                    }
+                }
+                Operation::Len(_) | Operation::Sync => {}
+            }
+        }
+        data
+    }
+}
+
+impl Inner {
+    fn take(&mut self, file: usize, operation: Operation) -> io::Result<()> {
+        self.operations += 1;
+        match &mut self.budget {
+            Some(0) => return Err(io::Error::other("the disk is broken")),
+            Some(left) => *left -= 1,
+            None => {}
+        }
+        self.take_room(file, &operation)?;
+        if let Some(history) = &mut self.history {
+            history.push((file, operation.clone()));
+        }
+        self.syncs[file] += usize::from(matches!(operation, Operation::Sync));
+        self.files[file].take(operation);
+        Ok(())
+    }
+}
+
+impl Inner {
+    fn free(&self) -> u64 {
+        let taken = (self.taken.len() * BLOCK) as u64;
+        self.capacity.map_or(u64::MAX, |capacity| capacity.saturating_sub(taken))
+    }
+
+    /// Room for what is written, as files with holes take it.
+    fn take_room(&mut self, file: usize, operation: &Operation) -> io::Result<()> {
+        if self.capacity.is_none() {
+            return Ok(());
+        }
+        match operation {
+            Operation::Len(len) => self.taken.retain(|(of, block)| *of != file || block * BLOCK < *len),
+            Operation::Write(offset, data) => {
+                for block in offset / BLOCK..(offset + data.len()).div_ceil(BLOCK) {
+                    if !self.taken.contains(&(file, block)) && self.free() < BLOCK as u64 {
+                        return Err(io::ErrorKind::StorageFull.into());
+                    }
+                    self.taken.insert((file, block));
+                }
+            }
+            Operation::Sync => {}
+        }
         Ok(())
     }
 }
@@ -72,6 +161,16 @@ impl Inner {
 impl Disk {
     fn inner(&self) -> std::sync::MutexGuard<'_, Inner> {
         self.0.0.lock().expect("disk")
+    }
+
+    fn with(files: [Vec<u8>; 2]) -> Disk {
+        let files = files.map(|data| Image { now: data.clone(), synced: data, unsynced: Vec::new() });
+        Disk(Arc::new((Mutex::new(Inner { files, ..Inner::default() }), Condvar::new())))
+    }
+
+    /// The file of the log, whose ring may have so many bytes.
+    pub fn log(&self, room: u64) -> LogFile {
+        LogFile(self.clone(), room)
     }
 
     /// Lets every sync wait from now on.
@@ -98,51 +197,72 @@ impl Disk {
         self.inner().budget = Some(operations);
     }
 
+    /// From now on files may take so many bytes; those of an empty disk, or of one that had a limit already.
+    pub fn limit(&self, capacity: u64) {
+        self.inner().capacity = Some(capacity);
+    }
+
+    /// Bytes that files may still take.
+    pub fn free(&self) -> u64 {
+        self.inner().free()
+    }
+
     /// Writes and syncs so far.
     pub fn operations(&self) -> usize {
         self.inner().operations
     }
 
-    /// The disk after a power cut: what was synced, and of the writes since then those for which `kept` says so,
-    /// each up to as many bytes as it says.
+    /// Syncs so far, of the store and of the log.
+    pub fn syncs(&self) -> (usize, usize) {
+        let [store, log] = self.inner().syncs;
+        (store, log)
+    }
+
+    /// Remembers everything done from now on.
+    pub fn record(&self) {
+        self.inner().history = Some(Vec::new());
+    }
+
+    /// What was done since [`Self::record`].
+    pub fn history(&self) -> Vec<(usize, Operation)> {
+        self.inner().history.clone().expect("recorded")
+    }
+
+    /// Does again what another disk did.
+    pub fn repeat(&self, (file, operation): (usize, Operation)) {
+        self.inner().files[file].take(operation);
+    }
+
+    /// Bytes of the files as they read now, of the store and of the log.
+    pub fn contents(&self) -> [Vec<u8>; 2] {
+        self.inner().files.clone().map(|image| image.now)
+    }
+
+    /// A disk with these files.
+    pub fn of(files: [Vec<u8>; 2]) -> Disk {
+        Disk::with(files)
+    }
+
+    /// The disk after a power cut: what was synced, and of the writes since then, sector by sector, as many bytes as
+    /// `kept` says, which is given how many there are.
     pub fn after_power_cut(&self, mut kept: impl FnMut(usize) -> usize) -> Disk {
         let inner = self.inner();
-        let mut data = inner.synced.clone();
-        for change in &inner.unsynced {
-            match change {
-                Change::Len(len) if kept(1) == 1 => set_len(&mut data, *len),
-                Change::Len(_) => {}
-                Change::Write(offset, bytes) => {
-                    let part = bytes[..kept(bytes.len()).min(bytes.len())].to_vec();
-                    if !part.is_empty() {
-                        Change::Write(*offset, part).apply(&mut data);
-                    }
-                }
-            }
-        }
-        let inner = Inner { now: data.clone(), synced: data, ..Inner::default() };
-        Disk(Arc::new((Mutex::new(inner), Condvar::new())))
-    }
-}
-
-impl StorageBackend for Disk {
-    fn len(&self) -> io::Result<u64> {
-        Ok(self.inner().now.len() as u64)
+        Disk::with([&inner.files[STORE], &inner.files[LOG]].map(|image| image.after_power_cut(&mut kept)))
     }
 
-    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+    fn len_of(&self, file: usize) -> io::Result<u64> {
+        Ok(self.inner().files[file].now.len() as u64)
+    }
+
+    fn read_from(&self, file: usize, offset: u64, out: &mut [u8]) -> io::Result<()> {
         let inner = self.inner();
         let from = offset as usize;
-        let data = inner.now.get(from..from + out.len()).ok_or(io::ErrorKind::UnexpectedEof)?;
+        let data = inner.files[file].now.get(from..from + out.len()).ok_or(io::ErrorKind::UnexpectedEof)?;
         out.copy_from_slice(data);
         Ok(())
     }
 
-    fn set_len(&self, len: u64) -> io::Result<()> {
-        self.inner().change(Change::Len(len as usize))
-    }
-
-    fn sync_data(&self) -> io::Result<()> {
+    fn sync_file(&self, file: usize) -> io::Result<()> {
         let mut inner = self.inner();
         inner.waiting += 1;
         self.0.1.notify_all();
@@ -150,13 +270,54 @@ impl StorageBackend for Disk {
             inner = self.0.1.wait(inner).expect("disk");
         }
         inner.waiting -= 1;
-        inner.spend()?;
-        let Inner { synced, unsynced, .. } = &mut *inner;
-        unsynced.drain(..).for_each(|change| change.apply(synced));
-        Ok(())
+        inner.take(file, Operation::Sync)
+    }
+}
+
+impl StorageBackend for Disk {
+    fn len(&self) -> io::Result<u64> {
+        self.len_of(STORE)
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.read_from(STORE, offset, out)
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.inner().take(STORE, Operation::Len(len as usize))
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.sync_file(STORE)
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        self.inner().change(Change::Write(offset as usize, data.to_vec()))
+        self.inner().take(STORE, Operation::Write(offset as usize, data.to_vec()))
+    }
+}
+
+impl LogDisk for LogFile {
+    fn len(&self) -> io::Result<u64> {
+        self.0.len_of(LOG)
+    }
+
+    fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.0.read_from(LOG, offset, out)
+    }
+
+    fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.0.inner().take(LOG, Operation::Write(offset as usize, data.to_vec()))
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.0.sync_file(LOG)
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.0.inner().take(LOG, Operation::Len(len as usize))
+    }
+
+    fn room(&self) -> u64 {
+        self.1
     }
 }

@@ -4,8 +4,8 @@ use crate::action::{Action, Op, user};
 use crate::block::block;
 use crate::reference::{Handle, Reference};
 use bytes::Bytes;
-use meta::engine::Engine;
-use meta::{ChangeInfo, Format, Layout, Namespace, Rights};
+use meta::engine::{Engine, Walk};
+use meta::{ChangeInfo, CheckMemory, Event, Format, Layout, Namespace, Rights};
 use std::collections::BTreeMap;
 use types::{Attrs, Cred, FileId, FileKind, Fsid, SetAttrs, Status, Timestamp};
 
@@ -365,5 +365,13 @@ impl<E: Engine> Pair<E> {
         assert_eq!(real.iter().map(|doomed| doomed.id).collect::<Vec<_>>(), doomed);
         let live = self.model.nodes.iter().filter(|node| !node.gone).count();
         assert_eq!(self.real.files(), Ok(live as u64));
+        assert_eq!(self.real.check(), Ok(Vec::new()));
+        // A check that sees one inode at a time finds the same.
+        let memory = CheckMemory { inodes: 1, directories: 1 };
+        let found = self.real.check_into(memory, &mut |event| {
+            assert!(matches!(event, Event::Looked(_)), "{event:?}");
+            Walk::On
+        });
+        assert_eq!(found, Ok(()));
     }
 }

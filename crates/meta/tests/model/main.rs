@@ -32,7 +32,7 @@ proptest! {
     fn embedded_behaves_like_the_reference(actions in actions(100)) {
         let dir = tempfile::tempdir().expect("directory");
         let path = dir.path().join("meta");
-        let store = Embedded::create(&path, merge).expect("store");
+        let store = Embedded::create(&path, [9; 16], merge).expect("store");
         run(actions, store, |old| {
             drop(old);
             Embedded::open(&path, merge).expect("store")

@@ -360,13 +360,14 @@ impl Reference {
     pub fn link(&mut self, who: &Cred, now: Timestamp, h: Handle, dir: Handle, name: &[u8]) -> Answer<()> {
         check(name)?;
         self.dir(dir)?;
-        if self.live(h)?.kind == FileKind::Directory {
-            return Err(Status::IsDir);
-        }
+        let is_dir = self.live(h)?.kind == FileKind::Directory;
         if self.place(who, dir, name)?.is_some() {
             return Err(Status::Exist);
         }
         self.need(who, dir, "wx")?;
+        if is_dir {
+            return Err(Status::IsDir);
+        }
         if self.nodes[h].names == 0 {
             return Err(Status::NoEnt);
         }
@@ -436,6 +437,9 @@ impl Reference {
         let target = self.nodes[to].children.get(new).copied();
         if target == Some(h) {
             return Ok(None);
+        }
+        if target.is_some_and(|t| self.is_within(from, t)) {
+            return Err(Status::NotEmpty);
         }
         self.need(who, from, "wx")?;
         self.sticky(who, from, h)?;
@@ -509,6 +513,9 @@ impl Reference {
         let times = [set.atime, set.mtime];
         if times.iter().any(Option::is_some) && !owner {
             if times.iter().flatten().any(|t| *t != SetTime::Now) {
+                return Err(Status::Perm);
+            }
+            if set.size.is_none() && times.contains(&None) {
                 return Err(Status::Perm);
             }
             if !(open && set.size.is_some()) {

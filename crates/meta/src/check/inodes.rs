@@ -1,0 +1,217 @@
+//! Inodes: both halves, what they count, the way up from directories; and how many names stand for each.
+
+use super::{Check, Checked, Fault, Seen, inode_in};
+use crate::engine::Value;
+use crate::schema::{self, Body, Core, Counts, NextId, Record, Tail, XattrTally};
+use bytes::Bytes;
+use types::{FileId, FileKind};
+
+/// Some inodes in the order of their numbers, and how many names were found for each.
+#[derive(Default)]
+pub(super) struct Part {
+    inodes: Vec<Counted>,
+}
+
+struct Counted {
+    id: FileId,
+    /// Names that it counts, `None` for an inode that cannot be read.
+    told: Option<u32>,
+    found: u32,
+}
+
+impl Part {
+    /// Counts a name that stands for `id`, if that is one of these.
+    pub(super) fn name(&mut self, id: FileId) -> u32 {
+        match self.inodes.binary_search_by_key(&id, |counted| counted.id) {
+            Ok(index) => {
+                let found = &mut self.inodes[index].found;
+                *found = found.saturating_add(1);
+                *found
+            }
+            Err(_) => 0,
+        }
+    }
+}
+
+/// What is known of the inode at which a walk stands.
+struct Half {
+    id: FileId,
+    core: bool,
+    tail: bool,
+}
+
+impl Half {
+    fn of(id: FileId) -> Self {
+        Half { id, core: false, tail: false }
+    }
+}
+
+impl Check<'_> {
+    /// Looks at the inodes from `from` on, as many as fit a part; where the next part begins.
+    pub(super) fn inodes(&mut self, from: Option<Vec<u8>>, part: &mut Part) -> Checked<Option<Vec<u8>>> {
+        let start = from.unwrap_or_else(|| schema::core_key(FileId(0)));
+        let end = schema::past_all(&start);
+        let mut half = Half::of(FileId(0));
+        // Two records for each inode, so that a part ends between two of them.
+        let limit = self.memory.inodes.max(1) * 2;
+        let next = self.walk(&start, &end, limit, &mut |check, key, value| {
+            let (Some(which @ (0 | 1)), 10) = (key.get(9).copied(), key.len()) else {
+                return check.found(Fault::Key { key: key.to_vec() });
+            };
+            let id = inode_in(key);
+            if half.id != id {
+                check.halves(&half)?;
+                half = Half::of(id);
+            }
+            if which == 1 {
+                half.tail = true;
+                return match Tail::look(value) {
+                    Some(_) => Ok(()),
+                    None => check.found(Fault::Record { key: key.to_vec() }),
+                };
+            }
+            half.core = true;
+            let core = Core::look(value);
+            part.inodes.push(Counted { id, told: core.as_ref().map(|core| core.names), found: 0 });
+            match core {
+                Some(core) => check.core(id, &core),
+                None => check.found(Fault::Record { key: key.to_vec() }),
+            }
+        })?;
+        // The part may end between the halves of an inode: the other one is looked for, and passed over next time.
+        if let Some(next) = &next
+            && next.len() == 10
+            && next[9] == 1
+            && next[..9] == schema::core_key(half.id)[..9]
+        {
+            let tail = self.read(next)?;
+            if tail.is_some_and(|value| Tail::look(&value).is_none()) {
+                self.found(Fault::Record { key: next.clone() })?;
+            }
+            return Ok(Some(schema::core_key(FileId(half.id.0.saturating_add(1)))));
+        }
+        self.halves(&half)?;
+        Ok(next)
+    }
+
+    fn halves(&mut self, half: &Half) -> Checked {
+        match (half.core, half.tail) {
+            (true, false) => self.found(Fault::NoTail { id: half.id }),
+            (false, true) => self.found(Fault::NoCore { id: half.id }),
+            _ => Ok(()),
+        }
+    }
+
+    fn core(&mut self, id: FileId, core: &Core) -> Checked {
+        if core.xattrs.count > 0 || core.xattrs.bytes > 0 {
+            self.xattrs(id, core)?;
+        }
+        match core.body {
+            Body::Directory { parent } if id != FileId::ROOT => self.way_up(id, parent),
+            Body::Regular { .. } if core.names == 0 && self.read(&schema::orphan_key(id))?.is_none() => {
+                self.found(Fault::LostOrphan { id })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Compares the extended attributes of a file with what it counts.
+    pub(super) fn xattrs(&mut self, id: FileId, core: &Core) -> Checked {
+        let (from, to) = (schema::xattr_key(id, b""), schema::xattrs_end(id));
+        let mut found = XattrTally { changes: core.xattrs.changes, ..XattrTally::default() };
+        self.walk(&from, &to, usize::MAX, &mut |_, key, value| {
+            found.count = found.count.saturating_add(1);
+            let bytes = schema::xattr_name(key).len() + value.len();
+            found.bytes = found.bytes.saturating_add(bytes.try_into().unwrap_or(u32::MAX));
+            Ok(())
+        })?;
+        match found == core.xattrs {
+            true => Ok(()),
+            false => self.found(Fault::Xattrs { id, told: core.xattrs, found }),
+        }
+    }
+
+    /// Looks whether the root is reached from a directory. What is in between and missing, or none, is found elsewhere.
+    fn way_up(&mut self, id: FileId, parent: FileId) -> Checked {
+        let mut way = vec![id];
+        let mut at = parent;
+        let circular = loop {
+            if at == FileId::ROOT || self.reachable.contains(&at) {
+                break false;
+            }
+            if self.circular.contains(&at) {
+                break true;
+            }
+            if let Some(entered) = way.iter().position(|on_the_way| *on_the_way == at) {
+                let lowest = way[entered..].iter().min().copied().unwrap_or(at);
+                self.found(Fault::Circle { id: lowest })?;
+                break true;
+            }
+            way.push(at);
+            match self.inode(at)? {
+                Seen::Core(Core { body: Body::Directory { parent }, .. }) => at = parent,
+                _ => break false,
+            }
+        };
+        let memory = self.memory.directories;
+        let known = if circular { &mut self.circular } else { &mut self.reachable };
+        if known.len() + way.len() > memory {
+            known.clear();
+        }
+        known.extend(way);
+        Ok(())
+    }
+
+    /// Compares the names found with those that the inodes of a part count.
+    pub(super) fn count(&mut self, part: &Part) -> Checked {
+        for Counted { id, told, found } in &part.inodes {
+            let (id, found) = (*id, *found);
+            let Some(told) = *told else { continue };
+            if (told == found && told > 0) || (id == FileId::ROOT && found == 0) {
+                continue;
+            }
+            let Some(value) = self.read(&schema::core_key(id))? else { continue };
+            let Some(core) = Core::look(&value) else { continue };
+            match (core.kind(), found) {
+                // Orphans were looked at by themselves.
+                (FileKind::Regular, 0) if told == 0 => {}
+                (_, 0) => self.found(Fault::Nameless { id, core: value })?,
+                (FileKind::Directory, _) if told == 1 => self.second_names(id, &core)?,
+                _ => self.found(Fault::Links { id, told, found, core: value })?,
+            }
+        }
+        Ok(())
+    }
+
+    /// The counters of the whole store.
+    pub(super) fn counters(&mut self) -> Checked {
+        let (mut files, mut used) = (0, FileId(0));
+        let from = schema::core_key(FileId(0));
+        self.walk(&from, &schema::past_all(&from), usize::MAX, &mut |_, key, _| {
+            if key.len() == 10 && key[9] == 0 {
+                files += 1;
+                used = inode_in(key).max(used);
+            }
+            Ok(())
+        })?;
+        match self.single::<Counts>(schema::COUNTS)? {
+            Some(counts) if counts.files != files => {
+                self.found(Fault::Files { told: counts.files, found: files })?;
+            }
+            _ => {}
+        }
+        match self.single::<NextId>(schema::NEXT_ID)? {
+            Some(NextId(next)) if next <= used.0 => self.found(Fault::NextId { next, used }),
+            _ => Ok(()),
+        }
+    }
+
+    /// A record that there is one of.
+    fn single<R: Record>(&mut self, key: &[u8]) -> Checked<Option<R>> {
+        let record = self.read(key)?.and_then(|value: Value| R::look(&Bytes::clone(&value)));
+        if record.is_none() {
+            self.found(Fault::Record { key: key.to_vec() })?;
+        }
+        Ok(record)
+    }
+}

@@ -1,0 +1,130 @@
+//! The lists of orphans, doomed files and notes, extended attributes without a file, and keys that nobody knows.
+
+use super::{Check, Checked, Fault, Seen};
+use crate::Doomed;
+use crate::engine::Walk;
+use crate::schema::{self, Body, Core, Intent, Record};
+use types::{FileId, FileKind};
+
+/// The first byte of every key that this version knows, in order.
+const TAGS: &[u8] = b"dfginorswx";
+
+impl Check<'_> {
+    /// Everything but inodes and names.
+    pub(super) fn lists(&mut self) -> Checked {
+        self.unknown()?;
+        self.opaque()?;
+        match self.inode(FileId::ROOT)? {
+            Seen::Core(core) if core.kind() != FileKind::Directory => self.found(Fault::Root)?,
+            Seen::Absent => self.found(Fault::Root)?,
+            _ => {}
+        }
+        self.counters()?;
+        self.orphans()?;
+        self.doomed()?;
+        self.intents()?;
+        self.stray_xattrs()
+    }
+
+    /// Keys between those that are known, and longer ones where there is one of a kind.
+    fn unknown(&mut self) -> Checked {
+        let mut from = Vec::new();
+        for tag in TAGS {
+            self.no_keys(&from, &[*tag])?;
+            if matches!(tag, b'f' | b'n' | b's') {
+                self.no_keys(&[*tag, 0], &[*tag + 1])?;
+            }
+            from = vec![*tag + 1];
+        }
+        self.no_keys(&from, &[0xff; 16])
+    }
+
+    /// Records of which any value may be right: only their checksums tell.
+    fn opaque(&mut self) -> Checked {
+        for tag in b"orx" {
+            let mut damaged = Vec::new();
+            self.view.survey(&[*tag][..]..&[*tag + 1][..], usize::MAX, &mut |key, value| {
+                if value.is_none() {
+                    damaged.push(key.to_vec());
+                }
+                Walk::On
+            })?;
+            for key in damaged {
+                self.found(Fault::Record { key })?;
+            }
+        }
+        Ok(())
+    }
+
+    fn no_keys(&mut self, from: &[u8], to: &[u8]) -> Checked {
+        let each = &mut |check: &mut Self, key: &[u8], _: &[u8]| check.found(Fault::Key { key: key.to_vec() });
+        self.walk(from, to, usize::MAX, each).map(drop)
+    }
+
+    fn orphans(&mut self) -> Checked {
+        let from = schema::orphan_key(FileId(0));
+        let each = &mut |check: &mut Self, key: &[u8], value: &[u8]| {
+            let Ok(id) = schema::id_of(key) else { return check.found(Fault::Key { key: key.to_vec() }) };
+            if !value.is_empty() {
+                check.found(Fault::Record { key: key.to_vec() })?;
+            }
+            match check.inode(id)? {
+                Seen::Core(Core { names: 0, body: Body::Regular { .. }, .. }) | Seen::Damaged => Ok(()),
+                _ => check.found(Fault::StrayOrphan { id }),
+            }
+        };
+        self.walk(&from, &schema::past_all(&from), usize::MAX, each).map(drop)
+    }
+
+    fn doomed(&mut self) -> Checked {
+        let from = schema::doomed_key(FileId(0));
+        let each = &mut |check: &mut Self, key: &[u8], value: &[u8]| {
+            let Ok(id) = schema::id_of(key) else { return check.found(Fault::Key { key: key.to_vec() }) };
+            if Doomed::look(value).is_none_or(|doomed| doomed.id != id) {
+                check.found(Fault::Record { key: key.to_vec() })?;
+            }
+            match check.inode(id)? {
+                Seen::Absent => Ok(()),
+                _ => check.found(Fault::DoomedAlive { id }),
+            }
+        };
+        self.walk(&from, &schema::past_all(&from), usize::MAX, each).map(drop)
+    }
+
+    fn intents(&mut self) -> Checked {
+        let from = schema::intent_key(FileId(0), 0);
+        let each = &mut |check: &mut Self, key: &[u8], value: &[u8]| {
+            let Ok((id, kind)) = schema::intent_of(key) else {
+                return check.found(Fault::Key { key: key.to_vec() });
+            };
+            if Intent::look(value).is_none_or(|intent| intent.kind() != kind) {
+                check.found(Fault::Record { key: key.to_vec() })?;
+            }
+            match check.inode(id)? {
+                Seen::Core(Core { body: Body::Regular { .. }, .. }) | Seen::Damaged => Ok(()),
+                _ => check.found(Fault::StrayIntent { id, kind }),
+            }
+        };
+        self.walk(&from, &schema::past_all(&from), usize::MAX, each).map(drop)
+    }
+
+    /// Extended attributes whose file is not there, or counts none: the others are counted with their files.
+    fn stray_xattrs(&mut self) -> Checked {
+        let from = schema::xattr_key(FileId(0), b"");
+        let mut last = None;
+        let each = &mut |check: &mut Self, key: &[u8], _: &[u8]| {
+            let Ok(id) = schema::id_of(key.get(..9).unwrap_or_default()) else {
+                return check.found(Fault::Key { key: key.to_vec() });
+            };
+            if last.replace(id) == Some(id) {
+                return Ok(());
+            }
+            match check.inode(id)? {
+                Seen::Absent => check.found(Fault::StrayXattrs { id }),
+                Seen::Core(core) if core.xattrs.count == 0 && core.xattrs.bytes == 0 => check.xattrs(id, &core),
+                _ => Ok(()),
+            }
+        };
+        self.walk(&from, &schema::past_all(&from), usize::MAX, each).map(drop)
+    }
+}

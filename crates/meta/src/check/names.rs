@@ -1,0 +1,177 @@
+//! Names: what they stand for, where they stand, and what their directories count.
+
+use super::inodes::Part;
+use super::{At, Check, Checked, Fault, Seen, inode_in};
+use crate::engine::Walk;
+use crate::schema::{self, Body, CookieKey, Core, Dentry, Record, Tail};
+use crate::tx::check_name;
+use bytes::Bytes;
+use types::{FileId, FileKind};
+
+/// The directory in which a walk over names is.
+#[derive(Default)]
+struct Inside {
+    dir: Option<FileId>,
+    names: u64,
+    subdirs: u64,
+    /// Names with the hash of the last one: few, and next to one another.
+    alike: Vec<Bytes>,
+    bucket: u64,
+}
+
+impl Check<'_> {
+    /// Looks through all names and counts those of a part. With `cookies` everything about them is checked, which is
+    /// done once, with the first part.
+    pub(super) fn names(&mut self, cookies: Option<&CookieKey>, part: &mut Part) -> Checked {
+        let from = schema::dentry_key(FileId(0), 0);
+        let mut inside = Inside::default();
+        self.walk(&from, &schema::past_all(&from), usize::MAX, &mut |check, key, value| {
+            if key.len() != 17 {
+                return if cookies.is_some() { check.found(Fault::Key { key: key.to_vec() }) } else { Ok(()) };
+            }
+            let (dir, cookie) = (inode_in(key), schema::cookie_of(key).unwrap_or_default());
+            let entry = Dentry::look(value);
+            if let Some(entry) = &entry {
+                part.name(entry.child);
+            }
+            let Some(cookies) = cookies else { return Ok(()) };
+            if inside.dir != Some(dir) {
+                check.leave(&inside)?;
+                inside = Inside { dir: Some(dir), ..Inside::default() };
+            }
+            inside.names += 1;
+            let Some(entry) = entry else { return check.found(Fault::Record { key: key.to_vec() }) };
+            inside.subdirs += u64::from(entry.kind == FileKind::Directory);
+            let at = At { dir, cookie, name: entry.name, child: entry.child, kind: entry.kind };
+            check.place(cookies, &mut inside, &at)?;
+            check.target(at)
+        })?;
+        if cookies.is_none() {
+            return Ok(());
+        }
+        self.leave(&inside)?;
+        self.empty()
+    }
+
+    /// Whether a name is where it is looked for, and is there once.
+    fn place(&mut self, cookies: &CookieKey, inside: &mut Inside, at: &At) -> Checked {
+        let bucket = schema::bucket(cookies, &at.name);
+        if !bucket.contains(&at.cookie) || check_name(&at.name).is_err() {
+            return self.found(Fault::Cookie { at: at.clone() });
+        }
+        if inside.bucket != bucket.start {
+            inside.bucket = bucket.start;
+            inside.alike.clear();
+        }
+        if inside.alike.contains(&at.name) {
+            return self.found(Fault::Twice { at: at.clone() });
+        }
+        inside.alike.push(at.name.clone());
+        Ok(())
+    }
+
+    /// What a name stands for.
+    fn target(&mut self, at: At) -> Checked {
+        let core = match self.inode(at.child)? {
+            Seen::Absent => return self.found(Fault::Dangling { at }),
+            Seen::Damaged => return Ok(()),
+            Seen::Core(core) => core,
+        };
+        if core.kind() != at.kind {
+            return self.found(Fault::Kind { at, kind: core.kind() });
+        }
+        let Body::Directory { parent } = core.body else { return Ok(()) };
+        if at.child == FileId::ROOT {
+            return self.found(Fault::Second { at });
+        }
+        if parent != at.dir {
+            // If its parent has its name, this one is too many; else it is the parent that is wrong.
+            return match self.named_in(parent, at.child)?.is_empty() {
+                false => self.found(Fault::Second { at }),
+                true => self.found(Fault::Parent { at, parent }),
+            };
+        }
+        // A second name beside this one shows when names are counted.
+        Ok(())
+    }
+
+    /// The names of `child` in `dir`. Costs as much as there are names in `dir`.
+    fn named_in(&mut self, dir: FileId, child: FileId) -> Checked<Vec<At>> {
+        let (from, to) = (schema::dentry_key(dir, 0), schema::dentries_end(dir));
+        let mut found = Vec::new();
+        self.view.survey(&from[..]..&to[..], usize::MAX, &mut |key, value| {
+            if let (Some(entry), Ok(cookie)) = (Dentry::look(value.unwrap_or_default()), schema::cookie_of(key))
+                && entry.child == child
+            {
+                found.push(At { dir, cookie, name: entry.name, child, kind: entry.kind });
+            }
+            Walk::On
+        })?;
+        Ok(found)
+    }
+
+    /// A directory that more than one name stands for: those in its parent behind the first one are too many. Of those
+    /// elsewhere each was told of when it was met.
+    pub(super) fn second_names(&mut self, id: FileId, core: &Core) -> Checked {
+        let Body::Directory { parent } = core.body else { return Ok(()) };
+        for at in self.named_in(parent, id)?.into_iter().skip(1) {
+            self.found(Fault::Second { at })?;
+        }
+        Ok(())
+    }
+
+    /// A walk has seen all names of a directory.
+    fn leave(&mut self, inside: &Inside) -> Checked {
+        let Some(dir) = inside.dir else { return Ok(()) };
+        match self.inode(dir)? {
+            Seen::Core(core) if core.kind() == FileKind::Directory => {}
+            Seen::Damaged => return Ok(()),
+            _ => return self.found(Fault::NoDirectory { dir, names: inside.names }),
+        }
+        let Some(tail) = self.read(&schema::tail_key(dir))?.and_then(|value| Tail::look(&value)) else {
+            return Ok(());
+        };
+        if tail.size != inside.names {
+            self.found(Fault::Entries { dir, told: tail.size, found: inside.names })?;
+        }
+        if u64::from(tail.subdirs) != inside.subdirs {
+            self.found(Fault::Subdirs { dir, told: tail.subdirs, found: inside.subdirs })?;
+        }
+        Ok(())
+    }
+
+    /// Directories that count names but have none: no walk over names meets them.
+    fn empty(&mut self) -> Checked {
+        let from = schema::core_key(FileId(0));
+        self.walk(&from, &schema::past_all(&from), usize::MAX, &mut |check, key, value| {
+            if key.len() != 10 || key[9] != 0 {
+                return Ok(());
+            }
+            let Some(Core { body: Body::Directory { .. }, .. }) = Core::look(value) else { return Ok(()) };
+            let dir = inode_in(key);
+            let Some(tail) = check.read(&schema::tail_key(dir))?.and_then(|value| Tail::look(&value)) else {
+                return Ok(());
+            };
+            if tail.size == 0 && tail.subdirs == 0 {
+                return Ok(());
+            }
+            let (first, end) = (schema::dentry_key(dir, 0), schema::dentries_end(dir));
+            let mut any = false;
+            check.view.survey(&first[..]..&end[..], 1, &mut |_, _| {
+                any = true;
+                Walk::Stop
+            })?;
+            if any {
+                return Ok(());
+            }
+            if tail.size > 0 {
+                check.found(Fault::Entries { dir, told: tail.size, found: 0 })?;
+            }
+            if tail.subdirs > 0 {
+                check.found(Fault::Subdirs { dir, told: tail.subdirs, found: 0 })?;
+            }
+            Ok(())
+        })?;
+        Ok(())
+    }
+}

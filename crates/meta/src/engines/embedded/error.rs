@@ -1,0 +1,69 @@
+//! Why an embedded store cannot be used.
+
+use crate::log::LogError;
+use redb::{DatabaseError, StorageError};
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+
+/// Why a store could not be made or opened.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)] // each variant's message says it
+pub enum StoreError {
+    #[error("there is no metadata store at {0}: make one with `weir mkfs`")]
+    Missing(PathBuf),
+    #[error("there is a metadata store at {0} already")]
+    Exists(PathBuf),
+    #[error("another mgr is using the metadata store {0}: stop it first, two would destroy it")]
+    InUse(PathBuf),
+    #[error("{path} is not a metadata store, or is damaged: {cause}")]
+    Damaged { path: PathBuf, cause: String },
+    #[error("the metadata store {path} cannot be used: {cause}")]
+    Unusable { path: PathBuf, cause: String },
+    #[error("the making of the metadata store {0} was interrupted: remove it and run `weir mkfs` again")]
+    Unfinished(PathBuf),
+    #[error(
+        "the metadata store {0} has a format from before the batch log: copy its files out with the version of weir \
+         that made it"
+    )]
+    Old(PathBuf),
+    #[error(
+        "the batch log {log} of the metadata store {store} is missing: put it back, it holds what was promised last"
+    )]
+    LogMissing { store: PathBuf, log: PathBuf },
+    #[error("the batch log of the metadata store {path} cannot be used: {cause}")]
+    Log { path: PathBuf, cause: LogError },
+    #[error("no room on the disk of the metadata store {0}: nothing is lost, make room and start again")]
+    Full(PathBuf),
+}
+
+impl StoreError {
+    pub(super) fn damaged(path: &Path, cause: impl ToString) -> Self {
+        StoreError::Damaged { path: path.to_owned(), cause: cause.to_string() }
+    }
+
+    pub(super) fn from_redb(path: &Path, error: impl Into<DatabaseError>) -> Self {
+        match error.into() {
+            DatabaseError::DatabaseAlreadyOpen => StoreError::InUse(path.to_owned()),
+            DatabaseError::Storage(StorageError::Io(cause)) => Self::from_io(path, cause),
+            other => StoreError::Damaged { path: path.to_owned(), cause: other.to_string() },
+        }
+    }
+
+    pub(super) fn from_io(path: &Path, cause: io::Error) -> Self {
+        let path = path.to_owned();
+        match cause.kind() {
+            ErrorKind::NotFound => StoreError::Missing(path),
+            ErrorKind::AlreadyExists => StoreError::Exists(path),
+            ErrorKind::StorageFull | ErrorKind::QuotaExceeded => StoreError::Full(path),
+            ErrorKind::InvalidData => StoreError::Damaged { path, cause: cause.to_string() },
+            _ => StoreError::Unusable { path, cause: cause.to_string() },
+        }
+    }
+
+    pub(super) fn from_log(path: &Path, cause: LogError) -> Self {
+        match cause {
+            LogError::Io(cause) if cause.kind() == ErrorKind::StorageFull => StoreError::Full(path.to_owned()),
+            cause => StoreError::Log { path: path.to_owned(), cause },
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! The batch log in a file.
+
+use crate::log::LogDisk;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+/// A file for a batch log.
+#[derive(Debug)]
+pub struct FileLog {
+    file: File,
+}
+
+impl FileLog {
+    /// An empty file at `path`, whatever was there before.
+    pub fn create(path: &Path) -> io::Result<Self> {
+        let file = File::options().read(true).write(true).create(true).truncate(true).open(path)?;
+        Ok(FileLog { file })
+    }
+
+    /// The file at `path`, which must exist.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        Ok(FileLog { file: File::options().read(true).write(true).open(path)? })
+    }
+}
+
+impl LogDisk for FileLog {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.file.metadata()?.len())
+    }
+
+    fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.file.read_exact_at(out, offset)
+    }
+
+    fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.file.write_all_at(data, offset)
+    }
+
+    /// `fdatasync`: of blocks that were written before it changes nothing but the data, whatever the file system.
+    fn sync(&self) -> io::Result<()> {
+        self.file.sync_data()
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.file.set_len(len)
+    }
+}

@@ -1,0 +1,150 @@
+//! Opening a store: finding its log, and bringing what the log has into the store.
+
+use super::guard::{Guarded, guarded};
+use super::writer::Writer;
+use super::{ANCHOR, Free, LOG, Shared, StoreError, TABLE, seal};
+use crate::engine::MergeFn;
+use crate::log::{Anchor, Changes, Log, LogDisk};
+use redb::{Database, Durability, ReadableDatabase, Table, TableError, WriteTransaction};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use types::limits;
+
+/// A database that is open, and what goes with it.
+pub(super) struct Base {
+    pub(super) database: Guarded,
+    pub(super) merge: MergeFn,
+    pub(super) path: PathBuf,
+    pub(super) free: Box<Free>,
+}
+
+/// The writer of a store whose log is replayed and ready for new records.
+///
+/// A store that is empty is made if an `id` is given.
+pub(super) fn attach(
+    base: Base,
+    id: Option<[u8; 16]>,
+    disk: impl FnOnce() -> Result<Box<dyn LogDisk>, StoreError>,
+) -> Result<Writer, StoreError> {
+    let Base { database, merge, path, free } = base;
+    let from_log = |cause| StoreError::from_log(&path, cause);
+    let found = guarded(|| find(&database, &path)).map_err(|broken| StoreError::damaged(&path, broken))?;
+    let mut log = match (found?, id) {
+        (Some(anchor), _) => Log::open(disk()?, anchor).map_err(from_log)?,
+        (None, Some(id)) => Log::format(disk()?, id).map_err(|cause| StoreError::from_io(&path, cause))?,
+        (None, None) => return Err(StoreError::Unfinished(path)),
+    };
+    guarded(|| replay(&database, &mut log, &path)).map_err(|broken| StoreError::damaged(&path, broken))??;
+    let (queue, state) = (Arc::default(), Mutex::default());
+    let shared = Shared { database, queue, merge, state, corrupt: Default::default(), free, path };
+    Ok(Writer::new(Arc::new(shared), log))
+}
+
+/// The anchor of a store, `None` if the store is empty.
+fn find(database: &Database, path: &Path) -> Result<Option<Anchor>, StoreError> {
+    let from_redb = |error: redb::StorageError| StoreError::from_redb(path, error);
+    let damaged = |cause: String| StoreError::damaged(path, cause);
+    let transaction = database.begin_read().map_err(|error| damaged(error.to_string()))?;
+    let table = match transaction.open_table(LOG) {
+        Ok(table) => table,
+        Err(TableError::TableDoesNotExist(_)) => {
+            return match transaction.open_table(TABLE) {
+                Err(TableError::TableDoesNotExist(_)) => Ok(None),
+                Err(TableError::Storage(error)) => Err(from_redb(error)),
+                Ok(_) | Err(_) => Err(StoreError::Old(path.to_owned())),
+            };
+        }
+        Err(TableError::Storage(error)) => return Err(from_redb(error)),
+        Err(error) => return Err(damaged(error.to_string())),
+    };
+    let sealed = table.get(ANCHOR).map_err(from_redb)?;
+    let sealed = sealed.ok_or_else(|| damaged("it does not say where its batch log stands".into()))?;
+    let anchor = seal::open(ANCHOR, sealed.value());
+    let anchor = anchor.ok_or_else(|| damaged("the record of its batch log does not match its checksum".into()))?;
+    Anchor::from_bytes(anchor).map(Some).map_err(|cause| damaged(cause.to_string()))
+}
+
+/// Brings the changes in the log into the store and begins a new run, all in one durable commit.
+fn replay(database: &Database, log: &mut Log, path: &Path) -> Result<(), StoreError> {
+    let first = log.anchor().index;
+    let transaction = begin(database).map_err(|error| StoreError::from_redb(path, error))?;
+    {
+        // Views need the table to be there.
+        let mut table = open(&transaction, TABLE).map_err(|error| StoreError::from_redb(path, error))?;
+        let mut together = Changes::new();
+        let mut bytes = 0;
+        while let Some(changes) = log.read_on().map_err(|cause| StoreError::from_log(path, cause))? {
+            bytes +=
+                changes.iter().map(|(key, value)| key.len() + value.as_ref().map_or(0, |v| v.len())).sum::<usize>();
+            together.extend(changes);
+            if bytes >= limits::META_WINDOW_BYTES {
+                bytes = 0;
+                write(&mut table, &together).map_err(|error| StoreError::from_redb(path, error))?;
+                together.clear();
+            }
+        }
+        write(&mut table, &together).map_err(|error| StoreError::from_redb(path, error))?;
+    }
+    let records = log.anchor().index - first;
+    log.begin();
+    commit(transaction, &log.anchor(), true).map_err(|error| StoreError::from_redb(path, error))?;
+    log.applied();
+    if records > 0 {
+        tracing::info!(store = %path.display(), records, "brought the batch log into the metadata store");
+    }
+    Ok(())
+}
+
+/// Begins a transaction.
+pub(super) fn begin(database: &Database) -> Result<WriteTransaction, redb::StorageError> {
+    database.begin_write().map_err(|error| match error {
+        redb::TransactionError::Storage(error) => error,
+        other => redb::StorageError::Corrupted(other.to_string()),
+    })
+}
+
+type Open<'t> = Table<'t, &'static [u8], &'static [u8]>;
+
+/// Opens a table in a transaction.
+pub(super) fn open(transaction: &WriteTransaction, table: super::Table) -> Result<Open<'_>, redb::StorageError> {
+    transaction.open_table(table).map_err(|error| match error {
+        TableError::Storage(error) => error,
+        other => redb::StorageError::Corrupted(other.to_string()),
+    })
+}
+
+/// Writes changes, each record under its checksum.
+pub(super) fn write(table: &mut Open<'_>, changes: &Changes) -> Result<(), redb::StorageError> {
+    let mut sealed = Vec::new();
+    for (key, value) in changes {
+        match value {
+            Some(value) => {
+                seal::seal(key, value, &mut sealed);
+                table.insert(&key[..], &sealed[..])?;
+            }
+            None => drop(table.remove(&key[..])?),
+        }
+    }
+    Ok(())
+}
+
+/// Commits what was written with the place of the log that goes with it.
+///
+/// With `durable` everything committed so far is on stable storage afterwards, with what is needed to open the store
+/// again without walking it; otherwise only the log promises it.
+pub(super) fn commit(
+    mut transaction: WriteTransaction,
+    anchor: &Anchor,
+    durable: bool,
+) -> Result<(), redb::StorageError> {
+    let mut sealed = Vec::new();
+    seal::seal(ANCHOR, &anchor.to_bytes(), &mut sealed);
+    open(&transaction, LOG)?.insert(ANCHOR, &sealed[..])?;
+    transaction.set_quick_repair(durable);
+    let durability = if durable { Durability::Immediate } else { Durability::None };
+    transaction.set_durability(durability).map_err(|error| redb::StorageError::Corrupted(error.to_string()))?;
+    transaction.commit().map_err(|error| match error {
+        redb::CommitError::Storage(error) => error,
+        other => redb::StorageError::Corrupted(other.to_string()),
+    })
+}

@@ -1,0 +1,314 @@
+//! The writer of the embedded store: what is queued goes into the log with one flush, then into the store, window after
+//! window; the store itself is flushed now and then.
+
+use super::guard::guarded;
+use super::opening::{begin, commit, open, write};
+use super::table::Reading;
+use super::{Shared, TABLE};
+use crate::engine::{Batch, Broken, Job, Merged, Outcome, Point, Value, Verdict, Window};
+use crate::log::{Changes, Log, Plan};
+use std::io::ErrorKind;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use types::limits;
+
+/// What a step of a store's writer did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Step {
+    /// Nothing: no batch waits, and nothing is due.
+    Idle,
+    /// It applied, or refused, and answered so many batches.
+    Window(usize),
+    /// It flushed the store, which makes room in the log.
+    Checkpoint,
+    /// Nothing more will come: the store was dropped, everything that it was given is answered, and it is flushed.
+    Closed,
+}
+
+/// The writer of a store that has no thread of its own: whoever holds it decides when the store works.
+///
+/// A store whose [`Embedded`](super::Embedded) is dropped is closed properly by stepping on until [`Step::Closed`];
+/// dropping the stepper before is what a crash is, if the disks below are dead by then.
+#[derive(Debug)]
+pub struct Stepper(Writer);
+
+impl Stepper {
+    pub(super) fn new(writer: Writer) -> Self {
+        Stepper(writer)
+    }
+
+    /// Takes what waits, up to a window of batches, and answers it, or does what is due. Time is a span since any fixed
+    /// moment.
+    pub fn step(&mut self, now: Duration) -> Step {
+        match self.0.shared.queue.take() {
+            Some(jobs) => self.0.step(jobs, now),
+            None => {
+                self.0.close();
+                Step::Closed
+            }
+        }
+    }
+
+    /// Completes when [`Self::step`] would find batches, or that the store was dropped.
+    pub async fn ready(&self) {
+        self.0.shared.queue.ready().await;
+    }
+
+    /// When [`Self::step`] will have something to do even if no batch comes.
+    pub fn due(&self) -> Option<Duration> {
+        self.0.plan.due()
+    }
+}
+
+/// The one who changes the store.
+#[derive(Debug)]
+pub(super) struct Writer {
+    shared: Arc<Shared>,
+    log: Log,
+    plan: Plan,
+}
+
+impl Drop for Writer {
+    /// Batches that come while nobody takes them learn from the closed queue that nobody will.
+    fn drop(&mut self) {
+        self.shared.queue.abandon();
+    }
+}
+
+/// What was decided about the batches of a window.
+struct Decided {
+    verdicts: Vec<Result<Vec<Merged>, Outcome>>,
+    /// Whether an answer waits for stable storage.
+    durable: bool,
+    changes: Changes,
+}
+
+/// How a window was committed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    /// In memory only; the log has it but is not flushed.
+    Light,
+    /// By a flush of the log.
+    Log,
+    /// By a flush of the store.
+    Store,
+}
+
+impl Writer {
+    pub(super) fn new(shared: Arc<Shared>, log: Log) -> Self {
+        Writer { shared, log, plan: Plan::default() }
+    }
+
+    pub(super) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// The writer thread: windows of batches until the queue is closed.
+    pub(super) fn run(mut self) {
+        let start = Instant::now();
+        loop {
+            let longest = self.plan.due().map(|due| due.saturating_sub(start.elapsed()));
+            let Some(jobs) = self.shared.queue.window(longest) else { break };
+            self.step(jobs, start.elapsed());
+        }
+        self.close();
+    }
+
+    fn step(&mut self, jobs: Vec<Job>, now: Duration) -> Step {
+        if !jobs.is_empty() {
+            return self.window(jobs, now);
+        }
+        if !self.plan.is_due(now) {
+            return Step::Idle;
+        }
+        self.checkpoint_or_fail();
+        Step::Checkpoint
+    }
+
+    fn close(&mut self) {
+        if self.plan.due().is_some() {
+            self.checkpoint_or_fail();
+        }
+    }
+
+    /// A failure ends all waiting for a next time.
+    fn checkpoint_or_fail(&mut self) {
+        if self.shared.state().broken.is_some() {
+            self.plan.flushed();
+        } else if let Err(broken) = guarded(|| self.checkpoint()).flatten() {
+            self.fail(&broken);
+        }
+    }
+
+    fn fail(&mut self, broken: &Broken) {
+        tracing::error!(store = %self.shared.path.display(), %broken, "the metadata store cannot go on");
+        self.plan.flushed();
+        self.shared.fail(broken);
+    }
+
+    fn window(&mut self, jobs: Vec<Job>, now: Duration) -> Step {
+        let count = jobs.len();
+        let broken = self.shared.state().broken.clone();
+        let outcomes = match broken {
+            Some(broken) => Err(broken),
+            None => {
+                let batches: Vec<&Batch> = jobs.iter().map(|job| &job.batch).collect();
+                let committed = guarded(|| self.commit(&batches, now)).flatten();
+                committed.inspect_err(|broken| self.fail(broken))
+            }
+        };
+        match outcomes {
+            Ok(outcomes) => {
+                for (job, outcome) in jobs.into_iter().zip(outcomes) {
+                    // Whoever dropped the answer does not want it.
+                    let _ = job.answer.send(outcome);
+                }
+            }
+            Err(broken) => {
+                for job in jobs {
+                    let _ = job.answer.send(Outcome::Unknown(broken.clone()));
+                }
+            }
+        }
+        Step::Window(count)
+    }
+
+    /// Applies the batches in order, all that apply at once; on error nothing is known about any of them.
+    fn commit(&mut self, batches: &[&Batch], now: Duration) -> Result<Vec<Outcome>, Broken> {
+        let writes = batches.iter().map(|batch| batch.writes.len()).sum();
+        let free = self.free(writes)?;
+        let shared = self.shared.clone();
+        let transaction = begin(&shared.database).map_err(Broken::new)?;
+        let mut table = open(&transaction, TABLE).map_err(Broken::new)?;
+        let decided = self.decide(&table, batches, free)?;
+        if decided.changes.is_empty() {
+            drop(table);
+            transaction.abort().map_err(Broken::new)?;
+            // A durable batch without changes promises what went before it.
+            let flush = decided.durable && !self.log.is_flushed();
+            if flush {
+                self.log.flush().map_err(Broken::new)?;
+            }
+            return Ok(self.count(decided, if flush { Way::Log } else { Way::Light }));
+        }
+        // Nobody may see what is not on stable storage: first the log, then the store.
+        let way = self.promise(&decided, free, writes, now)?;
+        write(&mut table, &decided.changes).map_err(Broken::new)?;
+        drop(table);
+        commit(transaction, &self.log.anchor(), way == Way::Store).map_err(Broken::new)?;
+        match way {
+            Way::Store => self.flushed(),
+            Way::Light | Way::Log => self.plan.applied(now, decided.changes.len()),
+        }
+        Ok(self.count(decided, way))
+    }
+
+    /// Free bytes of the disk, of which the store has already taken what it needs for all but so many changes.
+    fn free(&mut self, writes: usize) -> Result<u64, Broken> {
+        let free = || (self.shared.free)().unwrap_or(u64::MAX);
+        let found = free();
+        if self.plan.due().is_none() || found >= limits::META_RESERVE_BYTES.saturating_add(self.plan.needs(writes)) {
+            return Ok(found);
+        }
+        self.checkpoint()?;
+        Ok((self.shared.free)().unwrap_or(u64::MAX))
+    }
+
+    fn decide(
+        &self,
+        table: &redb::Table<'_, &'static [u8], &'static [u8]>,
+        batches: &[&Batch],
+        free: u64,
+    ) -> Result<Decided, Broken> {
+        let view = Reading(table, &self.shared.corrupt);
+        let mut window = Window::new(&view, self.shared.merge);
+        let mut verdicts = Vec::with_capacity(batches.len());
+        let mut durable = false;
+        for batch in batches {
+            let room = if batch.frees { limits::META_RESERVE_BYTES / 4 } else { limits::META_RESERVE_BYTES };
+            if free < room && !batch.writes.is_empty() {
+                verdicts.push(Err(Outcome::Full));
+                continue;
+            }
+            match window.apply(batch)? {
+                Verdict::Applied(merged) => {
+                    durable |= batch.durable;
+                    verdicts.push(Ok(merged));
+                }
+                Verdict::Conflict(index) => verdicts.push(Err(Outcome::Conflict(index))),
+                Verdict::Corrupt(key) => verdicts.push(Err(Outcome::Corrupt(key))),
+            }
+        }
+        Ok(Decided { verdicts, durable, changes: window.into_changes() })
+    }
+
+    /// Puts the changes into the log, and flushes that if somebody waits for it; or says that the store must be flushed.
+    fn promise(&mut self, decided: &Decided, free: u64, writes: usize, now: Duration) -> Result<Way, Broken> {
+        // With little room every window is brought into the store at once, so that the next one sees what is left.
+        let tight = free < limits::META_RESERVE_BYTES.saturating_add(self.plan.needs(writes));
+        if tight || self.plan.is_due(now) {
+            return Ok(Way::Store);
+        }
+        if !self.log.prepare(&decided.changes) {
+            if self.plan.due().is_some() {
+                self.grow(free)?;
+            }
+            return Ok(Way::Store);
+        }
+        self.log.append().map_err(Broken::new)?;
+        if !decided.durable {
+            return Ok(Way::Light);
+        }
+        self.log.flush().map_err(Broken::new)?;
+        Ok(Way::Log)
+    }
+
+    /// A log that is full before its time becomes larger, where there is room.
+    fn grow(&mut self, free: u64) -> Result<(), Broken> {
+        let size = self.log.anchor().size;
+        if free < size.saturating_add(2 * limits::META_RESERVE_BYTES) {
+            return Ok(());
+        }
+        match self.log.grow() {
+            Ok(_) => Ok(()),
+            Err(cause) if cause.kind() == ErrorKind::StorageFull => Ok(()),
+            Err(cause) => Err(Broken::new(cause)),
+        }
+    }
+
+    /// Brings everything in the log to stable storage in the store.
+    fn checkpoint(&mut self) -> Result<(), Broken> {
+        let transaction = begin(&self.shared.database).map_err(Broken::new)?;
+        commit(transaction, &self.log.anchor(), true).map_err(Broken::new)?;
+        self.shared.state().counters.checkpoints += 1;
+        self.flushed();
+        Ok(())
+    }
+
+    fn flushed(&mut self) {
+        self.log.applied();
+        self.plan.flushed();
+    }
+
+    fn count(&self, decided: Decided, way: Way) -> Vec<Outcome> {
+        let bytes =
+            |(key, value): (&Vec<u8>, &Option<Value>)| (key.len() + value.as_ref().map_or(0, Value::len)) as u64;
+        let mut state = self.shared.state();
+        state.point += 1;
+        let point = Point(state.point);
+        state.counters.flushes += u64::from(way != Way::Light);
+        state.counters.checkpoints += u64::from(way == Way::Store);
+        state.counters.bytes += decided.changes.iter().map(bytes).sum::<u64>();
+        let settle = |verdict| match verdict {
+            Ok(merged) => {
+                state.counters.batches += 1;
+                Outcome::Committed { point, merged }
+            }
+            Err(outcome) => {
+                state.counters.conflicts += u64::from(matches!(outcome, Outcome::Conflict(_)));
+                outcome
+            }
+        };
+        decided.verdicts.into_iter().map(settle).collect()
+    }
+}

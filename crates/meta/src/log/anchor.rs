@@ -1,0 +1,71 @@
+//! What a store keeps about its log: up to where it has the log's changes, and what the next record must look like.
+
+use xdr::{Malformed, Reader, Writer};
+
+/// The state of a log as of one state of the store, in which it is kept together with the changes themselves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Anchor {
+    /// Identity of the store, in the head of the log and in every record.
+    pub store: [u8; 16],
+    /// How often the store was opened: records of another run never continue this one's.
+    pub run: u64,
+    /// Number of the last record whose changes the store has; records are counted for ever.
+    pub index: u64,
+    /// Checksum of that record.
+    pub chain: u32,
+    /// Where the next record begins, in bytes from the beginning of the ring.
+    pub position: u64,
+    /// Bytes of the ring, a multiple of [`BLOCK`](super::BLOCK).
+    pub size: u64,
+}
+
+/// Version of the anchor, the log and the checksums of records.
+const VERSION: u32 = 1;
+
+impl Anchor {
+    /// The anchor of a store that has never had a log.
+    pub fn new(store: [u8; 16], size: u64) -> Self {
+        Anchor { store, run: 1, index: 0, chain: 0, position: 0, size }
+    }
+
+    /// The form in which the store keeps it.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut out = Writer::new();
+        out.u32(VERSION);
+        out.fixed(&self.store);
+        out.u64(self.run);
+        out.u64(self.index);
+        out.u32(self.chain);
+        out.u64(self.position);
+        out.u64(self.size);
+        out.finish().to_bytes().to_vec()
+    }
+
+    /// The anchor in `bytes`.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, Malformed> {
+        let mut input = Reader::new(bytes::Bytes::copy_from_slice(bytes));
+        match input.u32()? {
+            VERSION => {}
+            value => return Err(Malformed::BadValue { what: "version of a batch log", value }),
+        }
+        let anchor = Anchor {
+            store: input.fixed()?,
+            run: input.u64()?,
+            index: input.u64()?,
+            chain: input.u32()?,
+            position: input.u64()?,
+            size: input.u64()?,
+        };
+        input.finish()?;
+        let aligned = anchor.position.is_multiple_of(super::BLOCK) && anchor.size.is_multiple_of(super::BLOCK);
+        let inside = anchor.position < anchor.size || (anchor.position, anchor.size) == (0, 0);
+        if !aligned || !inside {
+            return Err(Malformed::Invalid("a place outside of the batch log"));
+        }
+        // Nobody counts that far.
+        if [anchor.run, anchor.index, anchor.size].into_iter().any(|count| count > u64::MAX / 4) {
+            return Err(Malformed::Invalid("a number out of range"));
+        }
+        Ok(anchor)
+    }
+}

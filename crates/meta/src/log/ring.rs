@@ -1,0 +1,247 @@
+//! Records on a disk: where they go, and which of those found there continue the store's history.
+
+use super::record::encode;
+use super::{Anchor, BLOCK, Changes, Head, LogDisk, Stamp, blocks, crc32c};
+use bytes::Bytes;
+use std::io;
+use types::limits;
+
+const MAGIC: [u8; 8] = *b"WEIRLOG\0";
+const VERSION: u32 = 1;
+/// Bytes of the first block that mean something.
+const HEAD: usize = 32;
+/// Bytes written or read at once where it is many.
+const CHUNK: u64 = 1 << 20;
+
+/// Why a log cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)] // each variant's message says it
+pub enum LogError {
+    #[error("it is no batch log of weir, or its head is damaged")]
+    NoLog,
+    #[error("it is a batch log of format version {0}, this program speaks {VERSION}")]
+    WrongVersion(u32),
+    #[error("it is the batch log of another metadata store")]
+    Foreign,
+    #[error("it is cut off: it has {found} bytes and should have {wanted}")]
+    Short { found: u64, wanted: u64 },
+    #[error(
+        "record {record} is damaged, and others that follow it are not: this is no trace of a crash, and what was \
+         promised would be lost without it"
+    )]
+    Damaged { record: u64 },
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+/// A log on its disk, and where it stands.
+pub struct Log {
+    disk: Box<dyn LogDisk>,
+    /// As of the last record written.
+    now: Anchor,
+    /// Bytes of records behind the anchor that is on stable storage in the store.
+    held: u64,
+    /// Number of the last record that is flushed.
+    flushed: u64,
+    record: Vec<u8>,
+    crc: u32,
+}
+
+impl std::fmt::Debug for Log {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Log { now, held, flushed, .. } = self;
+        f.debug_struct("Log").field("now", now).field("held", held).field("flushed", flushed).finish_non_exhaustive()
+    }
+}
+
+impl Log {
+    /// Makes a new, empty log, whatever is on the disk; the store must take [`Self::anchor`] in before it is used.
+    pub fn format(disk: Box<dyn LogDisk>, store: [u8; 16]) -> io::Result<Self> {
+        let size = disk.room().min(limits::META_LOG_BYTES) / BLOCK * BLOCK;
+        let mut head = Vec::with_capacity(BLOCK as usize);
+        head.extend_from_slice(&MAGIC);
+        head.extend_from_slice(&VERSION.to_be_bytes());
+        head.extend_from_slice(&store);
+        head.extend_from_slice(&crc32c(&head).to_be_bytes());
+        head.resize(BLOCK as usize, 0);
+        disk.set_len(0)?;
+        disk.set_len(BLOCK + size)?;
+        disk.write_at(0, &head)?;
+        let log = Log::at(disk, Anchor::new(store, size));
+        log.zero(0, size)?;
+        log.disk.sync()?;
+        Ok(log)
+    }
+
+    /// Opens the log that belongs to this anchor. Everything behind it is to be replayed ([`Self::read_on`]), then the
+    /// store must take the new [`Self::anchor`] in, after [`Self::begin`].
+    pub fn open(disk: Box<dyn LogDisk>, anchor: Anchor) -> Result<Self, LogError> {
+        let mut head = [0; HEAD];
+        let (found, wanted) = (disk.len()?, BLOCK + anchor.size);
+        if found < BLOCK {
+            return Err(LogError::Short { found, wanted });
+        }
+        disk.read_at(0, &mut head)?;
+        let (checked, crc) = head.split_at(HEAD - 4);
+        if checked[..8] != MAGIC || crc32c(checked).to_be_bytes() != crc {
+            return Err(LogError::NoLog);
+        }
+        let version = u32::from_be_bytes([head[8], head[9], head[10], head[11]]);
+        if version != VERSION {
+            return Err(LogError::WrongVersion(version));
+        }
+        if head[12..HEAD - 4] != anchor.store {
+            return Err(LogError::Foreign);
+        }
+        if found < wanted {
+            return Err(LogError::Short { found, wanted });
+        }
+        Ok(Log::at(disk, anchor))
+    }
+
+    fn at(disk: Box<dyn LogDisk>, now: Anchor) -> Self {
+        Log { disk, now, held: 0, flushed: now.index, record: Vec::new(), crc: 0 }
+    }
+
+    /// What the store has to keep together with the changes of the last record.
+    pub fn anchor(&self) -> Anchor {
+        self.now
+    }
+
+    /// Whether everything written is flushed.
+    pub fn is_flushed(&self) -> bool {
+        self.flushed == self.now.index
+    }
+
+    /// The changes of the next record, `None` where the history ends: behind the last whole record.
+    pub fn read_on(&mut self) -> Result<Option<Changes>, LogError> {
+        let Some((head, record)) = self.read(self.now.position, self.now.size - self.held)? else {
+            return self.end().map(|()| None);
+        };
+        let Stamp { store, run, index, flushed: _, chain } = head.stamp;
+        let Anchor { store: own, run: this, index: last, chain: before, .. } = self.now;
+        if (store, run, chain) != (own, this, before) || Some(index) != last.checked_add(1) {
+            return self.end().map(|()| None);
+        }
+        let changes = head.changes(&record).map_err(|_| LogError::Damaged { record: index })?;
+        self.step(head.crc, u64::from(head.len));
+        Ok(Some(changes))
+    }
+
+    /// Where the history ends, a record that was flushed may be missing only if nothing was written behind it.
+    fn end(&self) -> Result<(), LogError> {
+        let missing = self.now.index.saturating_add(1);
+        let rest = self.now.size - self.held;
+        let mut block = [0; Head::LEN];
+        for offset in (BLOCK..rest).step_by(BLOCK as usize) {
+            let position = (self.now.position + offset) % self.now.size;
+            self.disk.read_at(BLOCK + position, &mut block)?;
+            // Records of this run with a higher number are no older ones: they were written after the missing one.
+            let later = |head: &Head| {
+                let Stamp { store, run, index, flushed, .. } = head.stamp;
+                (store, run) == (self.now.store, self.now.run) && index > missing && flushed >= missing
+            };
+            if Head::read(&block).is_some_and(|head| later(&head)) && self.read(position, rest - offset)?.is_some() {
+                return Err(LogError::Damaged { record: missing });
+            }
+        }
+        Ok(())
+    }
+
+    /// The record that begins at `position` and has at most `most` bytes, if it is whole.
+    fn read(&self, position: u64, most: u64) -> io::Result<Option<(Head, Bytes)>> {
+        if most < BLOCK {
+            return Ok(None);
+        }
+        let mut record = vec![0; BLOCK as usize];
+        self.disk.read_at(BLOCK + position, &mut record)?;
+        let Some(head) = Head::read(&record) else { return Ok(None) };
+        let len = u64::from(head.len);
+        if len > most {
+            return Ok(None);
+        }
+        record.resize(blocks(len) as usize, 0);
+        let split = (self.now.size - position).min(blocks(len)) as usize;
+        self.disk.read_at(BLOCK + position, &mut record[..split])?;
+        self.disk.read_at(BLOCK, &mut record[split..])?;
+        Ok(head.matches(&record).then(|| (head, record.into())))
+    }
+
+    fn step(&mut self, crc: u32, len: u64) {
+        self.now.index += 1;
+        self.now.chain = crc;
+        self.now.position = (self.now.position + blocks(len)) % self.now.size;
+        self.held += blocks(len);
+    }
+
+    /// Begins a new run, in which nothing that is found behind the last record counts any more.
+    pub fn begin(&mut self) {
+        self.now.run += 1;
+        self.flushed = self.now.index;
+    }
+
+    /// Prepares the record with these changes; whether the ring has room for it.
+    pub fn prepare(&mut self, changes: &Changes) -> bool {
+        let Anchor { store, run, index, chain, size, .. } = self.now;
+        if size == 0 {
+            return false;
+        }
+        let stamp = Stamp { store, run, index: index + 1, flushed: self.flushed, chain };
+        self.record.shrink_to(CHUNK as usize);
+        let crc = encode(&stamp, changes, &mut self.record);
+        self.crc = crc.unwrap_or_default();
+        crc.is_some() && self.held + self.record.len() as u64 <= size
+    }
+
+    /// Writes the record that was prepared, without flushing it.
+    pub fn append(&mut self) -> io::Result<()> {
+        let position = self.now.position;
+        let split = (self.now.size - position).min(self.record.len() as u64) as usize;
+        let (first, rest) = self.record.split_at(split);
+        self.disk.write_at(BLOCK + position, first)?;
+        if !rest.is_empty() {
+            self.disk.write_at(BLOCK, rest)?;
+        }
+        self.step(self.crc, self.record.len() as u64);
+        Ok(())
+    }
+
+    /// Flushes what was written.
+    pub fn flush(&mut self) -> io::Result<()> {
+        self.disk.sync()?;
+        self.flushed = self.now.index;
+        Ok(())
+    }
+
+    /// Lets the ring become twice as large, if it may, and there is something to be doubled; whether it did. The store
+    /// must take in the new [`Self::anchor`] with its next flush, before which nothing may be written.
+    pub fn grow(&mut self) -> io::Result<bool> {
+        let size = self.now.size;
+        if size == 0 || size * 2 > self.disk.room() {
+            return Ok(false);
+        }
+        let wanted = BLOCK + size * 2;
+        if self.disk.len()? < wanted {
+            self.disk.set_len(wanted)?;
+        }
+        self.zero(size, size * 2)?;
+        self.disk.sync()?;
+        self.flushed = self.now.index;
+        self.now.size = size * 2;
+        Ok(true)
+    }
+
+    /// The store has everything up to [`Self::anchor`] on stable storage: the ring is free.
+    pub fn applied(&mut self) {
+        self.held = 0;
+        self.flushed = self.now.index;
+    }
+
+    fn zero(&self, from: u64, to: u64) -> io::Result<()> {
+        let zeros = vec![0; CHUNK as usize];
+        for at in (from..to).step_by(CHUNK as usize) {
+            self.disk.write_at(BLOCK + at, &zeros[..CHUNK.min(to - at) as usize])?;
+        }
+        Ok(())
+    }
+}

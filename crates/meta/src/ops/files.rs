@@ -1,0 +1,53 @@
+//! Regular files in the order of their numbers, with what a check compares with their objects.
+
+use crate::FileState;
+use crate::engine::Walk;
+use crate::schema::{self, Body, Core, Record, Tail};
+use crate::tx::Tx;
+use types::{FileId, Status};
+
+/// The regular files among up to `max` inodes behind `after`, and where to go on (`None` at the end). Inodes that cannot
+/// be read are passed over.
+pub(crate) fn read(tx: &Tx<'_>, after: FileId, max: usize) -> Result<(Vec<FileState>, Option<FileId>), Status> {
+    let mut files = Vec::new();
+    let Some(next) = after.0.checked_add(1) else { return Ok((files, None)) };
+    let from = schema::core_key(FileId(next));
+    let mut core: Option<(FileId, Core)> = None;
+    let mut last = after;
+    // Two records for each inode.
+    let ended = tx.survey(&from, &schema::past_all(&from), max.max(1) * 2, &mut |key, value| {
+        let Ok(id) = schema::id_of(key.get(..9).unwrap_or_default()) else { return Walk::On };
+        let value = value.unwrap_or_default();
+        match key.get(9) {
+            Some(0) => core = Core::look(value).map(|core| (id, core)),
+            Some(1) => {
+                last = id;
+                let (Some((of, core)), Some(tail)) = (core.take(), Tail::look(value)) else { return Walk::On };
+                if let (true, Body::Regular { generation, layout, .. }) = (of == id, core.body) {
+                    let Tail { size, written, change, .. } = tail;
+                    files.push(FileState { id, size, written, change, generation, layout });
+                }
+            }
+            _ => {}
+        }
+        Walk::On
+    })?;
+    // A page of broken records may have no whole inode: the next begins behind what it showed.
+    let last = if last == after { FileId(next) } else { last };
+    Ok((files, (!ended).then_some(last)))
+}
+
+/// One regular file as it is now; `None` if it is gone, is none or cannot be read.
+pub(crate) fn one(tx: &Tx<'_>, id: FileId) -> Result<Option<FileState>, Status> {
+    let core = match tx.core(id) {
+        Ok(core) => core,
+        Err(Status::Stale | Status::Corrupt) => return Ok(None),
+        Err(e) => return Err(e),
+    };
+    let Body::Regular { generation, layout, .. } = core.body else { return Ok(None) };
+    match tx.tail(id) {
+        Ok(Tail { size, written, change, .. }) => Ok(Some(FileState { id, size, written, change, generation, layout })),
+        Err(Status::Corrupt) => Ok(None),
+        Err(e) => Err(e),
+    }
+}

@@ -1,0 +1,62 @@
+//! Notes of what is still to be done about files: making, listing and forgetting them.
+
+use super::Plan;
+use crate::engine::{Expect, Walk};
+use crate::schema::{self, Body, Intent, Noted, Record};
+use crate::tx::Tx;
+use types::{FileId, Status};
+
+/// Up to `max` notes behind `after` (file and kind), in order. Damaged ones are passed over: a check finds them.
+pub(crate) fn read(tx: &Tx<'_>, after: Option<Noted>, max: usize) -> Result<Vec<Noted>, Status> {
+    let mut from = schema::intent_key(FileId(0), 0);
+    if let Some(after) = after {
+        from = schema::intent_key(after.file, after.intent.kind());
+        from.push(0);
+    }
+    let mut noted = Vec::new();
+    tx.survey(&from, &schema::past_all(&from), usize::MAX, &mut |key, value| {
+        match (schema::intent_of(key), value.and_then(Intent::look)) {
+            (Ok((file, kind)), Some(intent)) if intent.kind() == kind => noted.push(Noted { file, intent }),
+            _ => tracing::error!(key = %key.escape_ascii(), "a note about a file cannot be read: run `weir fsck`"),
+        }
+        if noted.len() < max { Walk::On } else { Walk::Stop }
+    })?;
+    Ok(noted)
+}
+
+/// Everything that is noted about one file.
+pub(crate) fn of(tx: &Tx<'_>, file: FileId) -> Result<Vec<Intent>, Status> {
+    let mut intents = Vec::new();
+    let (from, to) = (schema::intent_key(file, 0), schema::intents_end(file));
+    tx.survey(&from, &to, usize::from(u8::MAX), &mut |_, value| {
+        intents.extend(value.and_then(Intent::look));
+        Walk::On
+    })?;
+    Ok(intents)
+}
+
+/// Notes something about a regular file; `Stale` if that is gone.
+pub(crate) fn plan(tx: &mut Tx<'_>, noted: Noted) -> Plan<()> {
+    // An inode that goes takes its notes along, and must not do so between this look and the commit.
+    let core = tx.rely_on(noted.file)?;
+    let Body::Regular { .. } = core.body else { return Err(Status::WrongType) };
+    // Also if it is there: it may be about to be forgotten.
+    tx.put(schema::intent_key(noted.file, noted.intent.kind()), noted.intent.to_value());
+    super::known(())
+}
+
+/// Forgets these notes where they still read so; `durable` if doing it twice does harm.
+pub(crate) fn forget(tx: &mut Tx<'_>, done: &[Noted], durable: bool) -> Plan<()> {
+    tx.frees();
+    if !durable {
+        tx.not_durable();
+    }
+    for noted in done {
+        let (key, value) = (schema::intent_key(noted.file, noted.intent.kind()), noted.intent.to_value());
+        if tx.get(&key)?.as_ref() == Some(&value) {
+            tx.expect(Expect::Reads(key.clone(), value));
+            tx.delete(key);
+        }
+    }
+    super::known(())
+}

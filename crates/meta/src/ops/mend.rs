@@ -1,0 +1,46 @@
+//! Mending faults that a check found: each one a batch of its own, so that an interrupted repair has done some of them
+//! whole and others not at all.
+//!
+//! A fault was found in a view that is old by now: every mending looks again first, and relies on what it saw.
+
+mod counts;
+mod names;
+mod records;
+
+use super::{Plan, known};
+use crate::check::{Fault, Mended};
+use crate::tx::Tx;
+use types::FileId;
+
+/// Name in the root of the directory that gets what has no other name.
+pub(crate) const LOST_AND_FOUND: &[u8] = b"lost+found";
+
+/// Mends a fault. `lost` is the directory for what has no name; without it such faults stay.
+pub(crate) fn plan(tx: &mut Tx<'_>, fault: &Fault, lost: Option<FileId>) -> Plan<Mended> {
+    let mended = match fault {
+        Fault::Record { key } => records::damaged(tx, key),
+        Fault::Key { .. } | Fault::Root => Ok(Mended::No),
+        Fault::NoTail { id } => records::no_tail(tx, *id),
+        Fault::NoCore { id } => records::no_core(tx, *id),
+        Fault::StrayXattrs { id } => records::stray_xattrs(tx, *id),
+        Fault::LostOrphan { id } => records::lost_orphan(tx, *id),
+        Fault::StrayOrphan { id } => records::stray_orphan(tx, *id),
+        Fault::DoomedAlive { id } => records::doomed_alive(tx, *id),
+        Fault::StrayIntent { id, kind } => records::stray_intent(tx, *id, *kind),
+        Fault::Dangling { at } => names::dangling(tx, at),
+        Fault::Kind { at, .. } => names::kind(tx, at),
+        Fault::Cookie { at } => names::cookie(tx, at),
+        Fault::Twice { at } => names::twice(tx, at),
+        Fault::Parent { at, .. } => names::parent(tx, at),
+        Fault::Second { at } => names::second(tx, at),
+        Fault::NoDirectory { dir, .. } => names::no_directory(tx, *dir, lost),
+        Fault::Circle { id } => names::circle(tx, *id, lost),
+        Fault::Nameless { id, core } => names::nameless(tx, *id, core, lost),
+        Fault::Links { id, found, core, .. } => counts::links(tx, *id, *found, core),
+        Fault::Entries { dir, .. } | Fault::Subdirs { dir, .. } => counts::directory(tx, *dir),
+        Fault::Xattrs { id, .. } => counts::xattrs(tx, *id),
+        Fault::Files { told, found } => counts::files(tx, *told, *found),
+        Fault::NextId { used, .. } => counts::next_id(tx, *used),
+    };
+    known(mended?)
+}

@@ -1,0 +1,248 @@
+//! Mending names and what they stand for.
+
+use super::records::absent;
+use crate::check::{At, Mended};
+use crate::engine::{Expect, Value, Walk};
+use crate::schema::{self, Body, Core, Dentry, Record, Tail, XattrTally};
+use crate::tx::{Tx, check_name};
+use bytes::Bytes;
+use types::{FileId, FileKind, Status};
+
+type Mending = Result<Mended, Status>;
+
+/// More directories than one may be below another: a way up that is longer goes in a circle.
+const DEPTH_MAX: usize = types::limits::BATCH_EXPECTS_MAX;
+
+/// The name as it is now, if it still reads as it was found; the batch relies on it.
+fn here(tx: &mut Tx<'_>, at: &At) -> Result<bool, Status> {
+    let key = schema::dentry_key(at.dir, at.cookie);
+    let value = Dentry { child: at.child, kind: at.kind, name: at.name.clone() }.to_value();
+    if tx.get(&key)?.as_ref() != Some(&value) {
+        return Ok(false);
+    }
+    tx.expect(Expect::Reads(key, value));
+    Ok(true)
+}
+
+/// Takes a name away. What its file counts is made look changed, so that nobody goes by names counted before.
+fn take_away(tx: &mut Tx<'_>, at: &At) -> Result<(), Status> {
+    tx.delete(schema::dentry_key(at.dir, at.cookie));
+    let subdirs = if at.kind == FileKind::Directory { -1 } else { 0 };
+    if counts(tx, at.dir, subdirs)? {
+        tx.change_dir(at.dir, -1, subdirs);
+    }
+    if at.kind == FileKind::Directory || absent(tx, at.child)? {
+        return Ok(());
+    }
+    match tx.rely_on(at.child) {
+        Ok(mut core) => {
+            core.xattrs.changes = core.xattrs.changes.wrapping_add(1);
+            tx.put_core(at.child, &core);
+            Ok(())
+        }
+        // Nobody goes by an inode that cannot be read.
+        Err(Status::Corrupt) => Ok(()),
+        Err(e) => Err(e),
+    }
+}
+
+/// Whether a directory has a count from which a name can be taken.
+fn counts(tx: &Tx<'_>, dir: FileId, subdirs: i32) -> Result<bool, Status> {
+    let value = match tx.get(&schema::tail_key(dir)) {
+        Err(Status::Corrupt) => None,
+        value => value?,
+    };
+    Ok(value
+        .and_then(|value| Tail::look(&value))
+        .is_some_and(|tail| tail.size > 0 && (subdirs == 0 || tail.subdirs > 0)))
+}
+
+/// A name that stands for nothing.
+pub(super) fn dangling(tx: &mut Tx<'_>, at: &At) -> Mending {
+    if !here(tx, at)? || !absent(tx, at.child)? {
+        return Ok(Mended::Gone);
+    }
+    take_away(tx, at)?;
+    Ok(Mended::Yes)
+}
+
+/// A name that tells another kind than its file has.
+pub(super) fn kind(tx: &mut Tx<'_>, at: &At) -> Mending {
+    if !here(tx, at)? || absent(tx, at.child)? {
+        return Ok(Mended::Gone);
+    }
+    let kind = tx.rely_on(at.child)?.kind();
+    if kind == at.kind {
+        return Ok(Mended::Gone);
+    }
+    let entry = Dentry { child: at.child, kind, name: at.name.clone() };
+    tx.put(schema::dentry_key(at.dir, at.cookie), entry.to_value());
+    Ok(Mended::Yes)
+}
+
+/// A name where nobody looks for it, or one that nobody may give.
+pub(super) fn cookie(tx: &mut Tx<'_>, at: &At) -> Mending {
+    if !here(tx, at)? {
+        return Ok(Mended::Gone);
+    }
+    let name = match check_name(&at.name) {
+        Ok(()) => at.name.clone(),
+        Err(_) => Bytes::from(format!("#{}-{:x}", at.child, at.cookie)),
+    };
+    let place = tx.place(at.dir, &name)?;
+    match &place.found {
+        Some(found) if found.key == schema::dentry_key(at.dir, at.cookie) => return Ok(Mended::Gone),
+        // It is there already: this one was never seen by anybody.
+        Some(_) => take_away(tx, at)?,
+        None => {
+            tx.delete(schema::dentry_key(at.dir, at.cookie));
+            tx.add_name(at.dir, &place, &Dentry { child: at.child, kind: at.kind, name })?;
+        }
+    }
+    Ok(Mended::Yes)
+}
+
+/// A name that is in its directory for the second time.
+pub(super) fn twice(tx: &mut Tx<'_>, at: &At) -> Mending {
+    if !here(tx, at)? {
+        return Ok(Mended::Gone);
+    }
+    let bucket = tx.bucket(&at.name);
+    let (from, to) = (schema::dentry_key(at.dir, bucket.start), schema::dentry_key(at.dir, at.cookie));
+    let mut first = false;
+    tx.survey(&from, &to, usize::MAX, &mut |_, value| {
+        first |= value.and_then(Dentry::look).is_some_and(|entry| entry.name == at.name);
+        Walk::On
+    })?;
+    if !first {
+        return Ok(Mended::Gone);
+    }
+    take_away(tx, at)?;
+    Ok(Mended::Yes)
+}
+
+/// The names of `child` in `dir`.
+fn names_in(tx: &Tx<'_>, dir: FileId, child: FileId) -> Result<Vec<At>, Status> {
+    let mut found = Vec::new();
+    let (from, to) = (schema::dentry_key(dir, 0), schema::dentries_end(dir));
+    tx.survey(&from, &to, usize::MAX, &mut |key, value| {
+        if let (Some(entry), Ok(cookie)) = (value.and_then(Dentry::look), schema::cookie_of(key))
+            && entry.child == child
+        {
+            found.push(At { dir, cookie, name: entry.name, child, kind: entry.kind });
+        }
+        Walk::On
+    })?;
+    Ok(found)
+}
+
+fn parent_of(tx: &mut Tx<'_>, id: FileId) -> Result<Option<(Core, FileId)>, Status> {
+    if absent(tx, id)? {
+        return Ok(None);
+    }
+    let core = tx.rely_on(id)?;
+    Ok(Tx::parent_in(&core).ok().map(|parent| (core, parent)))
+}
+
+/// A directory whose name is not in what it takes for its parent.
+pub(super) fn parent(tx: &mut Tx<'_>, at: &At) -> Mending {
+    if !here(tx, at)? {
+        return Ok(Mended::Gone);
+    }
+    let Some((core, parent)) = parent_of(tx, at.child)? else { return Ok(Mended::Gone) };
+    if parent == at.dir || !names_in(tx, parent, at.child)?.is_empty() {
+        return Ok(Mended::Gone);
+    }
+    tx.put_core(at.child, &Core { body: Body::Directory { parent: at.dir }, ..core });
+    Ok(Mended::Yes)
+}
+
+/// A name of a directory that has another one.
+pub(super) fn second(tx: &mut Tx<'_>, at: &At) -> Mending {
+    if !here(tx, at)? {
+        return Ok(Mended::Gone);
+    }
+    let Some((_, parent)) = parent_of(tx, at.child)? else { return Ok(Mended::Gone) };
+    let proper = names_in(tx, parent, at.child)?;
+    let only = parent == at.dir && proper.first().is_none_or(|first| first.cookie == at.cookie);
+    if at.child != FileId::ROOT && (only || proper.is_empty()) {
+        return Ok(Mended::Gone);
+    }
+    take_away(tx, at)?;
+    Ok(Mended::Yes)
+}
+
+/// Gives `id` a name in the directory for what has none.
+fn attach(tx: &mut Tx<'_>, lost: FileId, id: FileId, kind: FileKind) -> Result<(), Status> {
+    let name = Bytes::from(format!("#{id}"));
+    let place = tx.place(lost, &name)?;
+    if place.found.is_some() {
+        // Somebody made a file of this name there.
+        return Err(Status::Exist);
+    }
+    tx.add_name(lost, &place, &Dentry { child: id, kind, name })?;
+    tx.change_dir(lost, 1, i32::from(kind == FileKind::Directory));
+    Ok(())
+}
+
+/// Names in a directory that is not there: it is made anew.
+pub(super) fn no_directory(tx: &mut Tx<'_>, dir: FileId, lost: Option<FileId>) -> Mending {
+    let (entries, subdirs) = super::counts::inside(tx, dir)?;
+    if entries == 0 {
+        return Ok(Mended::Gone);
+    }
+    let Some(lost) = lost.filter(|lost| *lost != dir) else { return Ok(Mended::No) };
+    if !absent(tx, dir)? {
+        let is_dir = tx.rely_on(dir)?.kind() == FileKind::Directory;
+        return Ok(if is_dir { Mended::Gone } else { Mended::No });
+    }
+    let body = Body::Directory { parent: lost };
+    let core = Core { mode: 0o700, uid: 0, gid: 0, names: 1, btime: tx.now, xattrs: XattrTally::default(), body };
+    let subdirs = u32::try_from(subdirs).unwrap_or(u32::MAX);
+    let tail = Tail { size: entries, subdirs, ..Tail::new(tx.now, 0) };
+    tx.put_inode(dir, &core, &tail);
+    attach(tx, lost, dir, FileKind::Directory)?;
+    Ok(Mended::Yes)
+}
+
+/// A directory in a circle: it leaves the one that it is in.
+pub(super) fn circle(tx: &mut Tx<'_>, id: FileId, lost: Option<FileId>) -> Mending {
+    let Some(lost) = lost.filter(|lost| *lost != id) else { return Ok(Mended::No) };
+    let Some((core, parent)) = parent_of(tx, id)? else { return Ok(Mended::Gone) };
+    let mut at = parent;
+    for _ in 0..DEPTH_MAX {
+        if at == id {
+            for name in names_in(tx, parent, id)? {
+                take_away(tx, &name)?;
+            }
+            tx.put_core(id, &Core { body: Body::Directory { parent: lost }, ..core });
+            attach(tx, lost, id, FileKind::Directory)?;
+            return Ok(Mended::Yes);
+        }
+        match parent_of(tx, at)? {
+            Some((_, next)) if at != FileId::ROOT => at = next,
+            _ => return Ok(Mended::Gone),
+        }
+    }
+    Ok(Mended::No)
+}
+
+/// A file or directory without a name, as nothing has changed since names were counted.
+pub(super) fn nameless(tx: &mut Tx<'_>, id: FileId, core: &Value, lost: Option<FileId>) -> Mending {
+    let Some(lost) = lost.filter(|lost| *lost != id) else { return Ok(Mended::No) };
+    let key = schema::core_key(id);
+    if tx.get(&key)?.as_ref() != Some(core) {
+        return Ok(Mended::Gone);
+    }
+    tx.expect(Expect::Reads(key, core.clone()));
+    let mut core = Core::from_value(core.clone())?;
+    core.names = 1;
+    // Nobody goes by names counted before.
+    core.xattrs.changes = core.xattrs.changes.wrapping_add(1);
+    if let Body::Directory { parent } = &mut core.body {
+        *parent = lost;
+    }
+    tx.put_core(id, &core);
+    attach(tx, lost, id, core.kind())?;
+    Ok(Mended::Yes)
+}

@@ -1,0 +1,193 @@
+//! Mending records by themselves: halves of inodes, lists, notes.
+
+use crate::Doomed;
+use crate::check::Mended;
+use crate::engine::{Expect, Walk};
+use crate::schema::{self, Body, Core, Dentry, Intent, Record, Tail};
+use crate::tx::Tx;
+use bytes::Bytes;
+use types::{FileId, FileKind, Status, limits};
+
+type Mending = Result<Mended, Status>;
+
+/// A record, with damage told apart from absence.
+enum Read<R> {
+    Absent,
+    Damaged,
+    Is(R),
+}
+
+fn read<R: Record>(tx: &Tx<'_>, key: &[u8]) -> Result<Read<R>, Status> {
+    Ok(match tx.get(key) {
+        Ok(None) => Read::Absent,
+        Ok(Some(value)) => R::look(&value).map_or(Read::Damaged, Read::Is),
+        Err(Status::Corrupt) => Read::Damaged,
+        Err(e) => return Err(e),
+    })
+}
+
+/// The record of `key` cannot be read.
+pub(super) fn damaged(tx: &mut Tx<'_>, key: &[u8]) -> Mending {
+    let gone = |here: bool| if here { Mended::Yes } else { Mended::Gone };
+    Ok(match key.first() {
+        Some(b'd') if key.len() == 17 => {
+            let here = matches!(read::<Dentry>(tx, key)?, Read::Damaged);
+            if here {
+                let dir = schema::id_of(&key[..9])?;
+                tx.delete(key.to_vec());
+                // It was counted; whether as a directory shows when they are counted.
+                if matches!(read::<Tail>(tx, &schema::tail_key(dir))?, Read::Is(tail) if tail.size > 0) {
+                    tx.change_dir(dir, -1, 0);
+                }
+            }
+            gone(here)
+        }
+        Some(b'g') => remove_if(tx, key, |tx, key| {
+            let whole = |doomed: &Doomed| schema::doomed_key(doomed.id) == key;
+            Ok(!matches!(read::<Doomed>(tx, key)?, Read::Is(doomed) if whole(&doomed)))
+        })?,
+        Some(b'w') => remove_if(tx, key, |tx, key| {
+            let kind = schema::intent_of(key).map(|(_, kind)| kind);
+            Ok(!matches!(read::<Intent>(tx, key)?, Read::Is(intent) if Ok(intent.kind()) == kind))
+        })?,
+        Some(b'o') => {
+            let whole = matches!(tx.get(key), Ok(Some(value)) if value.is_empty());
+            if !whole {
+                tx.put(key.to_vec(), Bytes::new());
+            }
+            gone(!whole)
+        }
+        Some(b'i') if key.len() == 10 && key[9] == 1 => no_tail(tx, schema::id_of(&key[..9])?)?,
+        _ => Mended::No,
+    })
+}
+
+fn remove_if(tx: &mut Tx<'_>, key: &[u8], bad: impl FnOnce(&Tx<'_>, &[u8]) -> Result<bool, Status>) -> Mending {
+    if matches!(tx.get(key), Ok(None)) || !bad(tx, key)? {
+        return Ok(Mended::Gone);
+    }
+    tx.delete(key.to_vec());
+    Ok(Mended::Yes)
+}
+
+/// The often changing half of an inode is not there, or cannot be read.
+pub(super) fn no_tail(tx: &mut Tx<'_>, id: FileId) -> Mending {
+    if matches!(read::<Tail>(tx, &schema::tail_key(id))?, Read::Is(_)) {
+        return Ok(Mended::Gone);
+    }
+    let core = match read::<Core>(tx, &schema::core_key(id))? {
+        Read::Is(core) => core,
+        // Without its other half it says nothing.
+        Read::Absent => {
+            tx.delete(schema::tail_key(id));
+            return Ok(Mended::Yes);
+        }
+        Read::Damaged => return Ok(Mended::No),
+    };
+    tx.rely_on(id)?;
+    let mut tail = Tail::new(tx.now, 0);
+    // Larger than any that was reached by counting from 1.
+    tail.change = u64::try_from(tx.now.secs).unwrap_or(0).max(1) << 24;
+    match &core.body {
+        Body::Directory { .. } => {
+            let (entries, subdirs) = super::counts::inside(tx, id)?;
+            (tail.size, tail.subdirs) = (entries, u32::try_from(subdirs).unwrap_or(u32::MAX));
+        }
+        Body::Symlink { target } => tail.size = target.len() as u64,
+        Body::Regular { .. } => {
+            // The iods know better: this makes somebody ask them.
+            tx.put(schema::intent_key(id, Intent::Written.kind()), Intent::Written.to_value());
+        }
+        _ => {}
+    }
+    tx.put(schema::tail_key(id), tail.to_value());
+    Ok(Mended::Yes)
+}
+
+/// The often changing half of an inode that is not there.
+pub(super) fn no_core(tx: &mut Tx<'_>, id: FileId) -> Mending {
+    let there = !matches!(read::<Tail>(tx, &schema::tail_key(id))?, Read::Absent);
+    if !there || !absent(tx, id)? {
+        return Ok(Mended::Gone);
+    }
+    tx.delete(schema::tail_key(id));
+    Ok(Mended::Yes)
+}
+
+/// Whether an inode is not there; the batch relies on that.
+pub(super) fn absent(tx: &mut Tx<'_>, id: FileId) -> Result<bool, Status> {
+    let absent = matches!(read::<Core>(tx, &schema::core_key(id))?, Read::Absent);
+    if absent {
+        tx.expect(Expect::Absent(schema::core_key(id)));
+    }
+    Ok(absent)
+}
+
+/// Extended attributes of an inode that is not there: as many as go in a batch.
+pub(super) fn stray_xattrs(tx: &mut Tx<'_>, id: FileId) -> Mending {
+    if !absent(tx, id)? {
+        return Ok(Mended::Gone);
+    }
+    let mut keys = Vec::new();
+    let (from, to) = (schema::xattr_key(id, b""), schema::xattrs_end(id));
+    tx.survey(&from, &to, limits::XATTRS_MAX, &mut |key, _| {
+        keys.push(key.to_vec());
+        Walk::On
+    })?;
+    let any = !keys.is_empty();
+    keys.into_iter().for_each(|key| tx.delete(key));
+    Ok(if any { Mended::Yes } else { Mended::Gone })
+}
+
+/// A regular file without names that nothing will free.
+pub(super) fn lost_orphan(tx: &mut Tx<'_>, id: FileId) -> Mending {
+    let key = schema::orphan_key(id);
+    if !matches!(read::<Core>(tx, &schema::core_key(id))?, Read::Is(_)) || tx.get(&key)?.is_some() {
+        return Ok(Mended::Gone);
+    }
+    let core = tx.rely_on(id)?;
+    if core.names > 0 || core.kind() != FileKind::Regular {
+        return Ok(Mended::Gone);
+    }
+    tx.put(key, Bytes::new());
+    Ok(Mended::Yes)
+}
+
+/// On the list of orphans, but none.
+pub(super) fn stray_orphan(tx: &mut Tx<'_>, id: FileId) -> Mending {
+    let key = schema::orphan_key(id);
+    if matches!(tx.get(&key), Ok(None)) {
+        return Ok(Mended::Gone);
+    }
+    if !absent(tx, id)? {
+        let core = tx.rely_on(id)?;
+        if core.names == 0 && core.kind() == FileKind::Regular {
+            return Ok(Mended::Gone);
+        }
+    }
+    tx.delete(key);
+    Ok(Mended::Yes)
+}
+
+/// Its objects are to be deleted, but it lives.
+pub(super) fn doomed_alive(tx: &mut Tx<'_>, id: FileId) -> Mending {
+    let key = schema::doomed_key(id);
+    if matches!(tx.get(&key), Ok(None)) || matches!(read::<Core>(tx, &schema::core_key(id))?, Read::Absent) {
+        return Ok(Mended::Gone);
+    }
+    tx.delete(key);
+    Ok(Mended::Yes)
+}
+
+/// A note about something that is no regular file.
+pub(super) fn stray_intent(tx: &mut Tx<'_>, id: FileId, kind: u8) -> Mending {
+    let key = schema::intent_key(id, kind);
+    if matches!(tx.get(&key), Ok(None)) {
+        return Ok(Mended::Gone);
+    }
+    if !absent(tx, id)? && tx.rely_on(id)?.kind() == FileKind::Regular {
+        return Ok(Mended::Gone);
+    }
+    tx.delete(key);
+    Ok(Mended::Yes)
+}

@@ -1,0 +1,237 @@
+//! Crashes at every write and sync of a fixed piece of work: what was promised is there, and nothing is half done.
+
+#[path = "common/disk.rs"]
+mod disk;
+
+use disk::{Disk, Operation};
+use futures_util::future::join_all;
+use meta::engine::{Engine, Walk};
+use meta::{Embedded, Format, How, Layout, Namespace, SetXattr, Step, Stepper, check, merge};
+use std::cell::Cell;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+use types::{Cred, FileId, Fsid, SetAttrs, Timestamp};
+
+const NOW: Timestamp = Timestamp { secs: 100, nanos: 0 };
+const ID: [u8; 16] = [9; 16];
+
+/// splitmix64: the same choices for the same seed on every machine.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((z ^ (z >> 31)) % end as u64) as usize
+    }
+}
+
+type Fs = Namespace<Arc<Embedded>>;
+
+/// The state of the store in which a chosen operation was done, if that promises that this is on stable storage.
+async fn operate(fs: &Fs, dirs: &[FileId], choice: [usize; 6], state: &Cell<usize>) -> Option<usize> {
+    let cred = Cred::root();
+    let [what, from, to, a, b, size] = choice;
+    let (from, to) = (dirs[from % dirs.len()], dirs[to % dirs.len()]);
+    let (a, b) = (format!("name-{a}"), format!("name-{b}"));
+    let (a, b) = (a.as_bytes(), b.as_bytes());
+    let set = SetAttrs { mode: Some(0o640), ..SetAttrs::default() };
+    let id = fs.lookup(&cred, from, a).map(|attrs| attrs.id);
+    let done = match (what, id) {
+        (0..4, _) => {
+            let layout = Layout { kind: 1, body: vec![7; size % 100].into() };
+            fs.create(&cred, NOW, from, a, &How::Guarded(set), Some(&layout)).await.map(drop)
+        }
+        (4, _) => fs.symlink(&cred, NOW, from, a, b, &set).await.map(drop),
+        (5, _) => fs.mkdir(&cred, NOW, from, a, &set).await.map(drop),
+        (6 | 7, _) => {
+            // Of two names of one file that is done without a change.
+            let _ = fs.rename(&cred, NOW, (from, a), (to, b)).await;
+            return None;
+        }
+        (8 | 9, _) => match fs.remove(&cred, NOW, from, a).await {
+            Ok(gone) => {
+                let removed = state.get();
+                if gone.file.orphan && size % 2 == 0 {
+                    let _ = fs.reap(NOW, gone.file.attrs.id).await;
+                }
+                return Some(removed);
+            }
+            Err(status) => Err(status),
+        },
+        (10, Ok(id)) => fs.link(&cred, NOW, id, to, b).await.map(drop),
+        (11, Ok(id)) => fs.setxattr(&cred, NOW, id, b, &vec![3; size], SetXattr::Either).await.map(drop),
+        (12, Ok(id)) => fs.set_size(&cred, NOW, id, size as u64, None).await.map(drop),
+        (13, Ok(id)) => {
+            let _ = fs.note_write(&cred, NOW, id, size as u64).await;
+            return None;
+        }
+        (14, _) => fs.settle().await,
+        _ => return None,
+    };
+    done.is_ok().then(|| state.get())
+}
+
+/// Everything in a store, in a number.
+fn fingerprint(engine: &dyn Engine) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    let view = engine.view().expect("view");
+    let all = view.scan(&[][..]..&[0xff; 16][..], usize::MAX, &mut |key, value| {
+        (key, value).hash(&mut hasher);
+        Walk::On
+    });
+    assert_eq!(all, Ok(None));
+    hasher.finish()
+}
+
+/// What was done to the disk, every state of the store, and from which operation on a state was promised.
+struct Work {
+    history: Vec<(usize, Operation)>,
+    states: Vec<u64>,
+    promised: Vec<(usize, usize)>,
+}
+
+fn open(disk: &Disk, room: u64) -> Result<(Embedded, Stepper), meta::StoreError> {
+    Embedded::stepped(disk.clone(), disk.log(room), ID, merge, || None)
+}
+
+/// Lets the store work until all of this is done; the states in between are noted.
+fn drive<T>(work: Pin<&mut (impl Future<Output = T> + ?Sized)>, stepper: &mut Stepper, mut stepped: impl FnMut()) -> T {
+    let mut work = work;
+    let mut context = Context::from_waker(Waker::noop());
+    loop {
+        if let Poll::Ready(done) = work.as_mut().poll(&mut context) {
+            return done;
+        }
+        assert_ne!(stepper.step(Duration::ZERO), Step::Idle);
+        stepped();
+    }
+}
+
+/// A piece of work on a log that may have `room` bytes.
+fn work(groups: usize, room: u64, seed: u64) -> Work {
+    let mut random = Random(seed);
+    let disk = Disk::default();
+    disk.record();
+    let (store, mut stepper) = open(&disk, room).expect("store");
+    let store = Arc::new(store);
+    let format =
+        Format { fsid: Fsid([7; 16]), now: NOW, cookie_key: [3; 16], root_mode: 0o755, root_uid: 0, root_gid: 0 };
+    let format = std::pin::pin!(Namespace::format(store.clone(), format));
+    let fs = drive(format, &mut stepper, || ()).expect("format");
+    let mut states = vec![fingerprint(&store)];
+    let mut promised = vec![(disk.operations(), 0)];
+    let mut dirs = vec![FileId::ROOT];
+    for name in [&b"d1"[..], b"d2", b"d3"] {
+        let parent = *dirs.last().expect("a directory");
+        let (cred, set) = (Cred::root(), SetAttrs::default());
+        let mut mkdir = Box::pin(fs.mkdir(&cred, NOW, parent, name, &set));
+        let made = drive(mkdir.as_mut(), &mut stepper, || states.push(fingerprint(&store)));
+        dirs.push(made.expect("mkdir").attrs.id);
+    }
+    for group in 0..groups {
+        let choices: Vec<[usize; 6]> =
+            (0..=random.below(4)).map(|_| [15, 4, 4, 12, 12, 900].map(|end| random.below(end))).collect();
+        let state = Cell::new(states.len() - 1);
+        let all = choices.into_iter().map(|choice| operate(&fs, &dirs, choice, &state));
+        let mut all = Box::pin(join_all(all));
+        let done = drive(all.as_mut(), &mut stepper, || {
+            states.push(fingerprint(&store));
+            state.set(states.len() - 1);
+        });
+        drop(all);
+        if let Some(state) = done.into_iter().flatten().max() {
+            promised.push((disk.operations(), state));
+        }
+        // Time for the store to be flushed by itself.
+        if group % 16 == 15 && stepper.due().is_some() {
+            assert_eq!(stepper.step(Duration::from_secs(2)), Step::Checkpoint);
+        }
+    }
+    assert_eq!(check(&*store.view().expect("view")), Ok(Vec::new()));
+    Work { history: disk.history(), states, promised }
+}
+
+fn kept(seed: u64) -> impl FnMut(usize) -> usize {
+    let mut random = Random(seed);
+    // Some disks lose nearly all, some nearly nothing; few tear a sector.
+    let share = random.below(11);
+    move |len| match random.below(10) {
+        n if n < share => len,
+        _ if random.below(20) == 0 => random.below(len + 1),
+        _ => 0,
+    }
+}
+
+/// Opens what is left after the power went and the disk kept what `seed` says; the state found.
+fn reopen(cut: &Disk, room: u64, seed: u64) -> Result<u64, meta::StoreError> {
+    // The power goes once more on the way, sometimes.
+    let again = cut.after_power_cut(|len| len);
+    let mut random = Random(seed);
+    again.break_after(random.below(40));
+    drop(open(&again, room));
+    let cut = again.after_power_cut(kept(seed ^ 0x5555));
+    let (store, stepper) = open(&cut, room)?;
+    let faults = check(&*store.view().expect("view")).expect("check");
+    let state = fingerprint(&store);
+    if store.view().expect("view").get(meta::schema::FORMAT) != Ok(None) {
+        assert_eq!(faults, [], "seed {seed}");
+    }
+    // What was replayed is there for good.
+    cut.break_after(0);
+    drop((store, stepper));
+    let (store, _stepper) = open(&cut.after_power_cut(|_| 0), room)?;
+    assert_eq!(fingerprint(&store), state);
+    Ok(state)
+}
+
+fn is_full_scale() -> bool {
+    std::env::var("WEIR_TEST_SCALE").is_ok_and(|scale| scale == "full")
+}
+
+/// The power goes after every operation, or after so many of them.
+fn cut_everywhere(work: &Work, room: u64, seed: u64, stride: usize) {
+    let disk = Disk::default();
+    let mut random = Random(seed);
+    let mut next = random.below(stride);
+    let mut points = 0;
+    for n in 0..=work.history.len() {
+        if n == next {
+            next += 1 + random.below(2 * stride - 1);
+            points += 1;
+            let cut = disk.after_power_cut(kept(seed + n as u64));
+            let found = reopen(&cut, room, seed + n as u64);
+            // Operations that nobody waited for may be there or not; what was promised is.
+            let promised = work.promised.iter().rev().find(|(operations, _)| *operations <= n);
+            match (found, promised) {
+                (Ok(state), Some((_, first))) => assert!(
+                    work.states[*first..].contains(&state),
+                    "seed {seed}, cut after operation {n}: the store is not as it was when it promised, nor as later"
+                ),
+                (Err(error), Some(_)) => panic!("seed {seed}, cut after operation {n}: {error}"),
+                // It was not made yet.
+                (_, None) => {}
+            }
+        }
+        if let Some(operation) = work.history.get(n) {
+            disk.repeat(operation.clone());
+        }
+    }
+    println!("{points} of {} points, {} states", work.history.len() + 1, work.states.len());
+}
+
+#[test]
+fn a_crash_anywhere_loses_nothing_that_was_promised() {
+    let (groups, stride, seeds) = if is_full_scale() { (600, 1, 2) } else { (120, 6, 1) };
+    // A log of a few blocks is full all the time and goes round; the largest one never is; one is not there at all.
+    for (room, more) in [(3 * 4096, 0), (64 << 10, 1), (4 << 20, 2), (0, 3)] {
+        for seed in 0..seeds {
+            let seed = 1000 * seed + more;
+            cut_everywhere(&work(groups, room, seed), room, seed, stride);
+        }
+    }
+}

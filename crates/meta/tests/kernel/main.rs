@@ -1,0 +1,136 @@
+//! Permissions against the machine's own kernel: the same tree in a scratch directory and in a namespace, the same random
+//! operations by the same users on both, the same answers and the same tree afterwards.
+//!
+//! `WEIR_TEST_SCALE=full` tries 100,000 cases, `WEIR_TEST_SEED` another seed. Only root can be others: without it nothing
+//! is checked, and the test says so.
+
+#[path = "../common/block.rs"]
+mod block;
+mod dice;
+mod local;
+mod ours;
+mod plan;
+
+use dice::Dice;
+use local::Local;
+use ours::Ours;
+use plan::{Actor, Change, Op};
+use std::collections::BTreeMap;
+
+/// Cases on one tree before another is begun.
+const CASES_OF_TREE: u64 = 60;
+
+/// What there is to be seen of a file.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Seen {
+    kind: char,
+    mode: u32,
+    uid: u32,
+    gid: u32,
+    nlink: u32,
+    /// Of regular files only.
+    size: u64,
+}
+
+/// All files by path, the scratch directory itself as the empty one.
+pub type Tree = BTreeMap<String, Seen>;
+
+/// The outcome of an operation: names for a listing, nothing otherwise; or how it failed.
+pub type Answer = Result<Vec<String>, Errno>;
+
+/// The errors that are told apart.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[allow(missing_docs)] // their names say it
+pub enum Errno {
+    Perm,
+    Access,
+    NoEnt,
+    Exist,
+    NotDir,
+    IsDir,
+    NotEmpty,
+    Inval,
+    Loop,
+    Busy,
+    Other(i32),
+}
+
+/// Whether two failures are the same, or one of the differences that SEMANTICS.md states.
+fn same_failure(op: &Op, kernel: Errno, ours: Errno) -> bool {
+    let refusals = [Errno::Access, Errno::Perm];
+    kernel == ours
+        || match op {
+            // What kind of file it is gets looked at before the right to take its name away.
+            Op::Unlink { .. } | Op::Rmdir { .. } => {
+                matches!(ours, Errno::IsDir | Errno::NotDir) && refusals.contains(&kernel)
+            }
+            // Of two paths that both fail, either is told.
+            Op::Rename { .. } | Op::Link { .. } => {
+                kernel == Errno::Access && matches!(ours, Errno::NotDir | Errno::NoEnt)
+            }
+            _ => false,
+        }
+}
+
+/// How often each operation ended how.
+type Counts = BTreeMap<(&'static str, String), u64>;
+
+/// One change of rights and one operation; nothing is counted for one that a setting of this machine refuses.
+fn case(dice: &mut Dice, kernel: &Local, ours: &Ours, counts: &mut Counts) {
+    let before = kernel.tree();
+    let change = Change::random(dice, &before);
+    kernel.change(&change);
+    ours.change(&change);
+    let before = kernel.tree();
+    assert_eq!(before, ours.tree(), "after {change:?}");
+    let (actor, op) = (Actor::random(dice), Op::random(dice, &before));
+    if local::policy_refuses(&actor, &op, &before) {
+        return;
+    }
+    let (theirs, mine) = (kernel.run(&actor, &op), ours.run(&actor, &op));
+    let told = theirs.as_ref().map_or_else(|e| format!("{e:?}"), |_| "ok".into());
+    *counts.entry((op.name(), told)).or_default() += 1;
+    let agree = match (&theirs, &mine) {
+        (Ok(a), Ok(b)) => a == b,
+        (Err(a), Err(b)) => same_failure(&op, *a, *b),
+        _ => false,
+    };
+    assert!(agree, "{actor:?} {op:?}: the kernel says {theirs:?}, the namespace {mine:?}\nin {before:#?}");
+    assert_eq!(kernel.tree(), ours.tree(), "{actor:?} {op:?} left something else (kernel left)\nin {before:#?}");
+}
+
+#[test]
+fn the_namespace_decides_as_the_kernel_does() {
+    let Some(scratch) = local::Scratch::new() else {
+        println!("not checked: only root can try what other users may do");
+        return;
+    };
+    let full = std::env::var("WEIR_TEST_SCALE").is_ok_and(|scale| scale == "full");
+    let cases = if full { 100_000 } else { 4_000 };
+    let seed = std::env::var("WEIR_TEST_SEED").ok().and_then(|seed| seed.parse().ok());
+    let seed = seed.unwrap_or_else(|| std::time::UNIX_EPOCH.elapsed().map_or(1, |since| since.as_nanos() as u64));
+    println!("WEIR_TEST_SEED={seed}, {cases} cases");
+    let mut counts = Counts::new();
+    for tree in 0.. {
+        if counts.values().sum::<u64>() >= cases {
+            break;
+        }
+        let mut dice = Dice::new(seed.wrapping_add(tree));
+        let kernel = scratch.fresh(tree);
+        let ours = Ours::fresh();
+        plan::first_tree().iter().for_each(|make| {
+            kernel.make(make);
+            ours.make(make);
+        });
+        for _ in 0..CASES_OF_TREE {
+            case(&mut dice, &kernel, &ours, &mut counts);
+        }
+    }
+    for ((op, told), count) in &counts {
+        println!("{op:>10} {told:<10} {count}");
+    }
+    // A test that only ever meets refusals would show nothing.
+    for op in plan::NAMES {
+        assert!(counts.contains_key(&(op, "ok".into())), "{op} never succeeded");
+    }
+}

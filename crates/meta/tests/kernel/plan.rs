@@ -1,0 +1,271 @@
+//! Random users, random changes of rights, random operations.
+
+use super::{Dice, Seen, Tree};
+
+/// Users that files belong to and that act; 0 passes.
+const UIDS: [u32; 4] = [0, 70_001, 70_002, 70_003];
+/// Their groups.
+const GIDS: [u32; 4] = [0, 80_001, 80_002, 80_003];
+/// Last parts of paths that may not be there.
+const LEAVES: [&str; 8] = ["a", "b", "c", "d", "e", "s", "new", "other"];
+
+/// Every operation.
+pub const NAMES: [&str; 16] = [
+    "lookup", "readdir", "access", "open", "create", "mkdir", "mknod", "symlink", "link", "unlink", "rmdir", "rename",
+    "chmod", "chown", "utimes", "truncate",
+];
+
+/// Who acts.
+#[derive(Clone, Debug)]
+pub struct Actor {
+    pub uid: u32,
+    pub gid: u32,
+    pub groups: Vec<u32>,
+}
+
+impl Actor {
+    pub fn random(dice: &mut Dice) -> Self {
+        let uid = if dice.once_in(8) { 0 } else { dice.of(&UIDS[1..]) };
+        let groups = GIDS.iter().copied().filter(|_| dice.once_in(3)).collect();
+        Actor { uid, gid: dice.of(&GIDS), groups }
+    }
+}
+
+/// A path below the scratch directory, which is the empty one.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Path(pub String);
+
+impl Path {
+    /// The directory and the last part.
+    pub fn split(&self) -> (&str, &str) {
+        self.0.rsplit_once('/').unwrap_or(("", &self.0))
+    }
+
+    /// One that is there, or may be made in a directory that is.
+    fn random(dice: &mut Dice, tree: &Tree) -> Self {
+        if !dice.once_in(3) {
+            return Path::there(dice, tree, |_| true);
+        }
+        // Below anything but symlinks, which the kernel would follow.
+        let below = Path::any(dice, tree, |seen| seen.kind != 'l' && (seen.kind == 'd' || dice_free(seen)));
+        let leaf = dice.of(&LEAVES);
+        Path(if below.0.is_empty() { leaf.into() } else { format!("{}/{leaf}", below.0) })
+    }
+
+    /// One that is there, not the scratch directory itself.
+    fn there(dice: &mut Dice, tree: &Tree, fits: impl Fn(&Seen) -> bool) -> Self {
+        let paths: Vec<_> = tree.iter().filter(|(path, seen)| !path.is_empty() && fits(seen)).collect();
+        match paths.len() {
+            0 => Path("gone".into()),
+            n => Path(paths[dice.below(n)].0.clone()),
+        }
+    }
+
+    fn any(dice: &mut Dice, tree: &Tree, fits: impl Fn(&Seen) -> bool) -> Self {
+        let paths: Vec<_> = tree.iter().filter(|(_, seen)| fits(seen)).collect();
+        Path(paths[dice.below(paths.len())].0.clone())
+    }
+}
+
+/// A few paths lead through what is no directory: files of one size stand for them.
+fn dice_free(seen: &Seen) -> bool {
+    seen.kind == 'f' && seen.size == 0
+}
+
+/// Rights that root gives before the operation.
+#[derive(Clone, Debug)]
+pub struct Change {
+    pub path: Path,
+    pub uid: u32,
+    pub gid: u32,
+    pub mode: u32,
+}
+
+impl Change {
+    pub fn random(dice: &mut Dice, tree: &Tree) -> Self {
+        // Directories decide most, and there are few of them.
+        let dirs = dice.once_in(2);
+        let path = Path::any(dice, tree, |seen| !dirs || seen.kind == 'd');
+        Change { path, uid: dice.of(&UIDS), gid: dice.of(&GIDS), mode: mode(dice) }
+    }
+}
+
+/// Modes, with those that allow much more often than the rest.
+fn mode(dice: &mut Dice) -> u32 {
+    let class = |dice: &mut Dice| dice.of(&[7, 7, 7, 7, 6, 5, 3, 1, 4, 2, 0]);
+    let special = dice.of(&[0, 0, 0, 0, 1, 1, 2, 2, 4, 6, 3, 7]);
+    special << 9 | class(dice) << 6 | class(dice) << 3 | class(dice)
+}
+
+/// How a file is opened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Access {
+    Read,
+    Write,
+    Both,
+    /// For writing, cutting it to nothing.
+    Cut,
+}
+
+/// What utimensat sets.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Times {
+    BothNow,
+    BothChosen,
+    /// The time of access only, chosen.
+    AccessChosen,
+    /// The time of change only, now.
+    ChangeNow,
+}
+
+/// An operation.
+#[derive(Clone, Debug)]
+#[allow(missing_docs)]
+pub enum Op {
+    Lookup {
+        path: Path,
+    },
+    Readdir {
+        path: Path,
+    },
+    /// Bits 4, 2, 1.
+    Access {
+        path: Path,
+        wanted: u32,
+    },
+    Open {
+        path: Path,
+        how: Access,
+    },
+    Create {
+        path: Path,
+        how: Access,
+        exclusive: bool,
+        mode: u32,
+    },
+    Mkdir {
+        path: Path,
+        mode: u32,
+    },
+    Mknod {
+        path: Path,
+        mode: u32,
+    },
+    Symlink {
+        path: Path,
+    },
+    Link {
+        from: Path,
+        to: Path,
+    },
+    Unlink {
+        path: Path,
+    },
+    Rmdir {
+        path: Path,
+    },
+    Rename {
+        from: Path,
+        to: Path,
+    },
+    Chmod {
+        path: Path,
+        mode: u32,
+    },
+    Chown {
+        path: Path,
+        uid: Option<u32>,
+        gid: Option<u32>,
+    },
+    Utimes {
+        path: Path,
+        times: Times,
+    },
+    Truncate {
+        path: Path,
+        size: u64,
+    },
+}
+
+impl Op {
+    pub fn random(dice: &mut Dice, tree: &Tree) -> Self {
+        let path = Path::random(dice, tree);
+        // Opening a pipe waits for its other end, and symlinks would be followed.
+        let plain = |path: &Path| tree.get(&path.0).is_none_or(|seen| !matches!(seen.kind, 'p' | 'l'));
+        let file = if plain(&path) { path.clone() } else { Path::there(dice, tree, |seen| seen.kind == 'f') };
+        let to = Path::random(dice, tree);
+        let how = dice.of(&[Access::Read, Access::Write, Access::Both, Access::Cut]);
+        match dice.below(22) {
+            0 => Op::Lookup { path },
+            1 => Op::Readdir { path: Path::any(dice, tree, |seen| seen.kind == 'd') },
+            2 => Op::Access { path: file, wanted: dice.below(8) as u32 },
+            3 | 4 => Op::Open { path: file, how },
+            5 | 6 => Op::Create { path: file, how, exclusive: dice.once_in(3), mode: mode(dice) },
+            // mkdir(2) takes no other bits.
+            7 => Op::Mkdir { path, mode: mode(dice) & 0o1777 },
+            8 => Op::Mknod { path, mode: mode(dice) },
+            9 => Op::Symlink { path },
+            10 => Op::Link { from: path, to },
+            11 | 12 => Op::Unlink { path: Path::random(dice, tree) },
+            13 => Op::Rmdir { path },
+            14..17 => Op::Rename { from: path, to },
+            17 => Op::Chmod { path: file, mode: mode(dice) },
+            18 | 19 => {
+                let uid = dice.once_in(2).then(|| dice.of(&UIDS));
+                let gid = (uid.is_none() || dice.once_in(2)).then(|| dice.of(&GIDS));
+                Op::Chown { path, uid, gid }
+            }
+            20 => {
+                let all = [Times::BothNow, Times::BothNow, Times::BothChosen, Times::AccessChosen, Times::ChangeNow];
+                Op::Utimes { path, times: dice.of(&all) }
+            }
+            _ => Op::Truncate { path: file, size: dice.of(&[0, 1, 100]) },
+        }
+    }
+
+    pub fn name(&self) -> &'static str {
+        match self {
+            Op::Lookup { .. } => "lookup",
+            Op::Readdir { .. } => "readdir",
+            Op::Access { .. } => "access",
+            Op::Open { .. } => "open",
+            Op::Create { .. } => "create",
+            Op::Mkdir { .. } => "mkdir",
+            Op::Mknod { .. } => "mknod",
+            Op::Symlink { .. } => "symlink",
+            Op::Link { .. } => "link",
+            Op::Unlink { .. } => "unlink",
+            Op::Rmdir { .. } => "rmdir",
+            Op::Rename { .. } => "rename",
+            Op::Chmod { .. } => "chmod",
+            Op::Chown { .. } => "chown",
+            Op::Utimes { .. } => "utimes",
+            Op::Truncate { .. } => "truncate",
+        }
+    }
+}
+
+/// What a tree begins with, made by root: each step is what it is and where.
+pub fn first_tree() -> Vec<Op> {
+    let path = |text: &str| Path(text.into());
+    let file = |text: &str| Op::Create { path: path(text), how: Access::Write, exclusive: true, mode: 0o666 };
+    let dir = |text: &str| Op::Mkdir { path: path(text), mode: 0o777 };
+    vec![
+        dir("A"),
+        dir("B"),
+        file("a"),
+        file("A/a"),
+        file("A/b"),
+        Op::Link { from: path("A/b"), to: path("B/b") },
+        file("B/a"),
+        dir("A/d"),
+        file("A/d/a"),
+        dir("A/e"),
+        dir("B/d"),
+        dir("B/d/e"),
+        Op::Mknod { path: path("A/c"), mode: 0o666 },
+        Op::Symlink { path: path("B/s") },
+        Op::Symlink { path: path("A/s") },
+        Op::Truncate { path: path("A/b"), size: 10 },
+    ]
+}

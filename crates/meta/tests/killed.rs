@@ -1,0 +1,83 @@
+//! A process that makes files is killed in the middle of it: every file that it promised is there.
+
+#[path = "common/block.rs"]
+mod block;
+
+use block::block;
+use meta::{Embedded, Format, How, Namespace, merge};
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use types::{Cred, FileId, Fsid, SetAttrs, Timestamp};
+
+const NOW: Timestamp = Timestamp { secs: 100, nanos: 0 };
+/// Says to this program that it is the one to be killed, and where its store is.
+const STORE: &str = "WEIR_TEST_KILLED_STORE";
+
+fn open(path: &Path) -> Namespace<Embedded> {
+    Namespace::open(Embedded::open(path, merge).expect("store")).expect("open")
+}
+
+/// Makes files for ever and says so.
+fn make_files(path: &Path) {
+    let fs = open(path);
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let fs = &fs;
+            scope.spawn(move || {
+                for n in 0.. {
+                    let name = format!("{}-{thread}-{n}", std::process::id());
+                    let how = How::Guarded(SetAttrs { mode: Some(0o644), ..SetAttrs::default() });
+                    block(fs.create(&Cred::root(), NOW, FileId::ROOT, name.as_bytes(), &how, None)).expect("create");
+                    // A line is written whole; when the test is gone this ends.
+                    let mut out = std::io::stdout().lock();
+                    if writeln!(out, "promised {name}").and_then(|()| out.flush()).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn what_a_killed_process_promised_is_there() {
+    if let Some(path) = std::env::var_os(STORE) {
+        return make_files(Path::new(&path));
+    }
+    let dir = tempfile::tempdir().expect("directory");
+    let path = dir.path().join("meta.redb");
+    let format =
+        Format { fsid: Fsid([7; 16]), now: NOW, cookie_key: [3; 16], root_mode: 0o755, root_uid: 0, root_gid: 0 };
+    drop(block(Namespace::format(Embedded::create(&path, [9; 16], merge).expect("store"), format)).expect("format"));
+    let full = std::env::var("WEIR_TEST_SCALE").is_ok_and(|scale| scale == "full");
+    let mut promised = Vec::new();
+    for round in 0..if full { 60 } else { 3 } {
+        let mut child = Command::new(std::env::current_exe().expect("this program"))
+            .args(["--exact", "what_a_killed_process_promised_is_there", "--nocapture"])
+            .env(STORE, &path)
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("child");
+        // Some die before the store is flushed for the first time, some later.
+        let longest = 20 + round % 7 * 130;
+        let lines = BufReader::new(child.stdout.take().expect("output")).lines();
+        let name = |line: std::io::Result<String>| line.ok()?.strip_prefix("promised ").map(str::to_owned);
+        let mut names = lines.filter_map(name);
+        promised.extend(names.by_ref().take(longest));
+        child.kill().expect("kill");
+        child.wait().expect("wait");
+        // What it said before it died counts too; the last line may be cut off.
+        let mut rest: Vec<_> = names.collect();
+        rest.pop();
+        promised.extend(rest);
+        let fs = open(&path);
+        for name in &promised {
+            assert!(fs.lookup(&Cred::root(), FileId::ROOT, name.as_bytes()).is_ok(), "round {round}: {name} is lost");
+        }
+        assert_eq!(fs.check(), Ok(Vec::new()), "round {round}");
+        let there = fs.getattr(FileId::ROOT).expect("root").size;
+        assert!(there >= promised.len() as u64, "round {round}: {there} names, {} promised", promised.len());
+    }
+    assert!(promised.len() >= 60);
+}
