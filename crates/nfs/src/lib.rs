@@ -10,6 +10,7 @@ pub mod fs;
 #[cfg(any(test, feature = "memory"))]
 pub mod memory;
 pub mod server;
+pub mod spans;
 pub mod state;
 pub mod status;
 #[cfg(any(test, feature = "memory"))]

@@ -1,6 +1,7 @@
 //! The server half: COMPOUNDs in, replies out, over a [`FileSystem`] and the state tables.
 
 mod attributes;
+mod bound;
 mod callbacks;
 mod compound;
 mod counters;
@@ -8,6 +9,7 @@ mod files;
 mod ops;
 mod recall;
 
+pub use bound::reply_bound;
 pub use callbacks::{CallbackPath, Callbacks, Lost};
 pub use compound::Call;
 pub use counters::{Counters, OpCount};
@@ -16,7 +18,7 @@ use crate::fs::{Ctx, FileSystem, Iomode, LayoutGone};
 use crate::state::{self, Effect, Gone, State};
 use bytes::Bytes;
 use std::collections::hash_map::Entry;
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use types::{ByteRange, FileId, Status, Timestamp};
@@ -179,36 +181,54 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         told
     }
 
-    /// Carries out effects, in order. The first failure to store a client's record is reported, for the request must
-    /// not succeed without it; other failures are logged.
+    /// Carries out effects, in order, and what follows from them. The first failure to store or delete a client's record is
+    /// reported, for the request must not succeed without it; other failures are logged.
     async fn settle(&self, ctx: &Ctx, effects: Vec<Effect>) -> Result<(), Status> {
         let mut outcome = Ok(());
-        for effect in effects {
-            let done = match effect {
-                Effect::Persist(record) => {
-                    let stored = self.fs.persist_client(record).await;
-                    outcome = outcome.and(stored);
-                    stored
-                }
-                Effect::Forget(owner) => self.fs.forget_client(owner).await,
-                Effect::LastClose(file) => self.reap_closed(ctx, file).await,
-                Effect::LayoutGone { client, file, iomode, range, why } => {
-                    let why = match why {
-                        Gone::Forgotten => LayoutGone::Forgotten,
-                        Gone::Revoked => LayoutGone::Revoked,
-                    };
-                    self.layout_gone(ctx, client.0, file, (iomode, range), why).await
-                }
-                Effect::SessionGone(session) => {
-                    lock(&self.minors).remove(&session);
-                    Ok(())
-                }
-            };
+        let mut effects = VecDeque::from(effects);
+        while let Some(effect) = effects.pop_front() {
+            let of_record = effect.is_of_record();
+            let done = self.carry_out(ctx, effect, &mut effects).await;
             if let Err(error) = done {
                 tracing::warn!(%error, "could not follow a change of state");
+                if of_record {
+                    outcome = outcome.and(Err(error));
+                }
             }
         }
         outcome
+    }
+
+    /// Carries out one effect; what follows from it is added to `more`.
+    async fn carry_out(&self, ctx: &Ctx, effect: Effect, more: &mut VecDeque<Effect>) -> Result<(), Status> {
+        match effect {
+            Effect::Persist(record) => self.fs.persist_client(record).await,
+            Effect::Forget(owner) => self.fs.forget_client(owner).await,
+            Effect::Lapse { client, owner } => {
+                self.fs.forget_client(owner).await?;
+                more.extend(self.change(|state| state.lapsed(client)).1);
+                Ok(())
+            }
+            Effect::GraceOver(owners) => {
+                for owner in &owners {
+                    self.fs.forget_client(owner.clone()).await?;
+                }
+                more.extend(self.change(|state| state.grace_over(&owners)).1);
+                Ok(())
+            }
+            Effect::LastClose(file) => self.reap_closed(ctx, file).await,
+            Effect::LayoutGone { client, file, iomode, range, why } => {
+                let why = match why {
+                    Gone::Forgotten => LayoutGone::Forgotten,
+                    Gone::Revoked => LayoutGone::Revoked,
+                };
+                self.layout_gone(ctx, client.0, file, (iomode, range), why).await
+            }
+            Effect::SessionGone(session) => {
+                lock(&self.minors).remove(&session);
+                Ok(())
+            }
+        }
     }
 
     /// A file has lost its last name: frees it now, or with the last CLOSE.

@@ -7,6 +7,7 @@
 pub mod clients;
 pub mod layouts;
 pub mod leases;
+pub mod locks;
 pub mod opens;
 pub mod recovery;
 pub mod sessions;
@@ -16,6 +17,7 @@ pub mod stateids;
 use crate::fs::{ClientRecord, Iomode};
 use crate::state::clients::Clients;
 use crate::state::layouts::Layouts;
+use crate::state::locks::Locks;
 use crate::state::opens::Opens;
 use crate::state::recovery::Recovery;
 use crate::state::sessions::Sessions;
@@ -44,6 +46,9 @@ pub enum Principal {
     Sys(u32),
 }
 
+/// The usual time of courtesy, in leases.
+const COURTESY_LEASES: u32 = 8;
+
 /// What a server fixes once, before the first request.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -51,8 +56,10 @@ pub struct Config {
     pub boot_epoch: u32,
     /// The `EXCHGID4_FLAG_USE_*` bits of this server (RFC 8881 §13.1).
     pub roles: u32,
-    /// How long state outlives the last SEQUENCE of its client.
+    /// How long nothing can happen to the state of a client after its last SEQUENCE.
     pub lease: Duration,
+    /// How long after that it is kept while nobody else wants what it holds.
+    pub courtesy: Duration,
     /// Largest request and reply accepted in a session, in bytes, RPC headers included.
     pub max_message: u32,
     /// Bytes that the reply caches of all sessions together may hold.
@@ -62,7 +69,9 @@ pub struct Config {
 impl Config {
     /// The usual limits, for a server with these roles.
     pub fn new(boot_epoch: u32, roles: u32, lease: Duration) -> Self {
-        Config { boot_epoch, roles, lease, max_message: types::limits::RECORD_MAX as u32, reply_cache_bytes: 512 << 20 }
+        let courtesy = lease * COURTESY_LEASES;
+        let max_message = types::limits::RECORD_MAX as u32;
+        Config { boot_epoch, roles, lease, courtesy, max_message, reply_cache_bytes: types::limits::REPLY_CACHE_BYTES }
     }
 }
 
@@ -82,6 +91,16 @@ pub enum Effect {
     Persist(ClientRecord),
     /// The record of this client owner may be deleted.
     Forget(Bytes),
+    /// The lease of this client has run out: delete the record of its owner, then call [`State::lapsed`].
+    Lapse {
+        /// Which client.
+        client: ClientId,
+        /// Its owner.
+        owner: Bytes,
+    },
+    /// The time for reclaims is over: delete the records of these owners, who did not come or did not finish, then call
+    /// [`State::grace_over`].
+    GraceOver(Vec<Bytes>),
     /// The last open of the file is gone: a file without names may be reaped now.
     LastClose(FileId),
     /// A client holds no layout of these bytes for this use any more, without having sent LAYOUTRETURN.
@@ -101,6 +120,13 @@ pub enum Effect {
     SessionGone(sessionid4),
 }
 
+impl Effect {
+    /// Whether it is about the record of a client, without which a request must not succeed.
+    pub fn is_of_record(&self) -> bool {
+        matches!(self, Effect::Persist(_) | Effect::Forget(_) | Effect::Lapse { .. } | Effect::GraceOver(_))
+    }
+}
+
 /// Numbers of things held now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counts {
@@ -108,8 +134,14 @@ pub struct Counts {
     pub clients: usize,
     /// Sessions.
     pub sessions: usize,
+    /// Clients whose lease has run out and that hold something.
+    pub lapsed: usize,
     /// Open states.
     pub opens: usize,
+    /// Runs of bytes locked.
+    pub locks: usize,
+    /// LOCKs that were denied and are asked for again and again.
+    pub lock_waits: usize,
     /// Layout states.
     pub layouts: usize,
     /// Recalls not yet answered by a return.
@@ -123,6 +155,7 @@ pub struct State {
     pub(crate) clients: Clients,
     pub(crate) sessions: Sessions,
     pub(crate) opens: Opens,
+    pub(crate) locks: Locks,
     pub(crate) layouts: Layouts,
     pub(crate) recovery: Recovery,
     pub(crate) effects: Vec<Effect>,
@@ -138,6 +171,7 @@ impl State {
             clients: Clients::new(config.boot_epoch),
             sessions: Sessions::new(config.boot_epoch),
             opens: Opens::default(),
+            locks: Locks::default(),
             layouts: Layouts::default(),
             recovery,
             effects: Vec::new(),
@@ -161,7 +195,10 @@ impl State {
         Counts {
             clients: self.clients.len(),
             sessions: self.sessions.len(),
+            lapsed: self.lapsed_clients(),
             opens: self.opens.len(),
+            locks: self.locks.len(),
+            lock_waits: self.locks.waiting(),
             layouts: self.layouts.len(),
             recalls: self.layouts.recalls(),
         }

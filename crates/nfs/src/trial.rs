@@ -2,7 +2,7 @@
 
 mod play;
 
-pub use play::play;
+pub use play::{Seen, play, random_request};
 
 use crate::memory::Memory;
 use crate::server::{Call, CallbackPath, Callbacks, Config, Lost, Server};
@@ -99,7 +99,7 @@ impl Bench {
     pub fn new(memory: Memory) -> Self {
         let now = Timestamp { secs: 1_000_000, nanos: 0 };
         let config = Config {
-            state: state::Config::new(7, EXCHGID4_FLAG_USE_PNFS_MDS, LEASE),
+            state: state::Config { courtesy: LEASE, ..state::Config::new(7, EXCHGID4_FLAG_USE_PNFS_MDS, LEASE) },
             major_id: Bytes::from_static(b"server on trial"),
             implementation: "trial".into(),
         };

@@ -346,6 +346,12 @@ impl Session {
         self.lease = lease;
     }
 
+    /// Whether the server may have given away what is held here: nothing was heard of us for a lease. Bytes may not be
+    /// moved under a layout then before the lease is renewed (RFC 8881 §12.7.2).
+    pub fn lease_over(&self, now: Timestamp) -> bool {
+        now.since(self.renewed) >= self.lease
+    }
+
     /// When to send a lone SEQUENCE unless something else is sent before: after two thirds of the lease.
     pub fn renewal_due(&self) -> Timestamp {
         self.renewed.after(self.lease * 2 / 3)

@@ -19,8 +19,8 @@ pub struct CallbackPath {
     pub connection: ConnectionId,
     /// RPC program; its version is 1 and the procedure `CB_COMPOUND`.
     pub program: u32,
-    /// How the client wants it authenticated, any of these; AUTH_NONE when empty.
-    pub security: Vec<callback_sec_parms4>,
+    /// How the client wants it authenticated; AUTH_NONE without a wish that can be met.
+    pub security: Option<callback_sec_parms4>,
 }
 
 /// The way to clients, and the passing of time while the server waits for them.

@@ -5,8 +5,8 @@ use super::{Server, counters, lock, ops};
 use crate::fs::{Ctx, FileSystem};
 use crate::state::sessions::{Request, Sequence, Sequenced, SlotToken};
 use crate::state::slots::Fingerprint;
-use crate::state::stateids::{ANONYMOUS, CURRENT};
-use crate::state::{ClientId, ConnectionId, Principal, State};
+use crate::state::stateids::{self, ANONYMOUS, CURRENT};
+use crate::state::{ClientId, ConnectionId, Effect, Principal, State};
 use crate::status;
 use bytes::Bytes;
 use types::{Cred, FileId, Status, Timestamp, limits};
@@ -158,8 +158,17 @@ impl<F: FileSystem, C: Callbacks> Compound<'_, F, C> {
         }
     }
 
-    /// The stateid meant by an argument: the current one may be asked for, but not if it is a special one (§16.2.3.1.2).
+    /// The stateid meant by an argument: the current one may be asked for, but not if it is a special one (§16.2.3.1.2). It
+    /// stands for its state whatever happened to that meanwhile (§8.2.3).
     pub(super) fn stateid(&self, asked: stateid4) -> Answer<stateid4> {
+        let stateid = self.exact_stateid(asked)?;
+        // A layout's sequence number tells what the client has seen, and is never 0 (§12.5.3).
+        let any_age = asked == CURRENT && !stateids::is_of_layout(&stateid);
+        Ok(if any_age { stateid4 { seqid: 0, ..stateid } } else { stateid })
+    }
+
+    /// As [`Compound::stateid`], with the sequence number that was returned: for CLOSE and OPEN_DOWNGRADE.
+    pub(super) fn exact_stateid(&self, asked: stateid4) -> Answer<stateid4> {
         if asked != CURRENT {
             return Ok(asked);
         }
@@ -181,7 +190,7 @@ impl<F: FileSystem, C: Callbacks> Compound<'_, F, C> {
 
     /// Refuses what could conflict with a reclaim while the grace period lasts (§8.4.2.1).
     pub(super) fn check_grace(&self) -> Answer<()> {
-        if self.state(|state| state.in_grace(self.ctx.now)) { Err(NFS4ERR_GRACE.into()) } else { Ok(()) }
+        if self.state(State::in_grace) { Err(NFS4ERR_GRACE.into()) } else { Ok(()) }
     }
 }
 
@@ -238,12 +247,15 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         let Some(first) = input.next_number()? else {
             return Ok(results.into_res(NFS4_OK, header.tag));
         };
-        let sequenced = match self.open(&call, &header, first, &mut input, &mut results) {
+        let (opening, effects) = self.open(&call, &header, first, &mut input, &mut results);
+        let sequenced = match opening {
             Opening::Done(reply) => return Ok(reply),
             Opening::Alone => None,
             Opening::Session(sequenced) => Some(sequenced),
         };
         let slot = Slot { server: self, token: sequenced.as_ref().map(|s| s.token) };
+        // A client that was away has a record again before it gets anything new. Without one it could only not reclaim.
+        let _ = self.settle(&Ctx { now: call.now, ..Ctx::default() }, effects).await;
         let ctx = Ctx {
             cred: call.cred,
             now: call.now,
@@ -278,23 +290,31 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
     }
 
     /// Deals with the first operation: SEQUENCE, or one of the few that stand alone (§2.10.6).
-    fn open(&self, call: &Call, header: &ArgsHeader, first: u32, input: &mut Ops, results: &mut OpsWriter) -> Opening {
+    fn open(
+        &self,
+        call: &Call,
+        header: &ArgsHeader,
+        first: u32,
+        input: &mut Ops,
+        results: &mut OpsWriter,
+    ) -> (Opening, Vec<Effect>) {
         let fail = |op: nfs_opnum4, status: nfsstat4| {
             self.counters.op(op as u32, status);
             let mut results = OpsWriter::new();
             refuse(&mut results, op, &status.into());
             Opening::Done(results.into_res(status, header.tag.clone()))
         };
+        let lone = |opening| (opening, Vec::new());
         match opnum(first) {
             Some(OP_SEQUENCE) => {}
             Some(op) if ops::stands_alone(op) => {
-                return if header.numops == 1 { Opening::Alone } else { fail(op, NFS4ERR_NOT_ONLY_OP) };
+                return lone(if header.numops == 1 { Opening::Alone } else { fail(op, NFS4ERR_NOT_ONLY_OP) });
             }
-            Some(OP_ILLEGAL) | None => return fail(OP_ILLEGAL, NFS4ERR_OP_ILLEGAL),
-            Some(op) => return fail(op, NFS4ERR_OP_NOT_IN_SESSION),
+            Some(OP_ILLEGAL) | None => return lone(fail(OP_ILLEGAL, NFS4ERR_OP_ILLEGAL)),
+            Some(op) => return lone(fail(op, NFS4ERR_OP_NOT_IN_SESSION)),
         }
         let Ok(arguments) = input.body::<SEQUENCE4args>() else {
-            return fail(OP_SEQUENCE, NFS4ERR_BADXDR);
+            return lone(fail(OP_SEQUENCE, NFS4ERR_BADXDR));
         };
         let request = Request {
             connection: call.connection,
@@ -302,8 +322,8 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
             size: call.message_len,
             operations: header.numops,
         };
-        let sequence = lock(&self.state).sequence(&arguments, request, call.now);
-        match sequence {
+        let (sequence, effects) = self.change(|state| state.sequence(&arguments, request, call.now));
+        let opening = match sequence {
             Err(status) => fail(OP_SEQUENCE, status),
             Ok(Sequence::Replay(reply)) => {
                 counters::add(&self.counters.replays, 1);
@@ -319,7 +339,8 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
                 results.op(OP_SEQUENCE, &SEQUENCE4res::NFS4_OK(sequenced.result));
                 Opening::Session(sequenced)
             }
-        }
+        };
+        (opening, effects)
     }
 }
 
@@ -392,7 +413,8 @@ impl<F: FileSystem, C: Callbacks> Compound<'_, F, C> {
                 (op, if enough { ops::run(self, op, input).await } else { Err(beyond.into()) })
             }
         };
-        if answer.as_ref().is_ok_and(|body| body.len() > self.room) {
+        let len = answer.as_ref().map_or_else(|refusal| refusal.body.len(), Segments::len);
+        if len > self.room && len > 0 {
             answer = Err(self.beyond.into());
         }
         let status = match answer {

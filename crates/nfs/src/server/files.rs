@@ -1,12 +1,14 @@
 //! What several operations ask about files: their kind, permission to read and write, changes of directories.
 
 use super::callbacks::Callbacks;
-use super::compound::{Answer, Body, Compound};
+use super::compound::{Answer, Body, Compound, Refusal};
 use crate::fs::{Change, FileSystem, access};
+use crate::spans::{LockKind, Span};
+use crate::state::locks::Denied;
 use crate::state::opens::{Access, Permit};
 use types::{Attrs, ByteRange, FileId, FileKind};
 use wire::nfs4::*;
-use xdr::Writer;
+use xdr::{Writer, Xdr};
 
 /// Refuses everything but a regular file, each kind with its own error.
 pub(super) fn check_regular(kind: FileKind) -> Result<(), nfsstat4> {
@@ -42,7 +44,13 @@ impl<F: FileSystem, C: Callbacks> Compound<'_, F, C> {
     pub(super) async fn permit(&self, file: FileId, stateid: stateid4, access: Access) -> Answer<bool> {
         let stateid = self.stateid(stateid)?;
         let client = self.client();
-        if self.state(|state| state.check_io(client, file, &stateid, access))? == Permit::Open {
+        let permit = match self.state(|state| state.check_io(client, file, &stateid, access)) {
+            Err(NFS4ERR_LOCKED) => {
+                self.change(|state| state.check_io_past_lapsed(client, file, &stateid, access)).await??
+            }
+            permit => permit?,
+        };
+        if permit == Permit::Open {
             return Ok(true);
         }
         self.check_grace()?;
@@ -59,6 +67,32 @@ impl<F: FileSystem, C: Callbacks> Compound<'_, F, C> {
     pub(super) async fn recall_others(&self, file: FileId) {
         self.server.recall(file, Some(self.client()), self.ctx.now).await;
     }
+}
+
+/// The bytes that a lock is about; offsets and lengths that make no sense are refused (RFC 8881 §18.10.3).
+pub(super) fn lock_span(offset: u64, length: u64) -> Result<Span, nfsstat4> {
+    Span::new(offset, length).ok_or(NFS4ERR_INVAL)
+}
+
+/// What a lock keeps others from, and whether the client will ask again if it is denied.
+pub(super) fn lock_kind(kind: nfs_lock_type4) -> (LockKind, bool) {
+    match kind {
+        READ_LT => (LockKind::Read, false),
+        READW_LT => (LockKind::Read, true),
+        WRITE_LT => (LockKind::Write, false),
+        WRITEW_LT => (LockKind::Write, true),
+    }
+}
+
+/// A lock in the way, as LOCK and LOCKT tell of it.
+pub(super) fn denied(by: Denied) -> Refusal {
+    let body = LOCK4denied {
+        offset: by.span.first,
+        length: by.span.length(),
+        locktype: if by.kind == LockKind::Read { READ_LT } else { WRITE_LT },
+        owner: lock_owner4 { clientid: by.client.0, owner: by.owner },
+    };
+    Refusal { status: NFS4ERR_DENIED, body: body.to_bytes() }
 }
 
 /// A range of layouts and hints: a length of all ones reaches to the end of the file, whatever it will be.

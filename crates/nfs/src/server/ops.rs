@@ -25,6 +25,9 @@ mod layoutget;
 mod layoutreturn;
 mod link;
 mod listxattrs;
+mod lock;
+mod lockt;
+mod locku;
 mod lookup;
 mod lookupp;
 mod nverify;
@@ -91,6 +94,9 @@ registry! {
     OP_GETATTR => getattr,
     OP_GETFH => getfh,
     OP_LINK => link,
+    OP_LOCK => lock,
+    OP_LOCKT => lockt,
+    OP_LOCKU => locku,
     OP_LOOKUP => lookup,
     OP_LOOKUPP => lookupp,
     OP_NVERIFY => nverify,
@@ -166,6 +172,8 @@ pub(super) fn changes(op: nfs_opnum4) -> bool {
             | OP_COMMIT
             | OP_CREATE
             | OP_LINK
+            | OP_LOCK
+            | OP_LOCKU
             | OP_OPEN
             | OP_OPEN_DOWNGRADE
             | OP_REMOVE

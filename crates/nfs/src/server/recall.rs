@@ -33,6 +33,10 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
     /// one lease by [`Server::tick`], which has fenced its holder then.
     pub async fn recall(&self, file: FileId, except: Option<ClientId>, now: Timestamp) {
         let filter = Filter::ALL;
+        let ((), effects) = self.change(|state| state.revoke_lapsed_layouts(file, filter, except, now));
+        if let Err(error) = self.settle(&crate::fs::Ctx { now, ..Default::default() }, effects).await {
+            tracing::warn!(%error, "could not take a layout away");
+        }
         let mut recalls = {
             let mut state = lock(&self.state);
             if !self.held(&state, file, filter, except) {

@@ -4,6 +4,7 @@ mod attributes;
 mod extras;
 mod io;
 mod layouts;
+mod locks;
 mod mount;
 mod names;
 mod opens;

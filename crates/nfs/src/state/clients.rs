@@ -1,9 +1,9 @@
 //! Client records: EXCHANGE_ID, the confirmation of CREATE_SESSION, DESTROY_CLIENTID, RECLAIM_COMPLETE.
 
-use crate::fs::ClientRecord;
+use crate::state::leases::Lapse;
 use crate::state::{ClientId, Effect, Gone, Principal, Result, State};
 use bytes::Bytes;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use types::{Timestamp, limits};
 use wire::nfs4::nfsstat4::*;
 use wire::nfs4::{
@@ -52,6 +52,10 @@ pub struct Client {
     pub sessions: Vec<sessionid4>,
     /// Whether it has sent a global RECLAIM_COMPLETE.
     pub reclaim_complete: bool,
+    /// Whether its lease has run out.
+    pub(crate) lapse: Lapse,
+    /// Whether its record, by which it may reclaim after a restart, is stored or being stored.
+    pub(crate) recorded: bool,
     /// The CREATE_SESSION slot: the last sequence number and its outcome (§18.36.4).
     pub(crate) sequence: u32,
     pub(crate) cached: Result<CREATE_SESSION4resok>,
@@ -70,11 +74,13 @@ pub struct Clients {
     next: u32,
     by_id: HashMap<ClientId, Client>,
     by_owner: HashMap<Bytes, Owner>,
+    /// Records that no session has confirmed, oldest first.
+    unconfirmed: BTreeSet<ClientId>,
 }
 
 impl Clients {
     pub(crate) fn new(boot_epoch: u32) -> Self {
-        Clients { boot_epoch, next: 1, by_id: HashMap::new(), by_owner: HashMap::new() }
+        Clients { boot_epoch, next: 1, by_id: HashMap::new(), by_owner: HashMap::new(), unconfirmed: BTreeSet::new() }
     }
 
     /// Number of records.
@@ -122,27 +128,39 @@ impl Clients {
             verifier: args.eia_clientowner.co_verifier,
             principal,
             confirmed: false,
-            implementation: args.eia_client_impl_id.first().cloned(),
+            implementation: implementation(args),
             renewed: now,
             sessions: Vec::new(),
             reclaim_complete: false,
+            lapse: Lapse::None,
+            recorded: false,
             sequence: 0,
             cached: Err(NFS4ERR_SEQ_MISORDERED),
         };
         self.by_id.insert(id, client);
+        self.unconfirmed.insert(id);
         id
+    }
+
+    /// Makes room for another record at the cost of the oldest that nobody has confirmed; whoever floods with introductions
+    /// pushes out its own. `false` if there is no such record.
+    fn make_room(&mut self) -> bool {
+        let oldest = self.unconfirmed.first().copied();
+        oldest.and_then(|id| self.remove(id)).is_some()
     }
 
     /// Moves the record of `id` from unconfirmed to confirmed; there must be no other confirmed one.
     fn confirm(&mut self, id: ClientId) {
         let Some(client) = self.by_id.get_mut(&id) else { return };
         client.confirmed = true;
+        self.unconfirmed.remove(&id);
         let owner = self.by_owner.entry(client.owner.clone()).or_default();
         *owner = Owner { confirmed: Some(id), unconfirmed: None };
     }
 
     pub(crate) fn remove(&mut self, id: ClientId) -> Option<Client> {
         let client = self.by_id.remove(&id)?;
+        self.unconfirmed.remove(&id);
         if let Some(owner) = self.by_owner.get_mut(&client.owner) {
             owner.confirmed = owner.confirmed.filter(|c| *c != id);
             owner.unconfirmed = owner.unconfirmed.filter(|c| *c != id);
@@ -152,6 +170,13 @@ impl Clients {
         }
         Some(client)
     }
+}
+
+/// What the client says it is, in memory of its own: the message goes.
+fn implementation(args: &EXCHANGE_ID4args) -> Option<nfs_impl_id4> {
+    let told = args.eia_client_impl_id.first()?;
+    let own = |text: &Bytes| Bytes::copy_from_slice(text);
+    Some(nfs_impl_id4 { nii_domain: own(&told.nii_domain), nii_name: own(&told.nii_name), ..told.clone() })
 }
 
 impl State {
@@ -179,7 +204,7 @@ impl State {
                 Some((_, _, p)) if p != principal => Err(NFS4ERR_PERM),
                 Some((id, ..)) => {
                     if let Some(client) = self.clients.get_mut(id) {
-                        client.implementation = args.eia_client_impl_id.first().cloned();
+                        client.implementation = implementation(args);
                     }
                     Ok(self.exchanged(id))
                 }
@@ -188,10 +213,11 @@ impl State {
         if let Some((id, _, p)) = confirmed
             && p != principal
         {
-            if self.has_state(id) && !self.lease_expired(id, now) {
+            let idle = if self.holds(id) { self.is_lapsed(id) } else { self.lease_expired(id, now) };
+            if self.has_state(id) && !idle {
                 return Err(NFS4ERR_CLID_INUSE);
             }
-            self.drop_client(id, Gone::Forgotten);
+            self.drop_client(id, Gone::Revoked);
         } else if let Some((id, v, _)) = confirmed
             && v == verifier
         {
@@ -199,7 +225,8 @@ impl State {
             return Ok(self.exchanged(id));
         }
         self.drop_unconfirmed(records.unconfirmed);
-        if self.clients.len() >= limits::CLIENTS_MAX {
+        let crowded = self.clients.unconfirmed.len() >= limits::UNCONFIRMED_MAX;
+        if (crowded || self.clients.len() >= limits::CLIENTS_MAX) && !self.clients.make_room() {
             return Err(NFS4ERR_DELAY);
         }
         let id = self.clients.add(args, principal, now);
@@ -221,9 +248,12 @@ impl State {
 
     /// Whether anything hangs on the client id: sessions, opens or layouts.
     pub fn has_state(&self, id: ClientId) -> bool {
-        self.clients.get(id).is_some_and(|c| !c.sessions.is_empty())
-            || self.opens.of_client(id) > 0
-            || self.layouts.of_client(id) > 0
+        self.clients.get(id).is_some_and(|c| !c.sessions.is_empty()) || self.holds(id)
+    }
+
+    /// Whether a client holds opens, which all its locks go with, or layouts.
+    pub(crate) fn holds(&self, id: ClientId) -> bool {
+        self.opens.live(id) > 0 || self.layouts.of_client(id) > 0
     }
 
     /// Confirms the record of `id` at its first session and drops what the previous incarnation of its owner held.
@@ -232,12 +262,10 @@ impl State {
         if client.confirmed {
             return;
         }
-        let record = ClientRecord { owner: client.owner.clone(), clientid: id.0 };
-        if let Some(old) = self.clients.confirmed(&record.owner) {
+        if let Some(old) = self.clients.confirmed(&client.owner) {
             self.drop_client(old, Gone::Forgotten);
         }
         self.clients.confirm(id);
-        self.effects.push(Effect::Persist(record));
     }
 
     /// Removes a client with all its state; `why` is what becomes of its layouts.
@@ -269,6 +297,9 @@ impl State {
 
     /// RECLAIM_COMPLETE (§18.51); with `one_fs` it ends the reclaim of a moved file system, of which there is none.
     ///
+    /// No client gets an open or a lock before it, save by reclaiming with a record of an earlier start: so this is the
+    /// moment to store the record of this one (§8.4.2.1).
+    ///
     /// # Errors
     /// COMPLETE_ALREADY, STALE_CLIENTID.
     pub fn reclaim_complete(&mut self, id: ClientId, one_fs: bool) -> Result<()> {
@@ -280,6 +311,7 @@ impl State {
             return Err(NFS4ERR_COMPLETE_ALREADY);
         }
         self.recovery.complete(&client.owner);
+        self.note_record(id);
         Ok(())
     }
 

@@ -13,7 +13,7 @@ use wire::nfs4::nfsstat4::*;
 use wire::nfs4::{OPEN4_SHARE_ACCESS_WRITE, layouttype4, stateid4};
 
 /// Most separate pieces that one client may hold of one file.
-const SEGMENTS_MAX: usize = 256;
+const SEGMENTS_MAX: usize = 32;
 
 /// A recall that waits for its LAYOUTRETURN.
 #[derive(Clone, Debug)]
@@ -217,7 +217,7 @@ fn check_layout_seqid(asked: u32, current: u32) -> Result<()> {
 impl State {
     /// Whether `client` may be given a layout now: call it before asking the file system for one.
     ///
-    /// `stateid` is that of an open of the file or of the layouts already held.
+    /// `stateid` is that of an open of the file, of locks under one, or of the layouts already held.
     ///
     /// # Errors
     /// BAD_STATEID, OLD_STATEID, OPENMODE (writing, by an open for reading), LAYOUTUNAVAILABLE (the client takes no
@@ -232,8 +232,12 @@ impl State {
         filter: Filter,
     ) -> Result<()> {
         let state = match stateids::form(stateid, self.config.boot_epoch)? {
-            Form::Ordinary(Kind::Open) => {
-                let open = self.find_open(client, file, stateid)?;
+            Form::Ordinary(of @ (Kind::Open | Kind::Lock)) => {
+                let open = match of {
+                    Kind::Lock => self.open_of_lock(client, file, stateid)?,
+                    _ => *stateid,
+                };
+                let open = self.find_open(client, file, &open)?;
                 if filter.iomode == Some(Iomode::ReadWrite) && open.access & OPEN4_SHARE_ACCESS_WRITE == 0 {
                     return Err(NFS4ERR_OPENMODE);
                 }
@@ -254,7 +258,8 @@ impl State {
             return Err(NFS4ERR_RECALLCONFLICT);
         }
         let Some(state) = state else {
-            let full = self.layouts.of_client(client) >= limits::LAYOUTS_PER_CLIENT_MAX;
+            let all = self.layouts.len() >= limits::LAYOUTS_MAX;
+            let full = all || self.layouts.of_client(client) >= limits::LAYOUTS_PER_CLIENT_MAX;
             return if full { Err(NFS4ERR_LAYOUTTRYLATER) } else { Ok(()) };
         };
         if let Some(pending) = state.pending.iter().find(|p| p.filter.overlaps(filter)) {
@@ -338,6 +343,16 @@ impl State {
         let range = if range.is_empty() { ByteRange::ALL } else { range };
         let held = state.segments.any(Filter { iomode: Some(Iomode::ReadWrite), range });
         if held { Ok(()) } else { Err(NFS4ERR_BADLAYOUT) }
+    }
+
+    /// Whether LAYOUTCOMMIT may go ahead for a layout of before the restart (`loca_reclaim`, §12.7.4, §18.42.3).
+    ///
+    /// # Errors
+    /// Those of a reclaim in [`State::check_grace`]; RECLAIM_BAD (no stateid of layouts that an earlier start gave out).
+    pub fn check_layout_reclaim(&self, client: ClientId, stateid: &stateid4) -> Result<()> {
+        self.check_grace(client, true)?;
+        let earlier = stateids::boot_epoch(stateid) < self.config.boot_epoch;
+        if stateids::is_of_layout(stateid) && earlier { Ok(()) } else { Err(NFS4ERR_RECLAIM_BAD) }
     }
 
     /// LAYOUTRETURN of type FILE (§18.44). Returning what is not held is no error.
@@ -526,6 +541,25 @@ impl State {
         }
     }
 
+    /// Drops the layouts that a client holds of one file.
+    pub(crate) fn drop_layouts_of(&mut self, client: ClientId, file: FileId, why: Gone) {
+        let others: Vec<_> =
+            self.layouts.states_on(file).filter(|(_, s)| s.client == client).map(|(o, _)| *o).collect();
+        for other in others {
+            self.lose(&other, Filter::ALL, why);
+            self.layouts.remove(&other);
+        }
+    }
+
+    /// Takes away what lapsed clients hold of a file that overlaps `filter`: nobody waits for them to return it.
+    pub fn revoke_lapsed_layouts(&mut self, file: FileId, filter: Filter, except: Option<ClientId>, now: Timestamp) {
+        let wanted = |s: &LayoutState| Some(s.client) != except && s.segments.any(filter) && self.is_lapsed(s.client);
+        let others: Vec<_> = self.layouts.states_on(file).filter(|(_, s)| wanted(s)).map(|(o, _)| *o).collect();
+        for other in others {
+            self.revoke(&other, now);
+        }
+    }
+
     /// Drops all layouts of a client.
     pub(crate) fn drop_layouts(&mut self, client: ClientId, why: Gone) {
         for other in self.layouts.by_client.get(&client).cloned().unwrap_or_default() {
@@ -544,7 +578,9 @@ impl State {
         for (other, state) in &self.layouts.by_other {
             if state.pending.iter().any(|p| p.deadline <= now) {
                 late.push(*other);
-            } else if state.revoked.is_some_and(|since| now.since(since) > self.config.lease) {
+            } else if state.revoked.is_some_and(|since| now.since(since) > self.config.lease)
+                && !self.is_lapsed(state.client)
+            {
                 old.push(*other);
             }
         }

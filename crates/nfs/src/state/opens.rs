@@ -65,9 +65,15 @@ pub struct Open {
     modes: u16,
     other: [u8; 12],
     seqid: u32,
+    /// Taken away, as the lease had run out and somebody else wanted the file; kept until the client shows that it knows.
+    revoked: bool,
 }
 
 impl Open {
+    pub(crate) fn other(&self) -> [u8; 12] {
+        self.other
+    }
+
     fn stateid(&self) -> stateid4 {
         stateid4 { seqid: self.seqid, other: self.other }
     }
@@ -108,13 +114,25 @@ pub struct Opens {
     by_key: HashMap<Key, [u8; 12]>,
     by_file: HashMap<FileId, FileOpens>,
     by_client: HashMap<ClientId, BTreeSet<[u8; 12]>>,
+    /// How many revoked opens each client has not yet given up: every SEQUENCE asks.
+    revoked: HashMap<ClientId, usize>,
 }
 
 impl Opens {
     pub(crate) fn len(&self) -> usize {
-        self.by_other.len()
+        self.by_other.len() - self.revoked.values().sum::<usize>()
     }
 
+    pub(crate) fn any_revoked(&self, client: ClientId) -> bool {
+        self.revoked.contains_key(&client)
+    }
+
+    /// Number of opens of a client that were not taken away.
+    pub(crate) fn live(&self, client: ClientId) -> usize {
+        self.of_client(client) - self.revoked.get(&client).copied().unwrap_or(0)
+    }
+
+    /// Number of opens of a client, those taken away included.
     pub(crate) fn of_client(&self, client: ClientId) -> usize {
         self.by_client.get(&client).map_or(0, BTreeSet::len)
     }
@@ -131,6 +149,9 @@ impl Opens {
     /// The open of a stateid, its sequence number checked.
     fn find(&self, client: ClientId, stateid: &stateid4) -> Result<&Open> {
         let open = self.by_other.get(&stateid.other).filter(|o| o.client == client).ok_or(NFS4ERR_BAD_STATEID)?;
+        if open.revoked {
+            return Err(NFS4ERR_EXPIRED);
+        }
         stateids::check_seqid(stateid.seqid, open.seqid)?;
         Ok(open)
     }
@@ -163,21 +184,43 @@ impl Opens {
     /// Removes an open; the flag tells whether it was the last of its file.
     fn remove(&mut self, other: &[u8; 12]) -> Option<(Open, bool)> {
         let open = self.by_other.remove(other)?;
-        self.by_key.remove(&(open.client, open.owner.clone(), open.file));
         if let Some(ids) = self.by_client.get_mut(&open.client) {
             ids.remove(other);
             if ids.is_empty() {
                 self.by_client.remove(&open.client);
             }
         }
-        let file = self.by_file.get_mut(&open.file)?;
+        if open.revoked {
+            if let Some(count) = self.revoked.get_mut(&open.client) {
+                *count -= 1;
+                if *count == 0 {
+                    self.revoked.remove(&open.client);
+                }
+            }
+            return Some((open, false));
+        }
+        let last = self.unlist(&open);
+        Some((open, last))
+    }
+
+    /// The open counts no longer; returns whether it was the last of its file.
+    fn unlist(&mut self, open: &Open) -> bool {
+        self.by_key.remove(&(open.client, open.owner.clone(), open.file));
+        let Some(file) = self.by_file.get_mut(&open.file) else { return false };
         file.count(open.access, open.deny, false);
-        file.opens.remove(other);
+        file.opens.remove(&open.other);
         let last = file.opens.is_empty();
         if last {
             self.by_file.remove(&open.file);
         }
-        Some((open, last))
+        last
+    }
+
+    /// The opens that stand in the way of these share bits, with their clients.
+    fn in_the_way(&self, file: FileId, access: u32, deny: u32) -> impl Iterator<Item = &Open> {
+        let opens = self.by_file.get(&file).into_iter().flat_map(|held| &held.opens);
+        let opens = opens.filter_map(|other| self.by_other.get(other));
+        opens.filter(move |open| access & open.deny != 0 || deny & open.access != 0)
     }
 
     fn client_has(&self, client: ClientId, file: FileId) -> bool {
@@ -207,8 +250,10 @@ impl State {
     ///
     /// `access` and `deny` are the share bits alone, without the `WANT` bits.
     ///
+    /// Opens in the way whose clients' leases have run out are taken away (§8.4.3).
+    ///
     /// # Errors
-    /// INVAL, SHARE_DENIED, RESOURCE (too many opens of this client).
+    /// INVAL, SHARE_DENIED, DELAY (the client has too many opens).
     pub fn open(
         &mut self,
         client: ClientId,
@@ -217,7 +262,10 @@ impl State {
         access: u32,
         deny: u32,
     ) -> Result<OpenedState> {
-        self.check_open(file, access, deny)?;
+        match self.check_open(file, access, deny) {
+            Err(NFS4ERR_SHARE_DENIED) if self.take_lapsed_opens(file, access, deny) => {}
+            checked => checked?,
+        }
         if let Some(other) = self.opens.by_key.get(&(client, owner.clone(), file)).copied()
             && let Some(held) = self.opens.by_other.get(&other)
         {
@@ -226,13 +274,13 @@ impl State {
             let stateid = self.opens.set_share(other, access, deny, modes).ok_or(NFS4ERR_SERVERFAULT)?;
             return Ok(OpenedState { stateid, upgraded: true });
         }
-        if self.opens.of_client(client) >= limits::OPENS_PER_CLIENT_MAX {
-            return Err(NFS4ERR_RESOURCE);
+        if self.opens.of_client(client) >= limits::OPENS_PER_CLIENT_MAX || self.opens.len() >= limits::OPENS_MAX {
+            return Err(NFS4ERR_DELAY);
         }
         let other = self.new_other(Kind::Open);
         let owner = Bytes::copy_from_slice(owner);
         let modes = mode_bit(access, deny);
-        let open = Open { client, owner, file, access, deny, modes, other, seqid: 1 };
+        let open = Open { client, owner, file, access, deny, modes, other, seqid: 1, revoked: false };
         let stateid = open.stateid();
         self.opens.add(open);
         Ok(OpenedState { stateid, upgraded: false })
@@ -284,13 +332,16 @@ impl State {
         self.opens.set_share(other, access, deny, kept).ok_or(NFS4ERR_SERVERFAULT)
     }
 
-    /// CLOSE (§18.2). With the client's last open of the file go the layouts that were to be returned on close.
+    /// CLOSE (§18.2). The locks asked under the open go with it; with the client's last open of the file go the layouts that
+    /// were to be returned on close.
     ///
     /// # Errors
     /// Those of [`State::find_open`].
     pub fn close(&mut self, client: ClientId, file: FileId, stateid: &stateid4) -> Result<ClosedState> {
         let other = self.find_open(client, file, stateid)?.other;
         let (open, last) = self.opens.remove(&other).ok_or(NFS4ERR_SERVERFAULT)?;
+        self.locks.drop_open(client, &other);
+        self.note_record(client);
         let last_of_client = last || !self.opens.client_has(client, file);
         if last_of_client {
             self.drop_return_on_close(client, file);
@@ -304,8 +355,8 @@ impl State {
     /// Whether READ or WRITE with this stateid may touch the file (§8.2.3, §9.1.2).
     ///
     /// # Errors
-    /// BAD_STATEID, OLD_STATEID, OPENMODE (the open is for the other use), LOCKED (a special stateid, and somebody
-    /// denies this use).
+    /// BAD_STATEID, OLD_STATEID, EXPIRED, OPENMODE (the open is for the other use), LOCKED (a special stateid, and
+    /// somebody denies this use).
     pub fn check_io(&self, client: ClientId, file: FileId, stateid: &stateid4, access: Access) -> Result<Permit> {
         let bit = match access {
             Access::Read => OPEN4_SHARE_ACCESS_READ,
@@ -317,8 +368,12 @@ impl State {
                 Some(held) if bits(held.deny) & bit != 0 => Err(NFS4ERR_LOCKED),
                 _ => Ok(Permit::Special),
             },
-            Form::Ordinary(Kind::Open) => {
-                let open = self.find_open(client, file, stateid)?;
+            Form::Ordinary(kind @ (Kind::Open | Kind::Lock)) => {
+                let open = match kind {
+                    Kind::Lock => self.open_of_lock(client, file, stateid)?,
+                    _ => *stateid,
+                };
+                let open = self.find_open(client, file, &open)?;
                 if open.access & bit != 0 { Ok(Permit::Open) } else { Err(NFS4ERR_OPENMODE) }
             }
             _ => Err(NFS4ERR_BAD_STATEID),
@@ -332,9 +387,18 @@ impl State {
 
     /// Whether a client has the file open for reading.
     pub fn may_read(&self, client: ClientId, file: FileId) -> bool {
+        self.has_open(client, file, OPEN4_SHARE_ACCESS_READ)
+    }
+
+    /// Whether a client has the file open for writing.
+    pub fn may_write(&self, client: ClientId, file: FileId) -> bool {
+        self.has_open(client, file, OPEN4_SHARE_ACCESS_WRITE)
+    }
+
+    fn has_open(&self, client: ClientId, file: FileId, access: u32) -> bool {
         let opens = self.opens.by_file.get(&file).into_iter().flat_map(|f| &f.opens);
         let mut opens = opens.filter_map(|other| self.opens.by_other.get(other));
-        opens.any(|open| open.client == client && open.access & OPEN4_SHARE_ACCESS_READ != 0)
+        opens.any(|open| open.client == client && open.access & access != 0)
     }
 
     /// How many opens a file has.
@@ -344,15 +408,75 @@ impl State {
 
     /// The opens of a client, oldest first.
     pub fn opens_of(&self, client: ClientId) -> impl Iterator<Item = &Open> {
-        self.opens.by_client.get(&client).into_iter().flatten().filter_map(|o| self.opens.by_other.get(o))
+        let opens = self.opens.by_client.get(&client).into_iter().flatten();
+        opens.filter_map(|o| self.opens.by_other.get(o)).filter(|o| !o.revoked)
+    }
+
+    /// Takes away the opens that stand in the way of these share bits, if the leases of all their clients have run out.
+    /// Returns whether the way is free.
+    fn take_lapsed_opens(&mut self, file: FileId, access: u32, deny: u32) -> bool {
+        if self.opens.in_the_way(file, access, deny).any(|open| !self.is_lapsed(open.client)) {
+            return false;
+        }
+        let taken: Vec<_> = self.opens.in_the_way(file, access, deny).map(|o| (o.other, o.client)).collect();
+        for (other, client) in taken {
+            self.revoke_open(other);
+            self.fence_lapsed(client, file);
+        }
+        true
+    }
+
+    /// As [`State::check_io`], for a special stateid: the opens that deny the use are taken away if the leases of all
+    /// their clients have run out.
+    ///
+    /// # Errors
+    /// Those of [`State::check_io`].
+    pub fn check_io_past_lapsed(
+        &mut self,
+        client: ClientId,
+        file: FileId,
+        stateid: &stateid4,
+        access: Access,
+    ) -> Result<Permit> {
+        let bit = match access {
+            Access::Read => OPEN4_SHARE_ACCESS_READ,
+            Access::Write => OPEN4_SHARE_ACCESS_WRITE,
+        };
+        self.take_lapsed_opens(file, bit, 0);
+        self.check_io(client, file, stateid, access)
+    }
+
+    /// Takes an open away with its locks; its stateid stays to tell.
+    fn revoke_open(&mut self, other: [u8; 12]) {
+        self.locks.revoke_open(&other);
+        let Some(open) = self.opens.by_other.get_mut(&other).filter(|open| !open.revoked) else { return };
+        open.revoked = true;
+        let open = open.clone();
+        *self.opens.revoked.entry(open.client).or_default() += 1;
+        if self.opens.unlist(&open) {
+            self.effects.push(Effect::LastClose(open.file));
+        }
+    }
+
+    /// FREE_STATEID of an open (§18.38), which must have been taken away.
+    pub(crate) fn free_open(&mut self, client: ClientId, stateid: &stateid4) -> Result<()> {
+        match self.opens.find(client, stateid) {
+            Err(NFS4ERR_EXPIRED) => {
+                self.opens.remove(&stateid.other);
+                Ok(())
+            }
+            found => found.and(Err(NFS4ERR_LOCKS_HELD)),
+        }
     }
 
     /// Drops all opens of a client.
     pub(crate) fn drop_opens(&mut self, client: ClientId) {
         for other in self.opens.by_client.get(&client).cloned().unwrap_or_default() {
+            self.locks.drop_open(client, &other);
             if let Some((open, true)) = self.opens.remove(&other) {
                 self.effects.push(Effect::LastClose(open.file));
             }
         }
+        self.locks.forget_client(client);
     }
 }

@@ -23,8 +23,8 @@ impl Recovery {
     }
 
     /// Whether reclaims are granted and everything that could conflict with them is not.
-    pub fn in_grace(&self, now: Timestamp) -> bool {
-        !self.waiting.is_empty() && now < self.until
+    pub fn in_grace(&self) -> bool {
+        !self.waiting.is_empty()
     }
 
     /// The owner reclaims nothing more.
@@ -32,35 +32,51 @@ impl Recovery {
         self.waiting.remove(owner);
     }
 
-    /// Ends the grace period when its time is over; returns the owners of which nothing was heard, in order.
-    pub(crate) fn tick(&mut self, now: Timestamp) -> Vec<Bytes> {
+    /// Those that may still reclaim although the time for it is over, in order.
+    pub(crate) fn late(&self, now: Timestamp) -> Vec<Bytes> {
         if now < self.until {
             return Vec::new();
         }
-        let mut absent: Vec<_> = self.waiting.drain().collect();
-        absent.sort();
-        absent
+        let mut late: Vec<_> = self.waiting.iter().cloned().collect();
+        late.sort();
+        late
     }
 }
 
 impl State {
-    /// Whether the server is in its grace period.
-    pub fn in_grace(&self, now: Timestamp) -> bool {
-        self.recovery.in_grace(now)
+    /// Whether the server is in its grace period. It ends when everybody known has said RECLAIM_COMPLETE, or a lease after
+    /// the start; then not before the records of those who did not are gone from the disk ([`Effect::GraceOver`]), for
+    /// after another restart they must not reclaim what others have had meanwhile (§8.4.3, the second edge condition).
+    ///
+    /// [`Effect::GraceOver`]: crate::state::Effect::GraceOver
+    pub fn in_grace(&self) -> bool {
+        self.recovery.in_grace()
+    }
+
+    /// The records of these owners are gone: they reclaim no more.
+    pub fn grace_over(&mut self, owners: &[Bytes]) {
+        for owner in owners {
+            self.recovery.complete(owner);
+            if let Some(client) = self.clients.confirmed(owner) {
+                // One that finished meanwhile was stored before or after the other was deleted: nobody knows.
+                self.unrecord(client);
+                self.note_record(client);
+            }
+        }
     }
 
     /// Whether `client` may get a lock (OPEN, LOCK) now; `reclaim` for CLAIM_PREVIOUS and its kin.
     ///
     /// # Errors
-    /// GRACE (others may still reclaim, or the client has not sent RECLAIM_COMPLETE, §18.51.3); for a reclaim
-    /// NO_GRACE when it is too late, RECLAIM_BAD when the client held nothing before the restart.
-    pub fn check_grace(&self, client: ClientId, reclaim: bool, now: Timestamp) -> Result<()> {
+    /// GRACE (others may still reclaim, or the client has not sent RECLAIM_COMPLETE, §18.51.3); for a reclaim NO_GRACE: it
+    /// is too late, or the client has no record, because it held nothing before the restart or somebody else may have
+    /// held it since.
+    pub fn check_grace(&self, client: ClientId, reclaim: bool) -> Result<()> {
         let client = self.clients.get(client).ok_or(NFS4ERR_STALE_CLIENTID)?;
-        let grace = self.in_grace(now);
+        let may_reclaim = !client.reclaim_complete && self.recovery.waiting.contains(&client.owner);
         match reclaim {
-            true if !grace || client.reclaim_complete => Err(NFS4ERR_NO_GRACE),
-            true if !self.recovery.waiting.contains(&client.owner) => Err(NFS4ERR_RECLAIM_BAD),
-            false if grace || !client.reclaim_complete => Err(NFS4ERR_GRACE),
+            true if !may_reclaim => Err(NFS4ERR_NO_GRACE),
+            false if self.in_grace() || !client.reclaim_complete => Err(NFS4ERR_GRACE),
             _ => Ok(()),
         }
     }

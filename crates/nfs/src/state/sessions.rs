@@ -10,8 +10,9 @@ use wire::nfs4::nfsstat4::*;
 use wire::nfs4::{
     BIND_CONN_TO_SESSION4args, BIND_CONN_TO_SESSION4resok, CB_SEQUENCE4args, CREATE_SESSION4_FLAG_CONN_BACK_CHAN,
     CREATE_SESSION4args, CREATE_SESSION4resok, SEQ4_STATUS_BACKCHANNEL_FAULT, SEQ4_STATUS_CB_PATH_DOWN,
-    SEQ4_STATUS_CB_PATH_DOWN_SESSION, SEQ4_STATUS_RECALLABLE_STATE_REVOKED, SEQUENCE4args, SEQUENCE4resok,
-    callback_sec_parms4, channel_attrs4, channel_dir_from_client4, channel_dir_from_server4, sessionid4,
+    SEQ4_STATUS_CB_PATH_DOWN_SESSION, SEQ4_STATUS_EXPIRED_SOME_STATE_REVOKED, SEQ4_STATUS_RECALLABLE_STATE_REVOKED,
+    SEQUENCE4args, SEQUENCE4resok, callback_sec_parms4, channel_attrs4, channel_dir_from_client4,
+    channel_dir_from_server4, sessionid4,
 };
 
 /// The least request and reply size that a channel can work with, in bytes: SEQUENCE with headers and one small
@@ -35,8 +36,8 @@ pub struct Session {
     pub back: channel_attrs4,
     /// RPC program of callbacks (`csa_cb_program`).
     pub cb_program: u32,
-    /// How callbacks may be authenticated (`csa_sec_parms`).
-    pub cb_security: Vec<callback_sec_parms4>,
+    /// How callbacks are authenticated: the first of `csa_sec_parms` that is offered here.
+    pub cb_security: Option<callback_sec_parms4>,
     slots: SlotTable,
     /// Bytes of the reply cache budget set aside for this session.
     reserved: u64,
@@ -75,9 +76,11 @@ impl Sessions {
         ids.iter().filter_map(|id| self.by_id.get(id)).any(|s| s.slots.in_progress() > 0)
     }
 
-    fn bind(&mut self, id: sessionid4, connection: ConnectionId, back: bool) {
+    fn bind(&mut self, id: sessionid4, connection: ConnectionId, fore: bool, back: bool) {
         let Some(session) = self.by_id.get_mut(&id) else { return };
-        session.fore_connections.insert(connection);
+        if fore {
+            session.fore_connections.insert(connection);
+        }
         if back {
             session.back_connections.insert(connection);
             session.back_broken = false;
@@ -145,8 +148,8 @@ pub struct Backchannel {
     pub connection: ConnectionId,
     /// RPC program to call, version 1, procedure `CB_COMPOUND`.
     pub program: u32,
-    /// Acceptable authentication, in the client's order.
-    pub security: Vec<callback_sec_parms4>,
+    /// Acceptable authentication: the first that is offered here, none if there is none.
+    pub security: Option<callback_sec_parms4>,
     /// First operation of the CB_COMPOUND.
     pub sequence: CB_SEQUENCE4args,
     /// The callback slot held until [`State::callback_done`].
@@ -182,6 +185,18 @@ fn negotiate(asked: &channel_attrs4, max_message: u32, max_cached: u32, max_requ
         ca_maxoperations: asked.ca_maxoperations.min(limits::COMPOUND_OPS_MAX),
         ca_maxrequests: asked.ca_maxrequests.min(max_requests),
         ca_rdma_ird: Vec::new(),
+    })
+}
+
+/// The first way of authentication that is offered here, in memory of its own: the message goes.
+fn security(parms: &[callback_sec_parms4]) -> Option<callback_sec_parms4> {
+    parms.iter().find_map(|parms| match parms {
+        callback_sec_parms4::AUTH_NONE => Some(callback_sec_parms4::AUTH_NONE),
+        callback_sec_parms4::AUTH_SYS(sys) => {
+            let machinename = Bytes::copy_from_slice(&sys.machinename);
+            Some(callback_sec_parms4::AUTH_SYS(wire::nfs4::authsys_parms { machinename, ..sys.clone() }))
+        }
+        callback_sec_parms4::RPCSEC_GSS(_) => None,
     })
 }
 
@@ -250,7 +265,7 @@ impl State {
             fore,
             back,
             cb_program: args.csa_cb_program,
-            cb_security: args.csa_sec_parms.clone(),
+            cb_security: security(&args.csa_sec_parms),
             reserved,
             fore_connections: BTreeSet::new(),
             back_connections: BTreeSet::new(),
@@ -266,7 +281,7 @@ impl State {
         };
         let id = session.id;
         self.sessions.by_id.insert(id, session);
-        self.sessions.bind(id, connection, back_channel != 0);
+        self.sessions.bind(id, connection, true, back_channel != 0);
         if let Some(client) = self.clients.get_mut(client) {
             client.sessions.push(id);
         }
@@ -277,7 +292,7 @@ impl State {
     fn reserve(&mut self, fore: &mut channel_attrs4) -> Result<u64> {
         let per_slot = u64::from(fore.ca_maxresponsesize_cached.max(MESSAGE_MIN));
         let left = self.config.reply_cache_bytes.saturating_sub(self.sessions.reserved);
-        let slots = (left / 4 / per_slot).max(1).min(u64::from(fore.ca_maxrequests));
+        let slots = (left / limits::REPLY_CACHE_SHARE / per_slot).max(1).min(u64::from(fore.ca_maxrequests));
         if slots * per_slot > left {
             return Err(NFS4ERR_NOSPC);
         }
@@ -307,7 +322,7 @@ impl State {
         let max_response = session.fore.ca_maxresponsesize;
         let max_cached = args.sa_cachethis.then_some(session.fore.ca_maxresponsesize_cached.min(max_response));
         let (highest, target) = (session.slots.highest(), session.slots.target());
-        self.sessions.bind(args.sa_sessionid, request.connection, false);
+        self.sessions.bind(args.sa_sessionid, request.connection, true, false);
         self.renew(client, now);
         let result = SEQUENCE4resok {
             sr_sessionid: args.sa_sessionid,
@@ -335,6 +350,11 @@ impl State {
     }
 
     /// `sr_status_flags` of a session (§18.46.3).
+    ///
+    /// Some flags never come up here. No session outlives a restart, so that BADSESSION tells of one, and
+    /// RESTART_RECLAIM_NEEDED would make a client that is reclaiming begin again. What lapsed clients hold goes piece by
+    /// piece, or all at once with the client id, so that EXPIRED_ALL_STATE_REVOKED has no use. Nobody can take away opens
+    /// or locks by hand (ADMIN_STATE_REVOKED), and nothing moves to another server (LEASE_MOVED).
     fn status_flags(&self, id: sessionid4) -> u32 {
         let Some(session) = self.sessions.by_id.get(&id) else { return 0 };
         let mut flags = 0;
@@ -350,15 +370,19 @@ impl State {
         if self.layouts.any_revoked(session.client) {
             flags |= SEQ4_STATUS_RECALLABLE_STATE_REVOKED;
         }
+        if self.opens.any_revoked(session.client) || self.locks.any_revoked(session.client) {
+            flags |= SEQ4_STATUS_EXPIRED_SOME_STATE_REVOKED;
+        }
         flags
     }
 
     /// BIND_CONN_TO_SESSION (§18.34): a connection for the fore channel, the backchannel or both.
     ///
-    /// A session made without a usable backchannel gives none: CDFC4_BACK is refused, the others bind the fore channel.
+    /// A session made without a usable backchannel gives none: CDFC4_BACK is refused, the others bind the fore channel. A
+    /// connection that carries a channel already gains the other where the client leaves that open; it loses none.
     ///
     /// # Errors
-    /// BADSESSION, INVAL.
+    /// BADSESSION, INVAL (no backchannel, or the connection would have to lose or to gain a channel).
     pub fn bind_conn_to_session(
         &mut self,
         args: &BIND_CONN_TO_SESSION4args,
@@ -366,19 +390,29 @@ impl State {
     ) -> Result<BIND_CONN_TO_SESSION4resok> {
         let session = self.sessions.by_id.get_mut(&args.bctsa_sessid).ok_or(NFS4ERR_BADSESSION)?;
         let possible = session.back.ca_maxrequests > 0;
-        let (back, direction) = match args.bctsa_dir {
+        let (fore, back) = match args.bctsa_dir {
             channel_dir_from_client4::CDFC4_BACK if !possible => return Err(NFS4ERR_INVAL),
-            channel_dir_from_client4::CDFC4_BACK => (true, channel_dir_from_server4::CDFS4_BACK),
-            channel_dir_from_client4::CDFC4_FORE_OR_BOTH | channel_dir_from_client4::CDFC4_BACK_OR_BOTH if possible => {
-                (true, channel_dir_from_server4::CDFS4_BOTH)
+            channel_dir_from_client4::CDFC4_BACK => (false, true),
+            channel_dir_from_client4::CDFC4_FORE => (true, false),
+            channel_dir_from_client4::CDFC4_FORE_OR_BOTH | channel_dir_from_client4::CDFC4_BACK_OR_BOTH => {
+                (true, possible)
             }
-            _ => (false, channel_dir_from_server4::CDFS4_FORE),
         };
+        let before = (session.fore_connections.contains(&connection), session.back_connections.contains(&connection));
+        let exact =
+            matches!(args.bctsa_dir, channel_dir_from_client4::CDFC4_FORE | channel_dir_from_client4::CDFC4_BACK);
+        if exact && before != (false, false) && before != (fore, back) {
+            return Err(NFS4ERR_INVAL);
+        }
         session.wants_back |= back;
-        self.sessions.bind(args.bctsa_sessid, connection, back);
+        self.sessions.bind(args.bctsa_sessid, connection, fore, back);
         Ok(BIND_CONN_TO_SESSION4resok {
             bctsr_sessid: args.bctsa_sessid,
-            bctsr_dir: direction,
+            bctsr_dir: match (fore, back) {
+                (true, true) => channel_dir_from_server4::CDFS4_BOTH,
+                (false, true) => channel_dir_from_server4::CDFS4_BACK,
+                _ => channel_dir_from_server4::CDFS4_FORE,
+            },
             bctsr_use_conn_in_rdma_mode: args.bctsa_use_conn_in_rdma_mode,
         })
     }
@@ -389,8 +423,8 @@ impl State {
     /// BADSESSION, CONN_NOT_BOUND_TO_SESSION.
     pub fn destroy_session(&mut self, id: sessionid4, connection: ConnectionId) -> Result<()> {
         let session = self.sessions.by_id.get(&id).ok_or(NFS4ERR_BADSESSION)?;
-        let bound = &session.fore_connections;
-        if !bound.is_empty() && !bound.contains(&connection) {
+        let mut bound = session.fore_connections.union(&session.back_connections).peekable();
+        if bound.peek().is_some() && bound.all(|bound| *bound != connection) {
             return Err(NFS4ERR_CONN_NOT_BOUND_TO_SESSION);
         }
         let client = session.client;

@@ -134,6 +134,8 @@ impl SlotTable {
         match &entry.reply {
             Reply::None => Err(NFS4ERR_SEQ_MISORDERED),
             Reply::InProgress { .. } => Err(NFS4ERR_DELAY),
+            #[cfg(feature = "planted")]
+            Reply::Kept(_) if types::planted::is_planted(types::planted::Planted::ReplyCache) => Ok(Verdict::Uncached),
             Reply::Kept(bytes) => Ok(Verdict::Replay(bytes.clone())),
             Reply::Dropped => Ok(Verdict::Uncached),
         }

@@ -21,6 +21,8 @@ pub enum Kind {
     Open = 1,
     /// The layouts of one client and file.
     Layout = 2,
+    /// The byte-range locks of one lock-owner under one open.
+    Lock = 3,
 }
 
 /// The class of a stateid by its form alone.
@@ -58,14 +60,27 @@ pub fn form(stateid: &stateid4, boot_epoch: u32) -> Result<Form> {
     if *stateid == CURRENT {
         return Ok(Form::Current);
     }
-    if stateid.other[..4] != boot_epoch.to_be_bytes() {
+    if self::boot_epoch(stateid) != boot_epoch {
         return Err(NFS4ERR_BAD_STATEID);
     }
     match stateid.other[4] {
         1 => Ok(Form::Ordinary(Kind::Open)),
         2 => Ok(Form::Ordinary(Kind::Layout)),
+        3 => Ok(Form::Ordinary(Kind::Lock)),
         _ => Err(NFS4ERR_BAD_STATEID),
     }
+}
+
+/// Whether a stateid has the form of one of layouts, of whatever start.
+pub fn is_of_layout(stateid: &stateid4) -> bool {
+    stateid.other[4] == Kind::Layout as u8
+}
+
+/// The start of the server that made a stateid, if it made it.
+pub(crate) fn boot_epoch(stateid: &stateid4) -> u32 {
+    let mut epoch = [0; 4];
+    epoch.copy_from_slice(&stateid.other[..4]);
+    u32::from_be_bytes(epoch)
 }
 
 /// The sequence number after `seqid`: 0 is skipped, for it means "current" in requests (§8.2.2).
@@ -91,20 +106,25 @@ impl State {
         let result = match form(stateid, self.config.boot_epoch) {
             Ok(Form::Ordinary(Kind::Open)) => self.opens.test(client, stateid),
             Ok(Form::Ordinary(Kind::Layout)) => self.layouts.test(client, stateid),
+            Ok(Form::Ordinary(Kind::Lock)) => self.locks.test(client, stateid),
             _ => Err(NFS4ERR_BAD_STATEID),
         };
         result.err().unwrap_or(NFS4_OK)
     }
 
-    /// FREE_STATEID (§18.38): drops revoked state, LOCKS_HELD for state in use.
+    /// FREE_STATEID (§18.38): drops revoked state and locks that hold no byte; LOCKS_HELD for state in use.
     ///
     /// # Errors
     /// BAD_STATEID, OLD_STATEID, LOCKS_HELD.
     pub fn free_stateid(&mut self, client: ClientId, stateid: &stateid4) -> Result<()> {
         match form(stateid, self.config.boot_epoch)? {
-            Form::Ordinary(Kind::Open) => self.opens.test(client, stateid).and(Err(NFS4ERR_LOCKS_HELD)),
-            Form::Ordinary(Kind::Layout) => self.layouts.free(client, stateid),
-            _ => Err(NFS4ERR_BAD_STATEID),
+            Form::Ordinary(Kind::Open) => self.free_open(client, stateid)?,
+            Form::Ordinary(Kind::Layout) => self.layouts.free(client, stateid)?,
+            Form::Ordinary(Kind::Lock) => self.free_lock(client, stateid)?,
+            _ => return Err(NFS4ERR_BAD_STATEID),
         }
+        // The last loss acknowledged lets the client reclaim again (§8.4.3).
+        self.note_record(client);
+        Ok(())
     }
 }

@@ -3,7 +3,7 @@
 use super::{Bench, LEASE, Peer};
 use crate::attrs::{self, Mask};
 use crate::memory::{DEVICE, LAYOUT_KIND};
-use crate::server::Counters;
+use crate::server::{Counters, reply_bound};
 use bytes::Bytes;
 use futures_util::FutureExt;
 use std::time::Duration;
@@ -45,7 +45,7 @@ impl Dice<'_> {
 
 /// What the clients have seen: stateids and filehandles to use again, whoever they belong to.
 #[derive(Default)]
-struct Seen {
+pub struct Seen {
     stateids: Vec<stateid4>,
     handles: Vec<Bytes>,
 }
@@ -71,10 +71,12 @@ impl Seen {
         }
     }
 
-    fn note(&mut self, reply: &COMPOUND4res) {
+    /// Remembers what a reply gave.
+    pub fn note(&mut self, reply: &COMPOUND4res) {
         for result in &reply.resarray {
             match result {
                 Res::OP_OPEN(OPEN4res::NFS4_OK(open)) => self.stateids.push(open.stateid),
+                Res::OP_LOCK(LOCK4res::NFS4_OK(lock)) => self.stateids.push(lock.lock_stateid),
                 Res::OP_LAYOUTGET(LAYOUTGET4res::NFS4_OK(layout)) => self.stateids.push(layout.logr_stateid),
                 Res::OP_GETFH(GETFH4res::NFS4_OK(handle)) => self.handles.push(handle.object.clone()),
                 _ => {}
@@ -173,9 +175,40 @@ fn namespace(dice: &mut Dice, seen: &Seen) -> Arg {
     }
 }
 
-/// Operations on open files and layouts.
+/// LOCK, LOCKT or LOCKU of bytes that often meet.
+fn locking(dice: &mut Dice, seen: &Seen) -> Arg {
+    let locktype = dice.of(&[READ_LT, WRITE_LT, READW_LT, WRITEW_LT]);
+    let (offset, length) = (dice.of(&[0, 0, 1, 2, 4096, u64::MAX]), dice.of(&[1, 2, 3, 4096, u64::MAX, 0]));
+    let owner = lock_owner4 { clientid: 0, owner: Bytes::from_static(dice.of(&[b"one", b"two"])) };
+    match dice.byte() % 8 {
+        0..3 => Arg::OP_LOCK(LOCK4args {
+            locktype,
+            reclaim: dice.byte() > 240,
+            offset,
+            length,
+            locker: locker4::TRUE(open_to_lock_owner4 {
+                open_seqid: 0,
+                open_stateid: seen.stateid(dice),
+                lock_seqid: 0,
+                lock_owner: owner,
+            }),
+        }),
+        3 | 4 => Arg::OP_LOCK(LOCK4args {
+            locktype,
+            reclaim: false,
+            offset,
+            length,
+            locker: locker4::FALSE(exist_lock_owner4 { lock_stateid: seen.stateid(dice), lock_seqid: 0 }),
+        }),
+        5 => Arg::OP_LOCKT(LOCKT4args { locktype, offset, length, owner }),
+        _ => Arg::OP_LOCKU(LOCKU4args { locktype, seqid: 0, lock_stateid: seen.stateid(dice), offset, length }),
+    }
+}
+
+/// Operations on open files, locks and layouts.
 fn data(dice: &mut Dice, seen: &Seen) -> Arg {
-    match dice.byte() % 18 {
+    match dice.byte() % 24 {
+        18.. => locking(dice, seen),
         0 => Arg::OP_CLOSE(CLOSE4args { seqid: 0, open_stateid: seen.stateid(dice) }),
         1 => Arg::OP_COMMIT(COMMIT4args { offset: dice.number(), count: dice.number() as u32 }),
         2..6 => Arg::OP_OPEN(open(dice)),
@@ -288,7 +321,7 @@ fn others(dice: &mut Dice, seen: &Seen, peer: &Peer) -> Arg {
 /// Operations that only make sense one after another.
 fn idiom(dice: &mut Dice, seen: &Seen, ops: &mut Vec<Arg>) {
     let (dir, link) = (Bytes::from_static(b"dir"), Bytes::from_static(b"link"));
-    match dice.byte() % 6 {
+    match dice.byte() % 7 {
         0 => {
             ops.extend([Arg::OP_OPEN(open(dice)), Arg::OP_SAVEFH, Arg::OP_PUTROOTFH]);
             ops.push(Arg::OP_LINK(LINK4args { newname: dice.name() }));
@@ -324,6 +357,21 @@ fn idiom(dice: &mut Dice, seen: &Seen, ops: &mut Vec<Arg>) {
                 share_deny: OPEN4_SHARE_DENY_NONE,
             }));
         }
+        5 => {
+            // The stateids of all but the first are the current one or one seen before.
+            let current = stateid4 { seqid: 1, other: [0; 12] };
+            ops.push(Arg::OP_OPEN(open(dice)));
+            for _ in 0..3 {
+                let mut next = locking(dice, seen);
+                match &mut next {
+                    Arg::OP_LOCK(LOCK4args { locker: locker4::TRUE(new), .. }) => new.open_stateid = current,
+                    Arg::OP_LOCK(LOCK4args { locker: locker4::FALSE(known), .. }) => known.lock_stateid = current,
+                    Arg::OP_LOCKU(unlock) => unlock.lock_stateid = current,
+                    _ => {}
+                }
+                ops.push(next);
+            }
+        }
         _ => {
             let layout = LAYOUTGET4args {
                 loga_signal_layout_avail: false,
@@ -340,6 +388,32 @@ fn idiom(dice: &mut Dice, seen: &Seen, ops: &mut Vec<Arg>) {
     }
 }
 
+/// The operations of one request of `peer`, SEQUENCE first, decided by `bytes`.
+pub fn random_request(peer: &Peer, bytes: &[u8], seen: &Seen) -> Vec<Arg> {
+    request(peer, &mut Dice(bytes), seen)
+}
+
+fn request(peer: &Peer, dice: &mut Dice, seen: &Seen) -> Vec<Arg> {
+    let mut ops = vec![peer.next_sequence(), Arg::OP_PUTROOTFH];
+    if dice.byte() < 64 {
+        ops.push(Arg::OP_SAVEFH);
+    }
+    match dice.byte() {
+        0..100 => ops.push(Arg::OP_OPEN(open(dice))),
+        100..200 => idiom(dice, seen, &mut ops),
+        _ => {}
+    }
+    for _ in 0..dice.byte() % 5 {
+        ops.push(match dice.byte() % 8 {
+            0..4 => namespace(dice, seen),
+            4..7 => data(dice, seen),
+            _ => others(dice, seen, peer),
+        });
+    }
+    ops.truncate(8);
+    ops
+}
+
 /// Plays requests decided by `bytes`. Panics if a reply cannot be read, if a retry is answered otherwise than the request, or
 /// if anything is left once both clients are gone. Returns what the server counted.
 pub fn play(bytes: &[u8]) -> Counters {
@@ -353,24 +427,9 @@ pub fn play(bytes: &[u8]) -> Counters {
         let peer = &peers[which];
         // Callbacks say that nothing is held, so that nothing that recalls has to wait.
         (0..4).for_each(|_| bench.server.callbacks().next(Some(NFS4ERR_NOMATCHING_LAYOUT)));
-        let mut ops = vec![peer.next_sequence(), Arg::OP_PUTROOTFH];
-        let number = peer.sequence.get();
-        if dice.byte() < 64 {
-            ops.push(Arg::OP_SAVEFH);
-        }
-        match dice.byte() {
-            0..100 => ops.push(Arg::OP_OPEN(open(&mut dice))),
-            100..200 => idiom(&mut dice, &seen, &mut ops),
-            _ => {}
-        }
-        for _ in 0..dice.byte() % 5 {
-            ops.push(match dice.byte() % 8 {
-                0..4 => namespace(&mut dice, &seen),
-                4..7 => data(&mut dice, &seen),
-                _ => others(&mut dice, &seen, peer),
-            });
-        }
-        ops.truncate(8);
+        // Another SEQUENCE may be among the operations.
+        let number = peer.sequence.get().wrapping_add(1);
+        let ops = request(peer, &mut dice, &seen);
         let mut body = peer.call(ops).body;
         if dice.byte() == 255 {
             // Damage one byte, or cut the request short.
@@ -404,6 +463,7 @@ fn exchange(peer: &Peer, number: u32, body: Bytes, seen: &mut Seen) -> bool {
         return true;
     };
     let reply = reply.to_bytes();
+    assert!(reply.len() <= reply_bound(&body), "{} bytes of {body:?}", reply.len());
     let decoded = COMPOUND4res::from_bytes(&reply).expect("replies can be read");
     seen.note(&decoded);
     // A SEQUENCE that failed has not used up its number, nor has one in the middle.

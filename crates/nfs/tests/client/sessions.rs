@@ -122,8 +122,10 @@ fn the_lease_counts_from_the_sending() {
     result.sr_status_flags = SEQ4_STATUS_EXPIRED_ALL_STATE_REVOKED;
     session.replied(ticket, reply(result, 1, 1), at(50));
     assert_eq!(session.renewal_due(), at(90), "not renewed (§18.46.3)");
+    assert!(!session.lease_over(at(119)) && session.lease_over(at(120)));
     session.set_lease(Duration::from_secs(15));
     assert_eq!(session.renewal_due(), at(40));
+    assert!(!session.lease_over(at(44)) && session.lease_over(at(45)));
 }
 
 #[test]

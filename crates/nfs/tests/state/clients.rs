@@ -95,7 +95,7 @@ fn case_5_client_restart_keeps_the_old_state_until_it_is_confirmed() {
     assert!(state.session(session).is_none());
     let effects = state.take_effects();
     assert!(effects.contains(&Effect::SessionGone(session)), "{effects:?}");
-    assert!(matches!(effects.last(), Some(Effect::Persist(r)) if r.clientid == purge.client.0), "{effects:?}");
+    assert_eq!(effects.last(), Some(&Effect::Forget("owner".into())), "until RECLAIM_COMPLETE");
     let real = exchange(&mut state, 1, ALICE, 0).unwrap();
     create(&mut state, real, ALICE).unwrap();
     assert_eq!(ids(&state), [(real.client, true)]);

@@ -1,9 +1,12 @@
 //! The state tables of the server half, walked through every short history and compared with plain specifications.
 
 mod clients;
+mod crowds;
 mod helpers;
 mod layouts;
+mod locks;
 mod opens;
+mod partitions;
 mod recovery;
 mod sessions;
 mod slots;

@@ -3,10 +3,16 @@
 use crate::helpers::*;
 use bytes::Bytes;
 use nfs::fs::{ClientRecord, Iomode};
-use nfs::state::layouts::Segment;
-use nfs::state::{Config, Effect, Gone, State};
-use types::{ByteRange, FileId};
+use nfs::spans::{LockKind, Span};
+use nfs::state::layouts::{Filter, Segment};
+use nfs::state::locks::{Locked, Locker};
+use nfs::state::opens::{Access, Permit};
+use nfs::state::stateids::ANONYMOUS;
+use nfs::state::{ClientId, Config, Effect, Gone, State};
+use std::collections::BTreeMap;
+use types::{ByteRange, FileId, limits};
 use wire::nfs4::nfsstat4::*;
+use wire::nfs4::{SEQ4_STATUS_EXPIRED_SOME_STATE_REVOKED, sessionid4, stateid4};
 
 const FILE: FileId = FileId(10);
 
@@ -15,27 +21,233 @@ fn restarted(owners: &[&'static str]) -> State {
     State::new(Config::new(8, ROLES, LEASE), records.collect(), at(0))
 }
 
-#[test]
-fn a_lease_ends_a_lease_after_the_last_sequence() {
-    let mut state = new_state();
-    let (client, session) = connect(&mut state, "owner", at(0));
+/// A client with an open for reading and writing, an exclusive lock on all of the file and a layout of it.
+fn holder(state: &mut State, owner: &'static str) -> (ClientId, sessionid4, stateid4, stateid4) {
+    let (client, session) = connect(state, owner, at(0));
+    state.reclaim_complete(client, false).unwrap();
     let open = state.open(client, &Bytes::from_static(b"o"), FILE, 3, 0).unwrap().stateid;
+    let locker = Locker::Open { stateid: &open, owner: &Bytes::from_static(b"l") };
+    let locked = state.lock(client, FILE, locker, (Span::ALL, LockKind::Write), false, at(0));
+    let Ok(Locked::Granted(lock)) = locked else { panic!("{locked:?}") };
     let layout = Segment { iomode: Iomode::ReadWrite, range: ByteRange::ALL, return_on_close: false };
     state.grant_layout(client, FILE, 1, &open, layout).unwrap();
-    let new = new_request(&mut state, &sequence_args(session, 0, 1, false), at(50));
     state.take_effects();
-    assert!(state.expire(at(400)).is_empty(), "a request is being executed");
+    (client, session, open, lock)
+}
+
+fn revoked(client: ClientId) -> Effect {
+    Effect::LayoutGone { client, file: FILE, iomode: Iomode::ReadWrite, range: ByteRange::ALL, why: Gone::Revoked }
+}
+
+fn record(client: ClientId, owner: &'static str) -> Effect {
+    Effect::Persist(ClientRecord { owner: owner.into(), clientid: client.0 })
+}
+
+/// Lets the lease of `client` run out at 91 s, and its record be deleted.
+fn lapse(state: &mut State, client: ClientId, owner: &'static str) {
+    state.expire(at(91));
+    assert_eq!(state.take_effects(), [Effect::Lapse { client, owner: owner.into() }]);
+    state.lapsed(client);
+}
+
+/// The status flags that a SEQUENCE is answered with.
+fn flags(state: &mut State, session: sessionid4, number: u32, now: i64) -> u32 {
+    let new = new_request(state, &sequence_args(session, 0, number, false), at(now));
     state.finish(new.token, None);
-    assert!(state.expire(at(140)).is_empty());
-    let expired = state.expire(at(141));
+    new.result.sr_status_flags
+}
+
+#[test]
+fn a_lapsed_client_keeps_what_nobody_wants() {
+    let mut state = new_state();
+    let (client, session, open, lock) = holder(&mut state, "owner");
+    let new = new_request(&mut state, &sequence_args(session, 0, 1, false), at(50));
+    assert!(state.expire(at(400)).is_empty(), "a request is being executed");
+    assert!(state.take_effects().is_empty());
+    state.finish(new.token, None);
+    assert!(state.expire(at(140)).is_empty() && state.take_effects().is_empty());
+    assert!(state.expire(at(141)).is_empty());
+    let gone = [Effect::Lapse { client, owner: "owner".into() }];
+    assert_eq!(state.take_effects(), gone);
+    // As long as the record cannot be deleted nothing yields, and it is tried again.
+    state.expire(at(142));
+    assert_eq!(state.take_effects(), gone);
+    state.lapsed(client);
+    state.expire(at(143));
+    assert!(state.take_effects().is_empty());
+    assert_eq!((state.counts().lapsed, state.counts().opens, state.counts().locks), (1, 1, 1));
+    assert_eq!(flags(&mut state, session, 2, 500), 0, "nothing was lost");
+    assert_eq!(state.take_effects(), [record(client, "owner")]);
+    assert_eq!((state.test_stateid(client, &open), state.test_stateid(client, &lock)), (NFS4_OK, NFS4_OK));
+    assert_eq!(state.counts().lapsed, 0);
+}
+
+#[test]
+fn courtesy_ends() {
+    let mut state = new_state();
+    let (client, session, ..) = holder(&mut state, "owner");
+    let last = (LEASE + state.config().courtesy).as_secs() as i64;
+    assert!(state.expire(at(last + 1)).is_empty(), "the record goes first");
+    assert_eq!(state.take_effects(), [Effect::Lapse { client, owner: "owner".into() }]);
+    state.lapsed(client);
+    assert!(state.expire(at(last)).is_empty());
+    let expired = state.expire(at(last + 1));
     assert_eq!(expired.len(), 1);
     assert_eq!((expired[0].client, expired[0].opens, expired[0].layouts, expired[0].confirmed), (client, 1, 1, true));
-    let gone =
-        Effect::LayoutGone { client, file: FILE, iomode: Iomode::ReadWrite, range: ByteRange::ALL, why: Gone::Revoked };
-    let expected = [Effect::SessionGone(session), Effect::LastClose(FILE), gone, Effect::Forget("owner".into())];
+    let expected =
+        [Effect::SessionGone(session), Effect::LastClose(FILE), revoked(client), Effect::Forget("owner".into())];
     assert_eq!(state.take_effects(), expected);
     assert_eq!(state.counts(), Default::default());
-    assert_eq!(sequence(&mut state, &sequence_args(session, 0, 2, false), at(141)), Err(NFS4ERR_BADSESSION));
+    assert_eq!(sequence(&mut state, &sequence_args(session, 0, 2, false), at(last)), Err(NFS4ERR_BADSESSION));
+}
+
+#[test]
+fn a_client_that_holds_nothing_goes_with_its_lease() {
+    let mut state = new_state();
+    let (client, session) = connect(&mut state, "owner", at(0));
+    assert_eq!(state.expire(at(91))[0].client, client);
+    assert_eq!(state.take_effects(), [Effect::SessionGone(session), Effect::Forget("owner".into())]);
+}
+
+#[test]
+fn too_many_lapsed_clients_are_not_kept() {
+    let mut state = new_state();
+    let names: Vec<String> = (0..limits::LAPSED_CLIENTS_MAX + 2).map(|i| format!("client {i}")).collect();
+    for (i, name) in names.iter().enumerate() {
+        let now = at(i64::from(i != 1));
+        let mut args = exchange_args("", 1, 0);
+        args.eia_clientowner.co_ownerid = Bytes::copy_from_slice(name.as_bytes());
+        let id = state.exchange_id(&args, ALICE, now).unwrap();
+        state.create_session(&create_args(id.client, id.sequence), ALICE, CONNECTION, 5, now).unwrap();
+        state.open(id.client, &Bytes::from_static(b"o"), FILE, 3, 0).unwrap();
+    }
+    assert!(state.expire(at(200)).is_empty());
+    for effect in state.take_effects() {
+        if let Effect::Lapse { client, .. } = effect {
+            state.lapsed(client);
+        }
+    }
+    let gone: Vec<_> = state.expire(at(200)).into_iter().map(|e| e.owner).collect();
+    assert_eq!(gone, ["client 1", "client 0"], "those away for longest");
+}
+
+#[test]
+fn what_a_lapsed_client_holds_yields_to_locks_of_others() {
+    let mut state = new_state();
+    let (client, session, open, lock) = holder(&mut state, "owner");
+    let (other, _) = connect(&mut state, "other", at(91));
+    state.reclaim_complete(other, false).unwrap();
+    let mine = state.open(other, &Bytes::from_static(b"o"), FILE, 3, 0).unwrap().stateid;
+    let owner = Bytes::from_static(b"l");
+    let part = (Span { first: 5, last: 6 }, LockKind::Read);
+    let ask = |state: &mut State| {
+        state.lock(other, FILE, Locker::Open { stateid: &mine, owner: &owner }, part, false, at(91))
+    };
+    state.take_effects();
+    assert!(matches!(ask(&mut state), Ok(Locked::Denied(_))));
+    assert!(state.test_lock(other, FILE, &owner, part.0, part.1).is_some());
+    state.expire(at(91));
+    assert!(matches!(ask(&mut state), Ok(Locked::Denied(_))), "its record is still there");
+    assert_eq!(state.take_effects(), [Effect::Lapse { client, owner: "owner".into() }]);
+    state.lapsed(client);
+    assert_eq!(state.test_lock(other, FILE, &owner, part.0, part.1), None);
+    assert!(matches!(ask(&mut state), Ok(Locked::Granted(_))));
+    assert_eq!(state.take_effects(), [revoked(client)], "nobody writes there under the old lock any more");
+    assert_eq!((state.counts().locks, state.counts().opens), (1, 2));
+    // The client learns of it, and of nothing else.
+    assert_eq!(flags(&mut state, session, 1, 92), SEQ4_STATUS_EXPIRED_SOME_STATE_REVOKED);
+    assert_eq!((state.test_stateid(client, &open), state.test_stateid(client, &lock)), (NFS4_OK, NFS4ERR_EXPIRED));
+    assert_eq!(state.unlock(client, FILE, &lock, Span::ALL), Err(NFS4ERR_EXPIRED));
+    assert!(state.take_effects().is_empty(), "no record before it has acknowledged the loss");
+    state.free_stateid(client, &lock).unwrap();
+    assert_eq!(state.take_effects(), [record(client, "owner")]);
+    assert_eq!(flags(&mut state, session, 2, 92), 0);
+    assert_eq!(state.free_stateid(client, &lock), Err(NFS4ERR_BAD_STATEID));
+    // It may ask again, and gets another stateid.
+    let again = Locker::Open { stateid: &open, owner: &owner };
+    let again = state.lock(client, FILE, again, (Span { first: 0, last: 1 }, LockKind::Write), false, at(92));
+    assert!(matches!(again, Ok(Locked::Granted(new)) if new.other != lock.other));
+}
+
+#[test]
+fn a_close_acknowledges_the_loss_of_locks_under_the_open() {
+    let mut state = new_state();
+    let (client, session, open, lock) = holder(&mut state, "owner");
+    let (other, _) = connect(&mut state, "other", at(91));
+    let mine = state.open(other, &Bytes::from_static(b"o"), FILE, 3, 0).unwrap().stateid;
+    lapse(&mut state, client, "owner");
+    let locker = Locker::Open { stateid: &mine, owner: &Bytes::from_static(b"l") };
+    state.lock(other, FILE, locker, (Span::ALL, LockKind::Write), false, at(91)).unwrap();
+    assert_eq!(flags(&mut state, session, 1, 92), SEQ4_STATUS_EXPIRED_SOME_STATE_REVOKED);
+    state.take_effects();
+    state.close(client, FILE, &open).unwrap();
+    assert_eq!(state.test_stateid(client, &lock), NFS4ERR_BAD_STATEID);
+    assert_eq!(flags(&mut state, session, 2, 92), 0);
+    assert_eq!(state.take_effects(), [record(client, "owner")]);
+}
+
+#[test]
+fn what_a_lapsed_client_holds_yields_to_share_reservations_of_others() {
+    let mut state = new_state();
+    let (client, session, open, lock) = holder(&mut state, "owner");
+    let (other, _) = connect(&mut state, "other", at(91));
+    state.reclaim_complete(other, false).unwrap();
+    let deny = |state: &mut State| state.open(other, &Bytes::from_static(b"o"), FILE, 1, 2);
+    assert_eq!(deny(&mut state), Err(NFS4ERR_SHARE_DENIED));
+    state.take_effects();
+    lapse(&mut state, client, "owner");
+    assert!(deny(&mut state).is_ok());
+    assert_eq!(state.take_effects(), [Effect::LastClose(FILE), revoked(client)]);
+    assert_eq!((state.counts().locks, state.counts().opens), (0, 1));
+    let statuses = [open, lock].map(|stateid| state.test_stateid(client, &stateid));
+    assert_eq!(statuses, [NFS4ERR_EXPIRED; 2]);
+    assert_eq!(state.check_io(client, FILE, &open, Access::Read), Err(NFS4ERR_EXPIRED));
+    assert_eq!(state.close(client, FILE, &open).unwrap_err(), NFS4ERR_EXPIRED);
+    assert_eq!(flags(&mut state, session, 1, 92), SEQ4_STATUS_EXPIRED_SOME_STATE_REVOKED);
+    state.free_stateid(client, &open).unwrap();
+    assert!(state.take_effects().is_empty(), "the lock is not acknowledged yet");
+    state.free_stateid(client, &lock).unwrap();
+    assert_eq!(state.take_effects(), [record(client, "owner")]);
+    assert_eq!(flags(&mut state, session, 2, 92), 0);
+}
+
+#[test]
+fn denials_of_a_lapsed_client_do_not_stop_io() {
+    let mut state = new_state();
+    let (client, _) = connect(&mut state, "owner", at(0));
+    state.open(client, &Bytes::from_static(b"o"), FILE, 1, 2).unwrap();
+    let (other, _) = connect(&mut state, "other", at(91));
+    let io = |state: &mut State| state.check_io_past_lapsed(other, FILE, &ANONYMOUS, Access::Write);
+    assert_eq!(io(&mut state), Err(NFS4ERR_LOCKED));
+    lapse(&mut state, client, "owner");
+    assert_eq!(io(&mut state), Ok(Permit::Special));
+    assert_eq!(state.counts().opens, 0);
+}
+
+#[test]
+fn layouts_of_a_lapsed_client_are_not_recalled_but_taken() {
+    let mut state = new_state();
+    let (client, ..) = holder(&mut state, "owner");
+    state.revoke_lapsed_layouts(FILE, Filter::ALL, None, at(91));
+    assert!(state.take_effects().is_empty());
+    lapse(&mut state, client, "owner");
+    state.revoke_lapsed_layouts(FILE, Filter::ALL, Some(client), at(91));
+    assert!(state.take_effects().is_empty());
+    state.revoke_lapsed_layouts(FILE, Filter::ALL, None, at(91));
+    assert_eq!(state.take_effects(), [revoked(client)]);
+    assert!(!state.conflicting_layouts(FILE, Filter::ALL, None));
+}
+
+#[test]
+fn a_client_that_comes_back_while_its_record_goes_gets_another() {
+    let mut state = new_state();
+    let (client, session, ..) = holder(&mut state, "owner");
+    state.expire(at(91));
+    state.take_effects();
+    assert_eq!(flags(&mut state, session, 1, 91), 0);
+    assert_eq!(state.take_effects(), [record(client, "owner")]);
+    state.lapsed(client);
+    assert_eq!(state.take_effects(), [record(client, "owner")], "for the first may have been deleted");
 }
 
 #[test]
@@ -50,12 +262,12 @@ fn a_record_that_is_never_confirmed_goes_with_its_lease() {
 #[test]
 fn no_records_no_grace() {
     let mut state = restarted(&[]);
-    assert!(!state.in_grace(at(0)));
+    assert!(!state.in_grace());
     let (client, _) = connect(&mut state, "new", at(0));
-    assert_eq!(state.check_grace(client, false, at(0)), Err(NFS4ERR_GRACE), "RECLAIM_COMPLETE comes first (§18.51.3)");
+    assert_eq!(state.check_grace(client, false), Err(NFS4ERR_GRACE), "RECLAIM_COMPLETE comes first (§18.51.3)");
     state.reclaim_complete(client, false).unwrap();
-    assert_eq!(state.check_grace(client, false, at(0)), Ok(()));
-    assert_eq!(state.check_grace(client, true, at(0)), Err(NFS4ERR_NO_GRACE));
+    assert_eq!(state.check_grace(client, false), Ok(()));
+    assert_eq!(state.check_grace(client, true), Err(NFS4ERR_NO_GRACE));
 }
 
 #[test]
@@ -64,39 +276,150 @@ fn grace_ends_when_everybody_known_has_reclaimed() {
     let (a, _) = connect(&mut state, "a", at(0));
     let (b, _) = connect(&mut state, "b", at(0));
     let (new, _) = connect(&mut state, "new", at(0));
-    assert_eq!(state.check_grace(a, true, at(1)), Ok(()));
-    assert_eq!(state.check_grace(new, true, at(1)), Err(NFS4ERR_RECLAIM_BAD));
-    assert_eq!(state.check_grace(a, false, at(1)), Err(NFS4ERR_GRACE));
+    assert_eq!(state.check_grace(a, true), Ok(()));
+    assert_eq!(state.check_grace(new, true), Err(NFS4ERR_NO_GRACE), "it has no record");
+    assert_eq!(state.check_grace(a, false), Err(NFS4ERR_GRACE));
     state.reclaim_complete(a, false).unwrap();
     state.reclaim_complete(new, false).unwrap();
-    assert_eq!(state.check_grace(a, true, at(1)), Err(NFS4ERR_NO_GRACE), "it said that it was done");
-    assert_eq!(state.check_grace(new, false, at(1)), Err(NFS4ERR_GRACE), "b may still reclaim");
-    assert_eq!(state.check_grace(b, true, at(1)), Ok(()));
+    assert_eq!(state.check_grace(a, true), Err(NFS4ERR_NO_GRACE), "it said that it was done");
+    assert_eq!(state.check_grace(new, false), Err(NFS4ERR_GRACE), "b may still reclaim");
+    assert_eq!(state.check_grace(b, true), Ok(()));
     state.reclaim_complete(b, false).unwrap();
-    assert!(!state.in_grace(at(1)));
-    assert_eq!(state.check_grace(new, false, at(1)), Ok(()));
+    assert!(!state.in_grace());
+    assert_eq!(state.check_grace(new, false), Ok(()));
 }
 
 #[test]
-fn grace_ends_after_a_lease_and_forgets_who_never_came() {
+fn grace_ends_after_a_lease_when_those_who_never_came_have_no_record_any_more() {
     let mut state = restarted(&["a", "b", "c"]);
-    connect(&mut state, "b", at(60));
-    state.take_effects();
-    assert!(state.in_grace(at(89)) && !state.in_grace(at(90)));
+    let (b, _) = connect(&mut state, "b", at(60));
+    state.expire(at(89));
+    assert!(state.take_effects().is_empty());
     state.expire(at(90));
-    assert_eq!(state.take_effects(), [Effect::Forget("a".into()), Effect::Forget("c".into())]);
+    let late: Vec<Bytes> = vec!["a".into(), "b".into(), "c".into()];
+    assert_eq!(state.take_effects(), [Effect::GraceOver(late.clone())]);
+    assert!(state.in_grace(), "nothing is given away before the records are gone");
+    assert_eq!(state.check_grace(b, true), Ok(()));
     state.expire(at(91));
+    assert_eq!(state.take_effects(), [Effect::GraceOver(late.clone())], "tried again");
+    state.grace_over(&late);
+    assert!(!state.in_grace());
+    assert_eq!(state.check_grace(b, true), Err(NFS4ERR_NO_GRACE));
+    assert!(state.take_effects().is_empty());
+    // It has given up what it did not reclaim, and may reclaim what it gets now.
+    state.reclaim_complete(b, false).unwrap();
+    assert_eq!(state.take_effects(), [record(b, "b")]);
+    state.expire(at(92));
     assert!(state.take_effects().is_empty());
 }
 
 #[test]
-fn records_are_persisted_when_confirmed() {
+fn a_client_that_ends_its_reclaims_at_the_last_moment_has_a_record() {
+    let mut state = restarted(&["a"]);
+    let (a, _) = connect(&mut state, "a", at(60));
+    state.expire(at(90));
+    state.reclaim_complete(a, false).unwrap();
+    assert_eq!(state.take_effects(), [Effect::GraceOver(vec!["a".into()]), record(a, "a")]);
+    state.grace_over(&["a".into()]);
+    // It was stored before or after the other was deleted: nobody knows.
+    assert_eq!(state.take_effects(), [record(a, "a")]);
+}
+
+#[test]
+fn records_are_persisted_before_the_first_lock() {
     let mut state = new_state();
     let id = state.exchange_id(&exchange_args("owner", 1, 0), ALICE, at(0)).unwrap();
-    assert!(state.take_effects().is_empty());
     state.create_session(&create_args(id.client, id.sequence), ALICE, CONNECTION, 0, at(0)).unwrap();
-    let record = ClientRecord { owner: "owner".into(), clientid: id.client.0 };
-    assert_eq!(state.take_effects(), [Effect::Persist(record)]);
+    assert_eq!(state.check_grace(id.client, false), Err(NFS4ERR_GRACE));
+    assert!(state.take_effects().is_empty());
+    state.reclaim_complete(id.client, false).unwrap();
+    assert_eq!(state.take_effects(), [record(id.client, "owner")]);
+    assert_eq!(state.reclaim_complete(id.client, false), Err(NFS4ERR_COMPLETE_ALREADY));
+    assert!(state.take_effects().is_empty());
+}
+
+/// The records that a server leaves to its successor.
+#[derive(Default)]
+struct Disk(BTreeMap<Bytes, u64>);
+
+impl Disk {
+    /// Carries out what a server asks for, as the room does.
+    fn follow(&mut self, state: &mut State) {
+        loop {
+            let effects = state.take_effects();
+            if effects.is_empty() {
+                return;
+            }
+            for effect in effects {
+                match effect {
+                    Effect::Persist(record) => self.0.extend([(record.owner, record.clientid)]),
+                    Effect::Forget(owner) => self.0.retain(|o, _| *o != owner),
+                    Effect::Lapse { client, owner } => {
+                        self.0.remove(&owner);
+                        state.lapsed(client);
+                    }
+                    Effect::GraceOver(owners) => {
+                        self.0.retain(|owner, _| !owners.contains(owner));
+                        state.grace_over(&owners);
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    fn start(&self, boot: u32) -> State {
+        let records = self.0.iter().map(|(owner, id)| ClientRecord { owner: owner.clone(), clientid: *id });
+        State::new(Config::new(boot, ROLES, LEASE), records.collect(), at(0))
+    }
+}
+
+#[test]
+fn who_was_away_while_others_had_the_lock_cannot_reclaim_it() {
+    // The first edge condition of §8.4.3: the lease ran out, others had the lock, then the server restarted.
+    let (mut state, mut disk) = (new_state(), Disk::default());
+    holder(&mut state, "a");
+    connect_complete(&mut state, "b");
+    disk.follow(&mut state);
+    // What holder() did was not carried out: the record is what RECLAIM_COMPLETE had stored.
+    disk.0.insert("a".into(), 1);
+    state.expire(at(91));
+    disk.follow(&mut state);
+    let mut state = disk.start(8);
+    let (a, _) = connect(&mut state, "a", at(1));
+    assert_eq!(state.check_grace(a, true), Err(NFS4ERR_NO_GRACE));
+}
+
+#[test]
+fn who_did_not_finish_reclaiming_cannot_do_so_after_another_restart() {
+    // The second edge condition of §8.4.3: a restart, a grace period missed, and another restart.
+    let mut disk = Disk::default();
+    disk.0.extend([("a".into(), 1), ("b".into(), 2), ("c".into(), 3)]);
+    let mut state = disk.start(8);
+    connect_complete(&mut state, "b");
+    let (c, _) = connect(&mut state, "c", at(1));
+    assert_eq!(state.check_grace(c, true), Ok(()));
+    disk.follow(&mut state);
+    // A crash before the grace period is over changes nothing for anybody.
+    let mut again = disk.start(9);
+    let (a, _) = connect(&mut again, "a", at(1));
+    assert_eq!(again.check_grace(a, true), Ok(()));
+    state.expire(at(90));
+    disk.follow(&mut state);
+    let mut state = disk.start(9);
+    assert_eq!(disk.0.keys().collect::<Vec<_>>(), ["b"]);
+    for owner in ["a", "c"] {
+        let (client, _) = connect(&mut state, owner, at(1));
+        assert_eq!(state.check_grace(client, true), Err(NFS4ERR_NO_GRACE));
+    }
+    let (b, _) = connect(&mut state, "b", at(1));
+    assert_eq!(state.check_grace(b, true), Ok(()));
+}
+
+fn connect_complete(state: &mut State, owner: &'static str) -> ClientId {
+    let (client, _) = connect(state, owner, at(1));
+    state.reclaim_complete(client, false).unwrap();
+    client
 }
 
 #[test]

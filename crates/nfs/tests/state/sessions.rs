@@ -200,6 +200,47 @@ fn the_backchannel_follows_its_connections() {
 }
 
 #[test]
+fn connections_are_bound_to_channels() {
+    // What a connection carries already, what is asked, and what comes of it.
+    let (fore, back, both) = (Some(CDFS4_FORE), Some(CDFS4_BACK), Some(CDFS4_BOTH));
+    for (before, asked, after) in [
+        (None, CDFC4_FORE, fore),
+        (None, CDFC4_BACK, back),
+        (None, CDFC4_FORE_OR_BOTH, both),
+        (None, CDFC4_BACK_OR_BOTH, both),
+        (Some(CDFC4_FORE), CDFC4_FORE, fore),
+        (Some(CDFC4_FORE), CDFC4_BACK, None),
+        (Some(CDFC4_FORE), CDFC4_FORE_OR_BOTH, both),
+        (Some(CDFC4_BACK), CDFC4_BACK, back),
+        (Some(CDFC4_BACK), CDFC4_FORE, None),
+        (Some(CDFC4_BACK), CDFC4_BACK_OR_BOTH, both),
+        (Some(CDFC4_FORE_OR_BOTH), CDFC4_FORE, None),
+        (Some(CDFC4_FORE_OR_BOTH), CDFC4_BACK, None),
+        (Some(CDFC4_FORE_OR_BOTH), CDFC4_FORE_OR_BOTH, both),
+    ] {
+        let mut state = new_state();
+        let (_, session) = connect(&mut state, "owner", at(0));
+        let bind = |state: &mut State, bctsa_sessid, bctsa_dir| {
+            let args = BIND_CONN_TO_SESSION4args { bctsa_sessid, bctsa_dir, bctsa_use_conn_in_rdma_mode: true };
+            let bound = state.bind_conn_to_session(&args, OTHER)?;
+            assert_eq!((bound.bctsr_sessid, bound.bctsr_use_conn_in_rdma_mode), (bctsa_sessid, true));
+            Ok(bound.bctsr_dir)
+        };
+        if let Some(before) = before {
+            bind(&mut state, session, before).unwrap();
+        }
+        assert_eq!(bind(&mut state, session, asked), after.ok_or(NFS4ERR_INVAL), "{asked:?} after {before:?}");
+        assert_eq!(bind(&mut state, [9; 16], asked), Err(NFS4ERR_BADSESSION));
+        // The backchannel has a connection left when the first one breaks, if it was given another.
+        state.connection_lost(CONNECTION);
+        let carries = before == Some(CDFC4_FORE_OR_BOTH)
+            || before == Some(CDFC4_BACK)
+            || after.is_some_and(|after| after != CDFS4_FORE);
+        assert_eq!(flags(&mut state, session, 1) == 0, carries);
+    }
+}
+
+#[test]
 fn a_client_that_wants_no_backchannel_is_not_asked_for_one() {
     let mut state = new_state();
     let mut args = unconfirmed(&mut state);

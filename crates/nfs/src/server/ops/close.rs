@@ -11,7 +11,7 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
     args: CLOSE4args,
 ) -> Answer<stateid4> {
     let file = cx.file()?;
-    let stateid = cx.stateid(args.open_stateid)?;
+    let stateid = cx.exact_stateid(args.open_stateid)?;
     let client = cx.client();
     let (closed, effects) = cx.server.change(|state| state.close(client, file, &stateid));
     // The final size is learned before anything that follows from the last CLOSE.

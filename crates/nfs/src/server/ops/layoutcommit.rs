@@ -1,6 +1,6 @@
 //! LAYOUTCOMMIT: what was written through a layout becomes part of the file (RFC 8881 §18.42).
 
-use crate::fs::FileSystem;
+use crate::fs::{FileSystem, access};
 use crate::server::callbacks::Callbacks;
 use crate::server::compound::{Answer, Compound};
 use crate::server::files::whole_range;
@@ -18,14 +18,19 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
     if !cx.fs().info().layout_types.contains(&kind) {
         return Err(NFS4ERR_UNKNOWN_LAYOUTTYPE.into());
     }
-    if args.loca_reclaim {
-        // Layouts are not reclaimed: what was written through one is found by asking the data servers.
-        return Err(NFS4ERR_NO_GRACE.into());
-    }
-    cx.check_grace()?;
-    cx.regular(file).await?;
     let client = cx.client();
-    cx.state(|state| state.check_layoutcommit(client, file, kind, &stateid, range))?;
+    if args.loca_reclaim {
+        cx.state(|state| state.check_layout_reclaim(client, &stateid))?;
+        cx.regular(file).await?;
+        // No layout and no open of before the restart is known here, so that the caller's permissions have to do.
+        if !cx.state(|state| state.may_write(client, file)) {
+            cx.check_access(file, access::MODIFY | access::EXTEND).await?;
+        }
+    } else {
+        cx.check_grace()?;
+        cx.regular(file).await?;
+        cx.state(|state| state.check_layoutcommit(client, file, kind, &stateid, range))?;
+    }
     let last = match args.loca_last_write_offset {
         newoffset4::TRUE(last) if last >= cx.fs().info().max_file_size => return Err(NFS4ERR_FBIG.into()),
         newoffset4::TRUE(last) => Some(last),

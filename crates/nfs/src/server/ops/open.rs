@@ -7,6 +7,7 @@ use crate::fs::{Change, FileSystem, OpenHow, access};
 use crate::server::callbacks::Callbacks;
 use crate::server::compound::{Answer, Compound};
 use crate::server::files::{change_info, check_regular};
+use crate::state::State;
 use types::{Attrs, FileId, SetAttrs, Verifier};
 use wire::nfs4::*;
 
@@ -31,8 +32,11 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
     check_share(&args)?;
     let client = cx.client();
     let reclaim = matches!(args.claim, open_claim4::CLAIM_PREVIOUS(_));
-    let now = cx.ctx.now;
-    cx.state(|state| state.check_grace(client, reclaim, now))?;
+    cx.state(|state| state.check_grace(client, reclaim))?;
+    if matches!(args.claim, open_claim4::CLAIM_PREVIOUS(held) if held != OPEN_DELEGATE_NONE) {
+        // No delegation was ever given.
+        return Err(NFS4ERR_RECLAIM_BAD.into());
+    }
     let by_name = matches!(args.claim, open_claim4::CLAIM_NULL(_));
     let found = match (&args.claim, &args.openhow) {
         (open_claim4::CLAIM_NULL(name), openflag4::OPEN4_CREATE(how)) => create(cx, here, name, how).await?,
@@ -54,7 +58,16 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
     if !found.created {
         check_permission(cx, &found.attrs, share, found.truncate, by_name).await?;
     }
-    let opened = cx.change(|state| state.open(client, &args.owner.owner, file, share, args.share_deny)).await??;
+    let open = |state: &mut State| {
+        // The grace period may have ended meanwhile.
+        state.check_grace(client, reclaim)?;
+        state.open(client, &args.owner.owner, file, share, args.share_deny)
+    };
+    let opened = cx.change(open).await?;
+    let opened = match opened {
+        Err(NFS4ERR_SHARE_DENIED) if reclaim => return Err(NFS4ERR_RECLAIM_CONFLICT.into()),
+        opened => opened?,
+    };
     if let Err(refusal) = confirm(cx, &found, by_name).await {
         if !opened.upgraded {
             cx.change(|state| state.close(client, file, &opened.stateid)).await??;

@@ -10,7 +10,7 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
     args: OPEN_DOWNGRADE4args,
 ) -> Answer<OPEN_DOWNGRADE4resok> {
     let file = cx.file()?;
-    let stateid = cx.stateid(args.open_stateid)?;
+    let stateid = cx.exact_stateid(args.open_stateid)?;
     let client = cx.client();
     let access = args.share_access & !OPEN4_SHARE_ACCESS_WANT_DELEG_MASK;
     let lowered = cx.change(|state| state.open_downgrade(client, file, &stateid, access, args.share_deny)).await??;

@@ -137,7 +137,7 @@ fn after_a_restart_only_known_clients_reclaim_and_others_wait() {
         let args = OPEN4args { claim, ..open("", OPEN4_SHARE_ACCESS_BOTH, PLAIN) };
         vec![putfh(&handle), Arg::OP_OPEN(args)]
     };
-    assert_eq!(other.fails(reclaim()), NFS4ERR_RECLAIM_BAD);
+    assert_eq!(other.fails(reclaim()), NFS4ERR_NO_GRACE);
     let stateid = opened(&known.ok(reclaim())[1]).stateid;
     reclaim_complete(&other);
     assert_eq!(other.fails(remove("a")), NFS4ERR_GRACE);
@@ -163,7 +163,7 @@ fn restarted(bench: &Bench) -> Bench {
 }
 
 /// A file that is there without any client having made it.
-fn made(bench: &Bench, name: &str) -> FileId {
+pub(super) fn made(bench: &Bench, name: &str) -> FileId {
     let ctx = Ctx { cred: Cred { uid: 1000, gid: 1000, groups: vec![] }, ..Ctx::default() };
     let set = SetAttrs { mode: Some(0o666), ..SetAttrs::default() };
     let name = text(name);

@@ -185,6 +185,21 @@ fn the_current_stateid_goes_with_the_filehandle() {
 }
 
 #[test]
+fn the_current_stateid_has_no_age_save_for_those_who_end_it() {
+    let bench = Bench::default();
+    let peer = Peer::meet(&bench, 1);
+    let open = || Arg::OP_OPEN(open("a", OPEN4_SHARE_ACCESS_BOTH, unchecked(0o644)));
+    // What comes back with the saved filehandle is the stateid before the second OPEN of the same owner.
+    let old =
+        |last: Arg| vec![Arg::OP_PUTROOTFH, open(), Arg::OP_SAVEFH, Arg::OP_PUTROOTFH, open(), Arg::OP_RESTOREFH, last];
+    peer.ok(old(Arg::OP_READ(READ4args { stateid: CURRENT, offset: 0, count: 1 })));
+    assert_eq!(peer.fails(old(Arg::OP_CLOSE(CLOSE4args { seqid: 0, open_stateid: CURRENT }))), NFS4ERR_OLD_STATEID);
+    let access = OPEN4_SHARE_ACCESS_BOTH;
+    let lower = OPEN_DOWNGRADE4args { open_stateid: CURRENT, seqid: 0, share_access: access, share_deny: 0 };
+    assert_eq!(peer.fails(old(Arg::OP_OPEN_DOWNGRADE(lower))), NFS4ERR_OLD_STATEID);
+}
+
+#[test]
 fn removed_files_live_until_their_last_close() {
     let bench = Bench::default();
     let (one, two) = (Peer::meet(&bench, 1), Peer::meet(&bench, 2));

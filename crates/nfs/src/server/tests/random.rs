@@ -26,7 +26,7 @@ fn random_requests_reach_every_operation() {
         (random >> 32) as u8
     };
     let mut reached = std::collections::HashMap::new();
-    for _ in 0..200 {
+    for _ in 0..400 {
         let bytes: Vec<u8> = (0..3000).map(|_| byte()).collect();
         for count in play(&bytes).ops {
             let sum: &mut (u64, u64) = reached.entry(count.number).or_default();

@@ -1,0 +1,227 @@
+//! The byte-range locks of one owner on one file: a set of spans with POSIX split, merge, upgrade and downgrade.
+//!
+//! Both halves keep one: the server to judge conflicts, the client to know what it has to reclaim (RFC 8881 §9.2, §9.3).
+
+use types::ByteRange;
+
+/// What a lock keeps others from (RFC 8881 §9.1).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum LockKind {
+    /// Keeps others from writing locks (`READ_LT`).
+    Read,
+    /// Keeps others from all locks (`WRITE_LT`).
+    Write,
+}
+
+impl LockKind {
+    /// Whether two owners may not hold locks of these kinds on one byte.
+    pub fn conflicts(self, other: LockKind) -> bool {
+        self == LockKind::Write || other == LockKind::Write
+    }
+}
+
+/// The bytes from `first` to `last`, both included; a `last` of `u64::MAX` reaches to the end of the file, whatever it
+/// will be.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Span {
+    /// First byte.
+    pub first: u64,
+    /// Last byte.
+    pub last: u64,
+}
+
+impl Span {
+    /// Every byte.
+    pub const ALL: Span = Span { first: 0, last: u64::MAX };
+
+    /// What offset and length mean on the wire (RFC 8881 §18.10.3): a length of `u64::MAX` reaches to the end of the file.
+    /// `None` for a length of 0 and for a sum that is too large, which are INVAL.
+    pub fn new(offset: u64, length: u64) -> Option<Span> {
+        match length {
+            0 => None,
+            u64::MAX => Some(Span { first: offset, last: u64::MAX }),
+            _ => offset.checked_add(length).map(|end| Span { first: offset, last: end - 1 }),
+        }
+    }
+
+    /// The length on the wire.
+    pub fn length(self) -> u64 {
+        if self.last == u64::MAX { u64::MAX } else { self.last - self.first + 1 }
+    }
+
+    /// Whether the two share a byte.
+    pub fn overlaps(self, other: Span) -> bool {
+        self.first <= other.last && other.first <= self.last
+    }
+
+    /// Whether every byte of `other` is in it.
+    pub fn covers(self, other: Span) -> bool {
+        self.first <= other.first && other.last <= self.last
+    }
+}
+
+impl From<Span> for ByteRange {
+    fn from(span: Span) -> Self {
+        ByteRange { offset: span.first, len: span.length() }
+    }
+}
+
+/// A run of bytes held under one lock.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Held<T> {
+    /// Which bytes.
+    pub span: Span,
+    /// How.
+    pub kind: LockKind,
+    /// Whatever the keeper of the set tells locks apart by, such as a stateid.
+    pub tag: T,
+}
+
+/// What one owner holds of one file: in order, disjoint, and no two that touch are alike.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Spans<T>(Vec<Held<T>>);
+
+impl<T> Default for Spans<T> {
+    fn default() -> Self {
+        Spans(Vec::new())
+    }
+}
+
+impl<T: Copy + PartialEq> Spans<T> {
+    /// Number of runs.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether nothing is held.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The runs in order.
+    pub fn iter(&self) -> impl Iterator<Item = &Held<T>> {
+        self.0.iter()
+    }
+
+    /// The indices of the runs that share a byte with `span`.
+    fn touched(&self, span: Span) -> std::ops::Range<usize> {
+        let start = self.0.partition_point(|h| h.span.last < span.first);
+        let end = self.0.partition_point(|h| h.span.first <= span.last);
+        start..end.max(start)
+    }
+
+    /// The runs that share a byte with `span`.
+    pub fn overlapping(&self, span: Span) -> &[Held<T>] {
+        &self.0[self.touched(span)]
+    }
+
+    /// The first run that a lock of this kind by another owner would conflict with.
+    pub fn conflict(&self, span: Span, kind: LockKind) -> Option<&Held<T>> {
+        self.overlapping(span).iter().find(|h| h.kind.conflicts(kind))
+    }
+
+    /// What the bytes of `span` are held as from now on: a lock of one kind, whatever they were before, or nothing.
+    pub fn set(&mut self, span: Span, lock: Option<(LockKind, T)>) {
+        let touched = self.touched(span);
+        // The neighbours come along: the new run may continue them.
+        let from = touched.start.saturating_sub(1);
+        let to = (touched.end + 1).min(self.0.len());
+        let mut out: Vec<Held<T>> = Vec::with_capacity(to - from + 2);
+        let (mut before, mut after) = (Vec::new(), Vec::new());
+        for held in &self.0[from..to] {
+            if held.span.first < span.first {
+                let last = held.span.last.min(span.first - 1);
+                before.push(Held { span: Span { last, ..held.span }, ..*held });
+            }
+            if held.span.last > span.last {
+                let first = held.span.first.max(span.last + 1);
+                after.push(Held { span: Span { first, ..held.span }, ..*held });
+            }
+        }
+        let new = lock.map(|(kind, tag)| Held { span, kind, tag });
+        for held in before.into_iter().chain(new).chain(after) {
+            match out.last_mut() {
+                Some(last) if joins(last, &held) => last.span.last = held.span.last,
+                _ => out.push(held),
+            }
+        }
+        self.0.splice(from..to, out);
+    }
+
+    /// How many runs [`Spans::set`] of `span` can add at most, to lock it or to unlock it.
+    pub fn growth(&self, span: Span, unlock: bool) -> usize {
+        let touched = self.overlapping(span);
+        let left = touched.first().is_some_and(|h| h.span.first < span.first);
+        let right = touched.last().is_some_and(|h| span.last < h.span.last);
+        (usize::from(left) + usize::from(right) + usize::from(!unlock)).saturating_sub(touched.len())
+    }
+
+    /// Gives up every run with this tag.
+    pub fn remove_tag(&mut self, tag: T) {
+        self.0.retain(|h| h.tag != tag);
+    }
+}
+
+/// Whether `b` continues `a`.
+fn joins<T: PartialEq>(a: &Held<T>, b: &Held<T>) -> bool {
+    a.kind == b.kind && a.tag == b.tag && a.span.last.checked_add(1) == Some(b.span.first)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn lengths_on_the_wire() {
+        assert_eq!(Span::new(5, 0), None);
+        assert_eq!(Span::new(5, 1), Some(Span { first: 5, last: 5 }));
+        assert_eq!(Span::new(5, u64::MAX), Some(Span { first: 5, last: u64::MAX }));
+        assert_eq!(Span::new(u64::MAX, u64::MAX), Some(Span { first: u64::MAX, last: u64::MAX }));
+        assert_eq!(Span::new(2, u64::MAX - 2), Some(Span { first: 2, last: u64::MAX - 1 }));
+        assert_eq!(Span::new(2, u64::MAX - 1), None);
+        for (offset, length) in [(5, 1), (0, u64::MAX), (7, u64::MAX), (2, u64::MAX - 2)] {
+            assert_eq!(Span::new(offset, length).unwrap().length(), length);
+        }
+    }
+
+    const BYTES: u64 = 12;
+
+    /// A span of the first bytes, or one that reaches to the end.
+    fn span() -> impl Strategy<Value = Span> {
+        (0..BYTES, 0..=BYTES).prop_map(|(first, len)| match first + len {
+            end if end >= BYTES => Span { first, last: u64::MAX },
+            end => Span { first, last: end },
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn a_set_of_spans_is_an_array_of_bytes(
+            steps in prop::collection::vec((span(), prop::option::of((any::<bool>(), 0..2u8))), 1..40)
+        ) {
+            let mut spans = Spans::default();
+            // One byte more stands for all that follow.
+            let mut model = [None; BYTES as usize + 1];
+            for (span, lock) in steps {
+                let lock = lock.map(|(write, tag)| (if write { LockKind::Write } else { LockKind::Read }, tag));
+                let room = spans.len() + spans.growth(span, lock.is_none());
+                spans.set(span, lock);
+                prop_assert!(spans.len() <= room);
+                for byte in span.first..=span.last.min(BYTES) {
+                    model[byte as usize] = lock;
+                }
+                for (byte, expected) in model.iter().enumerate() {
+                    let byte = if byte as u64 == BYTES { u64::MAX } else { byte as u64 };
+                    let here = spans.overlapping(Span { first: byte, last: byte });
+                    prop_assert_eq!(here.first().map(|h| (h.kind, h.tag)), *expected);
+                    prop_assert!(here.len() <= 1);
+                }
+                let held: Vec<_> = spans.iter().collect();
+                for pair in held.windows(2) {
+                    prop_assert!(pair[0].span.last < pair[1].span.first && !joins(pair[0], pair[1]));
+                }
+            }
+        }
+    }
+}

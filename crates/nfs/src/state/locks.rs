@@ -1,0 +1,484 @@
+//! Byte-range locks: who holds which bytes of which file, who waits for them (RFC 8881 §9, §18.10 to §18.12).
+//!
+//! Locks are advisory: READ and WRITE do not look at them. All locks of one lock-owner on one file are one set of spans,
+//! whatever opens they were asked under; each run remembers the stateid that the last LOCK of it used (§9.5).
+
+mod waiting;
+
+use crate::spans::{Held, LockKind, Span, Spans};
+use crate::state::stateids::{self, Form, Kind};
+use crate::state::{ClientId, Result, State};
+use bytes::Bytes;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use types::{FileId, Timestamp, limits};
+use waiting::Waiting;
+use wire::nfs4::nfsstat4::*;
+use wire::nfs4::{OPEN4_SHARE_ACCESS_READ, OPEN4_SHARE_ACCESS_WRITE, stateid4};
+
+/// A lock-owner: a client and an opaque string of its (§9.1.1).
+type Owner = (ClientId, Bytes);
+type Other = [u8; 12];
+
+/// For whom a LOCK asks (`locker4`).
+#[derive(Clone, Copy, Debug)]
+pub enum Locker<'a> {
+    /// A lock-owner, under an open of the file: its first lock there, or the client does not know the stateid.
+    Open {
+        /// The stateid of the open.
+        stateid: &'a stateid4,
+        /// The lock-owner, an opaque string of the client.
+        owner: &'a Bytes,
+    },
+    /// The lock-owner and the open of this stateid, which an earlier LOCK returned.
+    Held(&'a stateid4),
+}
+
+/// A lock in the way (`LOCK4denied`).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Denied {
+    /// Which bytes.
+    pub span: Span,
+    /// How they are held.
+    pub kind: LockKind,
+    /// By which client.
+    pub client: ClientId,
+    /// And which lock-owner of its.
+    pub owner: Bytes,
+}
+
+/// What LOCK gave.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Locked {
+    /// The bytes are locked; the stateid of the locks of this owner and open.
+    Granted(stateid4),
+    /// Somebody holds a lock in the way, or has waited longer for one that is.
+    Denied(Denied),
+}
+
+/// The locks of one lock-owner under one open, under one stateid (§18.10.3).
+#[derive(Clone, Debug)]
+struct LockState {
+    owner: Owner,
+    file: FileId,
+    /// The open that they were asked under, and go with.
+    open: Other,
+    seqid: u32,
+    /// Taken away, as the lease had run out; kept until the client shows that it knows.
+    revoked: bool,
+}
+
+/// The locks of one file.
+#[derive(Clone, Debug, Default)]
+struct FileLocks {
+    held: BTreeMap<Owner, Spans<Other>>,
+    waiting: Waiting,
+}
+
+impl FileLocks {
+    /// The locks of others that one of this kind would conflict with.
+    fn conflicts(&self, me: &Owner, span: Span, kind: LockKind) -> impl Iterator<Item = (&Owner, &Held<Other>)> {
+        let others = self.held.iter().filter(move |(owner, _)| *owner != me);
+        others.flat_map(move |(owner, spans)| {
+            let touched = spans.overlapping(span).iter();
+            touched.filter(move |held| held.kind.conflicts(kind)).map(move |held| (owner, held))
+        })
+    }
+
+    fn is_free(&self, me: &Owner, span: Span, kind: LockKind) -> bool {
+        self.conflicts(me, span, kind).next().is_none()
+    }
+
+    /// Who waits for a lock that this one would conflict with, was there before `me`, and could have it now: it comes
+    /// first. A waiter that is not free to go keeps nobody back, so that none waits for another in a circle.
+    fn ahead(&self, me: &Owner, span: Span, kind: LockKind, now: Timestamp) -> Option<Denied> {
+        let before = self.waiting.before(me, now);
+        let mut conflicting = before.filter(|w| w.span.overlaps(span) && w.kind.conflicts(kind));
+        let first = conflicting.find(|w| self.is_free(&w.owner, w.span, w.kind))?;
+        let (client, owner) = first.owner.clone();
+        Some(Denied { span: first.span, kind: first.kind, client, owner })
+    }
+}
+
+/// All byte-range locks.
+#[derive(Clone, Debug, Default)]
+pub struct Locks {
+    by_other: HashMap<Other, LockState>,
+    /// By open and lock-owner: at most one stateid.
+    by_open: HashMap<Other, BTreeMap<Bytes, Other>>,
+    by_file: HashMap<FileId, FileLocks>,
+    /// Stateids, runs of bytes and waits of each client together: what its limit counts.
+    used: Used,
+    /// The revoked states that each client has not yet given up: every SEQUENCE asks.
+    revoked: HashMap<ClientId, BTreeSet<Other>>,
+    /// Runs of bytes held.
+    held: usize,
+}
+
+/// How much there is, by client and altogether.
+#[derive(Clone, Debug, Default)]
+struct Used {
+    by_client: HashMap<ClientId, usize>,
+    all: usize,
+}
+
+fn count(used: &mut Used, client: ClientId, less: usize, more: usize) {
+    let n = used.by_client.entry(client).or_default();
+    let before = std::mem::replace(n, n.saturating_sub(less) + more);
+    used.all = used.all + *n - before;
+    if *n == 0 {
+        used.by_client.remove(&client);
+    }
+}
+
+impl Locks {
+    /// Number of runs of bytes held.
+    pub(crate) fn len(&self) -> usize {
+        self.held
+    }
+
+    /// Number of LOCKs that were denied and are asked for again and again.
+    pub(crate) fn waiting(&self) -> usize {
+        self.by_file.values().map(|file| file.waiting.len()).sum()
+    }
+
+    /// What a client takes of its limit.
+    pub(crate) fn of_client(&self, client: ClientId) -> usize {
+        self.used.by_client.get(&client).copied().unwrap_or(0)
+    }
+
+    /// Whether `more` would be too much for this client, or for all together.
+    fn full(&self, client: ClientId, more: usize) -> bool {
+        self.of_client(client) + more > limits::LOCKS_PER_CLIENT_MAX || self.used.all + more > limits::LOCKS_MAX
+    }
+
+    pub(crate) fn any_revoked(&self, client: ClientId) -> bool {
+        self.revoked.contains_key(&client)
+    }
+
+    fn get(&self, client: ClientId, stateid: &stateid4) -> Result<&LockState> {
+        let state = self.by_other.get(&stateid.other).filter(|s| s.owner.0 == client).ok_or(NFS4ERR_BAD_STATEID)?;
+        if state.revoked {
+            return Err(NFS4ERR_EXPIRED);
+        }
+        stateids::check_seqid(stateid.seqid, state.seqid)?;
+        Ok(state)
+    }
+
+    pub(crate) fn test(&self, client: ClientId, stateid: &stateid4) -> Result<()> {
+        self.get(client, stateid).map(|_| ())
+    }
+
+    /// What the bytes are held as from now on, by the owner and under the stateid of `other`.
+    fn set(&mut self, other: Other, span: Span, kind: Option<LockKind>) {
+        let Some(state) = self.by_other.get(&other) else { return };
+        let file = self.by_file.entry(state.file).or_default();
+        let spans = file.held.entry(state.owner.clone()).or_default();
+        let before = spans.len();
+        spans.set(span, kind.map(|kind| (kind, other)));
+        let after = spans.len();
+        count(&mut self.used, state.owner.0, before, after);
+        self.held = self.held - before + after;
+        if after == 0 {
+            file.held.remove(&state.owner);
+        }
+        if file.held.is_empty() && file.waiting.is_empty() {
+            self.by_file.remove(&state.file);
+        }
+    }
+
+    /// Gives up every byte held under a stateid.
+    fn release(&mut self, other: &Other) {
+        let Some(state) = self.by_other.get(other) else { return };
+        let Some(file) = self.by_file.get_mut(&state.file) else { return };
+        let Some(spans) = file.held.get_mut(&state.owner) else { return };
+        let before = spans.len();
+        spans.remove_tag(*other);
+        let after = spans.len();
+        count(&mut self.used, state.owner.0, before, after);
+        self.held = self.held - before + after;
+        if after == 0 {
+            file.held.remove(&state.owner);
+        }
+        if file.held.is_empty() && file.waiting.is_empty() {
+            self.by_file.remove(&state.file);
+        }
+    }
+
+    fn add(&mut self, other: Other, state: LockState) {
+        count(&mut self.used, state.owner.0, 0, 1);
+        self.by_open.entry(state.open).or_default().insert(state.owner.1.clone(), other);
+        self.by_other.insert(other, state);
+    }
+
+    fn remove(&mut self, other: &Other) {
+        self.release(other);
+        let Some(state) = self.by_other.remove(other) else { return };
+        count(&mut self.used, state.owner.0, 1, 0);
+        if !state.revoked {
+            self.unlist(&state.open, &state.owner.1);
+        } else if let Some(states) = self.revoked.get_mut(&state.owner.0) {
+            states.remove(other);
+            if states.is_empty() {
+                self.revoked.remove(&state.owner.0);
+            }
+        }
+    }
+
+    fn unlist(&mut self, open: &Other, owner: &Bytes) {
+        if let Some(owners) = self.by_open.get_mut(open) {
+            owners.remove(owner);
+            if owners.is_empty() {
+                self.by_open.remove(open);
+            }
+        }
+    }
+
+    /// Takes away what a stateid stands for; the stateid stays to tell, also when the open is gone.
+    fn revoke(&mut self, other: &Other) {
+        self.release(other);
+        let Some(state) = self.by_other.get_mut(other) else { return };
+        if std::mem::replace(&mut state.revoked, true) {
+            return;
+        }
+        let (open, owner) = (state.open, state.owner.clone());
+        self.revoked.entry(owner.0).or_default().insert(*other);
+        self.unlist(&open, &owner.1);
+    }
+
+    /// A client is gone, and its opens with it: so is what is left to be told to it.
+    pub(crate) fn forget_client(&mut self, client: ClientId) {
+        for other in self.revoked.get(&client).cloned().unwrap_or_default() {
+            self.remove(&other);
+        }
+        if self.of_client(client) > 0 {
+            self.tidy_waiting(Some(client), None);
+        }
+    }
+
+    fn under(&self, open: &Other) -> Vec<Other> {
+        self.by_open.get(open).into_iter().flat_map(BTreeMap::values).copied().collect()
+    }
+
+    /// An open is gone, and with it the locks asked under it (§18.2.3), also those that were taken away before.
+    pub(crate) fn drop_open(&mut self, client: ClientId, open: &Other) {
+        let revoked = self.revoked.get(&client).into_iter().flatten();
+        let of_open = |other: &&Other| self.by_other.get(*other).is_some_and(|state| state.open == *open);
+        let gone: Vec<_> = self.under(open).into_iter().chain(revoked.filter(of_open).copied()).collect();
+        gone.iter().for_each(|other| self.remove(other));
+    }
+
+    /// An open was taken away, and with it the locks asked under it.
+    pub(crate) fn revoke_open(&mut self, open: &Other) {
+        for other in self.under(open) {
+            self.revoke(&other);
+        }
+    }
+
+    /// Remembers that `me` was denied and will ask again; or, if it said that it will not, forgets it.
+    fn note_denial(&mut self, me: Owner, file: FileId, span: Span, kind: LockKind, wait: bool, now: Timestamp) {
+        let client = me.0;
+        let full = self.full(client, 1);
+        let Some(locks) = self.by_file.get_mut(&file) else { return };
+        let before = locks.waiting.of_client(client);
+        if wait {
+            locks.waiting.asked(me, span, kind, now, full);
+        } else {
+            locks.waiting.forget(&me, span);
+        }
+        let after = locks.waiting.of_client(client);
+        count(&mut self.used, client, before, after);
+    }
+
+    /// A lock was given: whoever waited for it does so no longer.
+    fn stop_waiting(&mut self, me: &Owner, file: FileId, span: Span) {
+        let Some(locks) = self.by_file.get_mut(&file) else { return };
+        let before = locks.waiting.of_client(me.0);
+        locks.waiting.forget(me, span);
+        let after = locks.waiting.of_client(me.0);
+        count(&mut self.used, me.0, before, after);
+    }
+
+    /// Forgets everybody who has stopped asking, or is `gone`.
+    pub(crate) fn tidy_waiting(&mut self, gone: Option<ClientId>, now: Option<Timestamp>) {
+        let used = &mut self.used;
+        self.by_file.retain(|_, file| {
+            file.waiting.tidy(gone, now, |client| count(used, client, 1, 0));
+            !file.held.is_empty() || !file.waiting.is_empty()
+        });
+    }
+}
+
+impl State {
+    /// The locks that a stateid stands for.
+    ///
+    /// # Errors
+    /// BAD_STATEID (special, unknown, of another client or another file, or not of locks), OLD_STATEID, EXPIRED.
+    fn find_lock(&self, client: ClientId, file: FileId, stateid: &stateid4) -> Result<&LockState> {
+        match stateids::form(stateid, self.config.boot_epoch)? {
+            Form::Ordinary(Kind::Lock) => {}
+            _ => return Err(NFS4ERR_BAD_STATEID),
+        }
+        let state = self.locks.get(client, stateid)?;
+        if state.file == file { Ok(state) } else { Err(NFS4ERR_BAD_STATEID) }
+    }
+
+    /// The open that I/O with this stateid of locks goes by (§9.1.2).
+    ///
+    /// # Errors
+    /// BAD_STATEID (special, unknown, of another client or another file, or not of locks), OLD_STATEID, EXPIRED.
+    pub(crate) fn open_of_lock(&self, client: ClientId, file: FileId, stateid: &stateid4) -> Result<stateid4> {
+        self.find_lock(client, file, stateid).map(|state| stateid4 { seqid: 0, other: state.open })
+    }
+
+    /// LOCK (§18.10). With `wait` the client will ask again if it is denied (`READW_LT`, `WRITEW_LT`), and has its turn
+    /// before whoever comes later.
+    ///
+    /// Locks in the way whose owners' leases have run out are taken away (§8.4.3).
+    ///
+    /// # Errors
+    /// BAD_STATEID, OLD_STATEID, EXPIRED, OPENMODE (a lock for writing needs an open for writing, one for reading an
+    /// open for reading), DELAY (the client holds too many locks).
+    pub fn lock(
+        &mut self,
+        client: ClientId,
+        file: FileId,
+        locker: Locker,
+        (span, kind): (Span, LockKind),
+        wait: bool,
+        now: Timestamp,
+    ) -> Result<Locked> {
+        let (open, owner) = match locker {
+            Locker::Open { stateid, owner } => (*stateid, owner.clone()),
+            Locker::Held(stateid) => {
+                let state = self.find_lock(client, file, stateid)?;
+                (stateid4 { seqid: 0, other: state.open }, state.owner.1.clone())
+            }
+        };
+        let open = self.find_open(client, file, &open)?;
+        let needed = match kind {
+            LockKind::Read => OPEN4_SHARE_ACCESS_READ,
+            LockKind::Write => OPEN4_SHARE_ACCESS_WRITE,
+        };
+        if open.access & needed == 0 {
+            return Err(NFS4ERR_OPENMODE);
+        }
+        let open = open.other();
+        let me = (client, owner);
+        if let Some(denied) = self.lock_in_the_way(&me, file, span, kind, now) {
+            let owner = (client, Bytes::copy_from_slice(&me.1));
+            self.locks.note_denial(owner, file, span, kind, wait, now);
+            return Ok(Locked::Denied(denied));
+        }
+        self.grant_lock(open, me, file, span, kind).map(Locked::Granted)
+    }
+
+    /// Whatever keeps `me` from a lock; locks whose owners' leases have run out do not, and are taken away.
+    fn lock_in_the_way(
+        &mut self,
+        me: &Owner,
+        file: FileId,
+        span: Span,
+        kind: LockKind,
+        now: Timestamp,
+    ) -> Option<Denied> {
+        #[cfg(feature = "planted")]
+        if types::planted::is_planted(types::planted::Planted::LockTable) {
+            return None;
+        }
+        let mut lapsed = BTreeSet::new();
+        let locks = self.locks.by_file.get(&file)?;
+        for (owner, held) in locks.conflicts(me, span, kind) {
+            if !self.is_lapsed(owner.0) {
+                return Some(Denied { span: held.span, kind: held.kind, client: owner.0, owner: owner.1.clone() });
+            }
+            lapsed.insert((owner.0, held.tag));
+        }
+        let ahead = locks.ahead(me, span, kind, now);
+        if ahead.is_none() {
+            for (client, other) in lapsed {
+                self.locks.revoke(&other);
+                self.fence_lapsed(client, file);
+            }
+        }
+        ahead
+    }
+
+    fn grant_lock(&mut self, open: Other, me: Owner, file: FileId, span: Span, kind: LockKind) -> Result<stateid4> {
+        let known = self.locks.by_open.get(&open).and_then(|owners| owners.get(&me.1)).copied();
+        let spans = self.locks.by_file.get(&file).and_then(|locks| locks.held.get(&me));
+        let more = spans.map_or(1, |spans| spans.growth(span, false)) + usize::from(known.is_none());
+        if self.locks.full(me.0, more) {
+            return Err(NFS4ERR_DELAY);
+        }
+        self.locks.stop_waiting(&me, file, span);
+        let other = known.unwrap_or_else(|| {
+            let other = self.new_other(Kind::Lock);
+            let owner = (me.0, Bytes::copy_from_slice(&me.1));
+            self.locks.add(other, LockState { owner, file, open, seqid: 0, revoked: false });
+            other
+        });
+        self.locks.set(other, span, Some(kind));
+        self.step_lock(other)
+    }
+
+    fn step_lock(&mut self, other: Other) -> Result<stateid4> {
+        let state = self.locks.by_other.get_mut(&other).ok_or(NFS4ERR_SERVERFAULT)?;
+        state.seqid = stateids::next_seqid(state.seqid);
+        Ok(stateid4 { seqid: state.seqid, other })
+    }
+
+    /// LOCKT (§18.11): the lock that would be in the way of one of this owner, which need not be known. Locks that would
+    /// be taken away for it do not count.
+    pub fn test_lock(
+        &self,
+        client: ClientId,
+        file: FileId,
+        owner: &Bytes,
+        span: Span,
+        kind: LockKind,
+    ) -> Option<Denied> {
+        let me = (client, owner.clone());
+        let mut conflicts = self.locks.by_file.get(&file)?.conflicts(&me, span, kind);
+        let (owner, held) = conflicts.find(|(owner, _)| !self.is_lapsed(owner.0))?;
+        Some(Denied { span: held.span, kind: held.kind, client: owner.0, owner: owner.1.clone() })
+    }
+
+    /// LOCKU (§18.12): the owner of this stateid gives up bytes of the file, also those locked under another open.
+    /// Giving up what is not held is no error.
+    ///
+    /// # Errors
+    /// BAD_STATEID, OLD_STATEID, EXPIRED, LOCK_RANGE (it would split a lock, and the client holds too many already).
+    pub fn unlock(&mut self, client: ClientId, file: FileId, stateid: &stateid4, span: Span) -> Result<stateid4> {
+        let owner = &self.find_lock(client, file, stateid)?.owner;
+        let spans = self.locks.by_file.get(&file).and_then(|locks| locks.held.get(owner));
+        let more = spans.map_or(0, |spans| spans.growth(span, true));
+        if more > 0 && self.locks.of_client(client) + more > limits::LOCKS_PER_CLIENT_MAX {
+            return Err(NFS4ERR_LOCK_RANGE);
+        }
+        self.locks.set(stateid.other, span, None);
+        self.step_lock(stateid.other)
+    }
+
+    /// FREE_STATEID of locks (§18.38): refused while a byte is locked under the stateid.
+    pub(crate) fn free_lock(&mut self, client: ClientId, stateid: &stateid4) -> Result<()> {
+        match self.locks.get(client, stateid) {
+            Err(NFS4ERR_EXPIRED) => {}
+            found => {
+                let state = found?;
+                let held = self.locks.by_file.get(&state.file).and_then(|locks| locks.held.get(&state.owner));
+                if held.is_some_and(|spans| spans.iter().any(|h| h.tag == stateid.other)) {
+                    return Err(NFS4ERR_LOCKS_HELD);
+                }
+            }
+        }
+        self.locks.remove(&stateid.other);
+        Ok(())
+    }
+
+    /// The locks held on a file, by client and lock-owner.
+    pub fn locks_on(&self, file: FileId) -> Vec<Denied> {
+        let owners = self.locks.by_file.get(&file).into_iter().flat_map(|locks| &locks.held);
+        let each = owners.flat_map(|(owner, spans)| spans.iter().map(move |held| (owner, held)));
+        each.map(|(owner, h)| Denied { span: h.span, kind: h.kind, client: owner.0, owner: owner.1.clone() }).collect()
+    }
+}

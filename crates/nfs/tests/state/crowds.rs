@@ -1,0 +1,154 @@
+//! Clients in crowds, and clients that take as much as they get: the tables have ends.
+
+use crate::helpers::*;
+use bytes::Bytes;
+use nfs::state::{ClientId, State};
+use types::{FileId, limits};
+use wire::nfs4::*;
+
+fn introduce(state: &mut State, owner: String) -> Result<ClientId, nfsstat4> {
+    let mut args = exchange_args("", 1, 0);
+    args.eia_clientowner.co_ownerid = owner.into();
+    state.exchange_id(&args, ALICE, at(0)).map(|got| got.client)
+}
+
+fn confirm(state: &mut State, client: ClientId) -> Result<CREATE_SESSION4resok, nfsstat4> {
+    let args = CREATE_SESSION4args {
+        csa_clientid: client.0,
+        csa_sequence: 1,
+        csa_flags: 0,
+        csa_fore_chan_attrs: channel(64),
+        csa_back_chan_attrs: channel(1),
+        csa_cb_program: 0,
+        csa_sec_parms: vec![],
+    };
+    let made = state.create_session(&args, ALICE, CONNECTION, 1, at(0));
+    state.take_effects();
+    made
+}
+
+#[test]
+fn a_flood_of_introductions_pushes_out_its_own() {
+    let mut state = new_state();
+    let good = introduce(&mut state, "good".into()).unwrap();
+    confirm(&mut state, good).unwrap();
+    let first = introduce(&mut state, "first".into()).unwrap();
+    for n in 1..limits::UNCONFIRMED_MAX {
+        introduce(&mut state, format!("flood {n}")).unwrap();
+    }
+    assert_eq!(state.counts().clients, 1 + limits::UNCONFIRMED_MAX);
+    assert!(state.client(first).is_some(), "there was room for it");
+    for n in 0..limits::UNCONFIRMED_MAX {
+        introduce(&mut state, format!("more {n}")).unwrap();
+        // Whoever goes on at once is served in the middle of it.
+        if n % 1000 == 0 {
+            let newcomer = introduce(&mut state, format!("newcomer {n}")).unwrap();
+            confirm(&mut state, newcomer).unwrap();
+        }
+    }
+    assert!(state.client(first).is_none() && state.client(good).is_some());
+    assert_eq!(confirm(&mut state, first), Err(NFS4ERR_STALE_CLIENTID));
+    let newcomers = limits::UNCONFIRMED_MAX.div_ceil(1000);
+    assert!(state.counts().clients <= 1 + newcomers + limits::UNCONFIRMED_MAX);
+    assert_eq!(state.counts().sessions, 1 + newcomers);
+}
+
+#[test]
+fn clients_with_sessions_are_limited_and_each_has_a_slot() {
+    let mut state = new_state();
+    let mut slots = Vec::new();
+    let refused = loop {
+        let client = introduce(&mut state, format!("client {}", slots.len())).unwrap();
+        match confirm(&mut state, client) {
+            Ok(session) => slots.push(session.csr_fore_chan_attrs.ca_maxrequests),
+            Err(status) => break status,
+        }
+    };
+    assert_eq!(refused, NFS4ERR_NOSPC);
+    assert!(slots.len() >= limits::CONNECTIONS_MAX, "{} sessions", slots.len());
+    assert_eq!((slots[0], slots.last().copied()), (64, Some(1)));
+    assert!(slots[limits::CONNECTIONS_MAX / 4] >= 16, "a quarter of them leaves plenty: {slots:?}");
+    let bytes = slots.iter().map(|n| u64::from(*n) * 7584).sum::<u64>();
+    assert!(bytes <= limits::REPLY_CACHE_BYTES);
+}
+
+#[test]
+fn sessions_of_one_client_are_limited() {
+    let mut state = new_state();
+    let client = introduce(&mut state, "one".into()).unwrap();
+    let mut args = CREATE_SESSION4args {
+        csa_clientid: client.0,
+        csa_sequence: 0,
+        csa_flags: 0,
+        csa_fore_chan_attrs: channel(64),
+        csa_back_chan_attrs: channel(1),
+        csa_cb_program: 0,
+        csa_sec_parms: vec![],
+    };
+    for n in 1..=limits::SESSIONS_PER_CLIENT_MAX {
+        args.csa_sequence = n as u32;
+        state.create_session(&args, ALICE, CONNECTION, 1, at(0)).unwrap();
+    }
+    args.csa_sequence += 1;
+    assert_eq!(state.create_session(&args, ALICE, CONNECTION, 1, at(0)), Err(NFS4ERR_NOSPC));
+}
+
+#[test]
+fn opens_of_one_client_and_of_all_are_limited() {
+    let mut state = new_state();
+    let owner = Bytes::from_static(b"owner");
+    let mut clients = Vec::new();
+    let refused = 'all: loop {
+        let client = introduce(&mut state, format!("client {}", clients.len())).unwrap();
+        confirm(&mut state, client).unwrap();
+        clients.push(client);
+        for n in 1..=limits::OPENS_PER_CLIENT_MAX as u64 {
+            if let Err(status) = state.open(client, &owner, FileId(n), 1, 0) {
+                break 'all status;
+            }
+        }
+        let one_more = FileId(limits::OPENS_PER_CLIENT_MAX as u64 + 1);
+        assert_eq!(state.open(client, &owner, one_more, 1, 0), Err(NFS4ERR_DELAY));
+        assert!(state.open(client, &owner, FileId(1), 2, 0).is_ok(), "an open that is there takes no more room");
+        state.take_effects();
+    };
+    assert_eq!((refused, state.counts().opens), (NFS4ERR_DELAY, limits::OPENS_MAX));
+    // Room comes back with what is given up.
+    state.destroy_session(state.client(clients[0]).unwrap().sessions[0], CONNECTION).unwrap();
+    state.expire(at(3600 * 24 * 30));
+    for client in clients {
+        state.lapsed(client);
+    }
+    state.expire(at(3600 * 24 * 60));
+    assert_eq!(state.counts().opens, 0);
+}
+
+#[test]
+fn what_a_session_keeps_is_its_own_memory() {
+    let mut state = new_state();
+    let client = introduce(&mut state, "one".into()).unwrap();
+    let message = Bytes::from(vec![b'm'; 100_000]);
+    let sys = authsys_parms { machinename: message.slice(500..510), ..authsys_parms::default() };
+    let gss = gss_cb_handles4 {
+        gcbp_service: RPC_GSS_SVC_NONE,
+        gcbp_handle_from_server: Bytes::new(),
+        gcbp_handle_from_client: Bytes::new(),
+    };
+    let args = CREATE_SESSION4args {
+        csa_clientid: client.0,
+        csa_sequence: 1,
+        csa_flags: CREATE_SESSION4_FLAG_CONN_BACK_CHAN,
+        csa_fore_chan_attrs: channel(64),
+        csa_back_chan_attrs: channel(1),
+        csa_cb_program: 0,
+        csa_sec_parms: std::iter::once(callback_sec_parms4::RPCSEC_GSS(gss))
+            .chain(std::iter::repeat_n(callback_sec_parms4::AUTH_SYS(sys), 1000))
+            .collect(),
+    };
+    state.create_session(&args, ALICE, CONNECTION, 1, at(0)).unwrap();
+    drop(args);
+    assert!(message.is_unique(), "the message is kept as long as the session");
+    let path = state.backchannel(client).unwrap();
+    let Some(callback_sec_parms4::AUTH_SYS(sys)) = path.security else { panic!("not the first that is offered") };
+    assert_eq!(sys.machinename, "mmmmmmmmmm");
+}

@@ -1,0 +1,446 @@
+//! Byte-range locks against a specification of one byte after another.
+
+use crate::helpers::*;
+use bytes::Bytes;
+use nfs::spans::{LockKind, Span};
+use nfs::state::locks::{Denied, Locked, Locker};
+use nfs::state::opens::{Access, Permit};
+use nfs::state::{ClientId, Result, State};
+use proptest::prelude::*;
+use types::{FileId, limits};
+use wire::nfs4::nfsstat4::*;
+use wire::nfs4::stateid4;
+
+const FILES: [FileId; 2] = [FileId(10), FileId(11)];
+const KINDS: [LockKind; 2] = [LockKind::Read, LockKind::Write];
+/// Bytes told apart; the last stands for all that follow.
+const BYTES: usize = 5;
+
+fn span(from: usize, to: usize) -> Span {
+    Span { first: from as u64, last: if to == BYTES { u64::MAX } else { to as u64 - 1 } }
+}
+
+fn name(name: &'static str) -> Bytes {
+    Bytes::from_static(name.as_bytes())
+}
+
+/// Three lock-owners: two of one client with equal names of their opens, one of another client with a name of the first.
+#[derive(Clone)]
+struct World {
+    state: State,
+    owners: [(ClientId, Bytes); 3],
+    /// Per file and owner: its open.
+    opens: [[stateid4; 3]; 2],
+    /// Per file and owner: the stateid of its locks, once it has any.
+    locks: [[Option<stateid4>; 3]; 2],
+    /// Per file, owner and byte: how it is locked.
+    bytes: [[[Option<LockKind>; BYTES]; 3]; 2],
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Call {
+    Lock(usize, usize, LockKind, usize, usize),
+    Unlock(usize, usize, usize, usize),
+    Close(usize, usize),
+    Free(usize, usize),
+}
+
+impl World {
+    fn new() -> Self {
+        let mut state = new_state();
+        let a = connect(&mut state, "a", at(0)).0;
+        let b = connect(&mut state, "b", at(0)).0;
+        let owners = [(a, name("x")), (a, name("y")), (b, name("x"))];
+        let opens = FILES.map(|file| {
+            [(a, "p"), (a, "q"), (b, "p")].map(|(c, owner)| state.open(c, &name(owner), file, 3, 0).unwrap().stateid)
+        });
+        World { state, owners, opens, locks: Default::default(), bytes: Default::default() }
+    }
+
+    fn apply(&mut self, call: Call) {
+        match call {
+            Call::Lock(file, who, kind, from, to) => self.lock(file, who, kind, from, to),
+            Call::Unlock(file, who, from, to) => self.unlock(file, who, from, to),
+            Call::Close(file, who) => self.close(file, who),
+            Call::Free(file, who) => self.free(file, who),
+        }
+        self.check();
+    }
+
+    /// Who holds a byte of these in the way of `who`.
+    fn in_the_way(&self, file: usize, who: usize, kind: LockKind, from: usize, to: usize) -> bool {
+        let others = (0..3).filter(|other| *other != who);
+        others.flat_map(|other| &self.bytes[file][other][from..to]).flatten().any(|held| held.conflicts(kind))
+    }
+
+    fn lock(&mut self, file: usize, who: usize, kind: LockKind, from: usize, to: usize) {
+        let (client, owner) = self.owners[who].clone();
+        let held = self.locks[file][who];
+        let locker = match &held {
+            Some(stateid) => Locker::Held(stateid),
+            None => Locker::Open { stateid: &self.opens[file][who], owner: &owner },
+        };
+        let got = self.state.lock(client, FILES[file], locker, (span(from, to), kind), false, at(0)).unwrap();
+        if self.in_the_way(file, who, kind, from, to) {
+            let Locked::Denied(by) = got else { panic!("given although others hold it") };
+            self.check_denied(file, who, kind, span(from, to), &by);
+            return;
+        }
+        let Locked::Granted(stateid) = got else { panic!("{got:?}, but nobody holds it") };
+        match held {
+            Some(held) => assert_eq!(stateid, stateid4 { seqid: held.seqid + 1, ..held }),
+            None => assert_eq!(stateid.seqid, 1),
+        }
+        self.locks[file][who] = Some(stateid);
+        self.bytes[file][who][from..to].fill(Some(kind));
+    }
+
+    /// A denial tells of a lock that is there and in the way.
+    fn check_denied(&self, file: usize, who: usize, kind: LockKind, span: Span, by: &Denied) {
+        let holder = self.owners.iter().position(|o| *o == (by.client, by.owner.clone())).unwrap();
+        assert!(holder != who && by.kind.conflicts(kind) && by.span.overlaps(span));
+        for byte in by.span.first..=by.span.last.min(BYTES as u64 - 1) {
+            assert_eq!(self.bytes[file][holder][byte as usize], Some(by.kind));
+        }
+    }
+
+    fn unlock(&mut self, file: usize, who: usize, from: usize, to: usize) {
+        let Some(held) = self.locks[file][who] else { return };
+        let client = self.owners[who].0;
+        let got = self.state.unlock(client, FILES[file], &held, span(from, to));
+        let next = stateid4 { seqid: held.seqid + 1, ..held };
+        assert_eq!(got, Ok(next));
+        self.locks[file][who] = Some(next);
+        self.bytes[file][who][from..to].fill(None);
+    }
+
+    /// CLOSE takes the locks along; the owner opens the file again at once.
+    fn close(&mut self, file: usize, who: usize) {
+        let client = self.owners[who].0;
+        let open = std::mem::take(&mut self.opens[file][who]);
+        self.state.close(client, FILES[file], &open).unwrap();
+        if let Some(gone) = self.locks[file][who].take() {
+            assert_eq!(self.state.test_stateid(client, &gone), NFS4ERR_BAD_STATEID);
+        }
+        self.bytes[file][who] = Default::default();
+        self.opens[file][who] =
+            self.state.open(client, &name(["p", "q", "p"][who]), FILES[file], 3, 0).unwrap().stateid;
+    }
+
+    fn free(&mut self, file: usize, who: usize) {
+        let Some(held) = self.locks[file][who] else { return };
+        let client = self.owners[who].0;
+        let got = self.state.free_stateid(client, &held);
+        if self.bytes[file][who].iter().any(Option::is_some) {
+            assert_eq!(got, Err(NFS4ERR_LOCKS_HELD));
+        } else {
+            assert_eq!(got, Ok(()));
+            assert_eq!(self.state.test_stateid(client, &held), NFS4ERR_BAD_STATEID);
+            self.locks[file][who] = None;
+        }
+    }
+
+    fn check(&self) {
+        let mut runs = 0;
+        for (file, id) in FILES.into_iter().enumerate() {
+            let mut bytes = [[None; BYTES]; 3];
+            let held = self.state.locks_on(id);
+            runs += held.len();
+            for lock in held {
+                let who = self.owners.iter().position(|o| *o == (lock.client, lock.owner.clone())).unwrap();
+                for byte in lock.span.first..=lock.span.last.min(BYTES as u64 - 1) {
+                    let byte = &mut bytes[who][byte as usize];
+                    assert_eq!(byte.replace(lock.kind), None, "held twice");
+                }
+            }
+            assert_eq!(bytes, self.bytes[file]);
+            for (who, (client, owner)) in self.owners.iter().enumerate() {
+                for (kind, byte) in KINDS.into_iter().flat_map(|kind| (0..BYTES).map(move |byte| (kind, byte))) {
+                    let found = self.state.test_lock(*client, id, owner, span(byte, byte + 1), kind);
+                    assert_eq!(found.is_some(), self.in_the_way(file, who, kind, byte, byte + 1));
+                }
+                if let Some(stateid) = self.locks[file][who] {
+                    assert_eq!(self.state.test_stateid(*client, &stateid), NFS4_OK);
+                    for access in [Access::Read, Access::Write] {
+                        // Locks are advisory: those of others do not stop I/O.
+                        assert_eq!(self.state.check_io(*client, id, &stateid, access), Ok(Permit::Open));
+                    }
+                }
+            }
+        }
+        assert_eq!(self.state.counts().locks, runs);
+    }
+}
+
+#[test]
+fn every_short_history_on_one_file() {
+    let mut calls = Vec::new();
+    for who in 0..3 {
+        for (from, to) in [(0, 5), (1, 3), (2, 4)] {
+            calls.extend(KINDS.map(|kind| Call::Lock(0, who, kind, from, to)));
+            calls.push(Call::Unlock(0, who, from, to));
+        }
+    }
+    calls.extend([Call::Close(0, 0), Call::Free(0, 0)]);
+    walk(&World::new(), &calls, 3, World::apply);
+}
+
+#[test]
+fn every_short_history_of_one_owner_splits_and_joins() {
+    let mut calls = vec![Call::Free(0, 0)];
+    for (from, to) in [(0, 5), (0, 2), (1, 2), (2, 4), (3, 5)] {
+        calls.extend(KINDS.map(|kind| Call::Lock(0, 0, kind, from, to)));
+        calls.push(Call::Unlock(0, 0, from, to));
+    }
+    walk(&World::new(), &calls, 3, World::apply);
+}
+
+#[test]
+fn every_short_history_on_two_files() {
+    let mut calls = Vec::new();
+    for file in 0..2 {
+        for who in [0, 2] {
+            calls.extend([Call::Lock(file, who, LockKind::Write, 0, 2), Call::Unlock(file, who, 1, 5)]);
+        }
+        calls.extend([Call::Lock(file, 1, LockKind::Read, 1, 5), Call::Close(file, 1)]);
+    }
+    walk(&World::new(), &calls, 4, World::apply);
+}
+
+fn call() -> impl Strategy<Value = Call> {
+    let range = (0..BYTES, 1..=BYTES).prop_map(|(from, len)| (from, (from + len).min(BYTES)));
+    (0..2usize, 0..3usize, 0..10, any::<bool>(), range).prop_map(|(file, who, what, write, (from, to))| match what {
+        0..6 => Call::Lock(file, who, KINDS[usize::from(write)], from, to),
+        6..8 => Call::Unlock(file, who, from, to),
+        8 => Call::Free(file, who),
+        _ => Call::Close(file, who),
+    })
+}
+
+proptest! {
+    #[test]
+    fn long_histories(calls in prop::collection::vec(call(), 1..60)) {
+        let mut world = World::new();
+        calls.into_iter().for_each(|call| world.apply(call));
+    }
+
+    /// Whoever asks again and again gets its lock in the end, in whatever order they came and however they overlap, as long
+    /// as those who get theirs give it back.
+    #[test]
+    fn nobody_waits_for_ever(
+        wishes in prop::collection::vec((0..2usize, any::<bool>(), 0..BYTES, 1..=BYTES), 3),
+        held in prop::collection::vec(call(), 0..6),
+        order in prop::collection::vec(0..3usize, 3..30),
+    ) {
+        let mut world = World::new();
+        held.into_iter().for_each(|call| world.apply(call));
+        let mut now = 0;
+        let mut left: Vec<_> = wishes.into_iter().enumerate().collect();
+        let ask = |world: &mut World, who: usize, wish: &(usize, bool, usize, usize), now: i64| {
+            let (file, write, from, len) = *wish;
+            let (client, owner) = world.owners[who].clone();
+            let locker = Locker::Open { stateid: &stateid4 { seqid: 0, ..world.opens[file][who] }, owner: &owner };
+            let lock = (span(from, (from + len).min(BYTES)), KINDS[usize::from(write)]);
+            let got = world.state.lock(client, FILES[file], locker, lock, true, at(now)).unwrap();
+            matches!(got, Locked::Granted(_))
+        };
+        for who in order {
+            now += 1;
+            if let Some(at) = left.iter().position(|(w, _)| *w == who) && ask(&mut world, who, &left[at].1, now) {
+                left.remove(at);
+            }
+        }
+        // From here on nobody asks for more, and everybody gives back what it holds once it has what it wanted.
+        for who in 0..3 {
+            if !left.iter().any(|(w, _)| *w == who) {
+                give_back(&mut world, who);
+            }
+        }
+        let mut rounds = 0_usize;
+        while !left.is_empty() {
+            now += 1;
+            rounds += 1;
+            let before = left.len();
+            left.retain(|(who, wish)| {
+                let got = ask(&mut world, *who, wish, now);
+                if got {
+                    give_back(&mut world, *who);
+                }
+                !got
+            });
+            // Two that hold what the other wants are their own fault: one of them gives up.
+            if left.len() == before && rounds.is_multiple_of(4) {
+                let who = left[rounds / 4 % left.len()].0;
+                give_back(&mut world, who);
+            }
+            prop_assert!(rounds < 40, "{left:?} wait for ever");
+        }
+        prop_assert_eq!((world.state.counts().locks, world.state.counts().lock_waits), (0, 0));
+    }
+}
+
+fn give_back(world: &mut World, who: usize) {
+    let client = world.owners[who].0;
+    for (file, opens) in FILES.into_iter().zip(&mut world.opens) {
+        world.state.close(client, file, &stateid4 { seqid: 0, ..opens[who] }).unwrap();
+        opens[who] = world.state.open(client, &name(["p", "q", "p"][who]), file, 3, 0).unwrap().stateid;
+    }
+}
+
+/// Three clients with an open each.
+fn three() -> (State, [(ClientId, stateid4); 3]) {
+    let mut state = new_state();
+    let clients = ["a", "b", "c"].map(|owner| {
+        let (client, _) = connect(&mut state, owner, at(0));
+        (client, state.open(client, &name("p"), FILES[0], 3, 0).unwrap().stateid)
+    });
+    (state, clients)
+}
+
+fn ask(state: &mut State, who: (ClientId, stateid4), lock: (Span, LockKind), wait: bool, now: i64) -> Result<Locked> {
+    state.lock(who.0, FILES[0], Locker::Open { stateid: &who.1, owner: &name("x") }, lock, wait, at(now))
+}
+
+const ALL: (Span, LockKind) = (Span::ALL, LockKind::Write);
+
+#[test]
+fn who_waits_longer_comes_first() {
+    let (mut state, [a, b, c]) = three();
+    let Ok(Locked::Granted(held)) = ask(&mut state, a, ALL, false, 0) else { panic!() };
+    let denied = |got: Result<Locked>| matches!(got, Ok(Locked::Denied(_)));
+    assert!(denied(ask(&mut state, b, ALL, true, 1)));
+    assert!(denied(ask(&mut state, c, ALL, true, 2)));
+    assert_eq!(state.counts().lock_waits, 2);
+    state.unlock(a.0, FILES[0], &held, Span::ALL).unwrap();
+    let Ok(Locked::Denied(by)) = ask(&mut state, c, ALL, true, 2) else { panic!("b was there before") };
+    assert_eq!((by.client, by.span, by.kind), (b.0, Span::ALL, LockKind::Write));
+    assert!(denied(ask(&mut state, a, (Span { first: 3, last: 4 }, LockKind::Read), false, 2)));
+    let Ok(Locked::Granted(held)) = ask(&mut state, b, ALL, true, 3) else { panic!("its turn") };
+    state.unlock(b.0, FILES[0], &held, Span::ALL).unwrap();
+    assert!(denied(ask(&mut state, a, ALL, false, 3)), "c is next");
+    assert!(matches!(ask(&mut state, c, ALL, true, 4), Ok(Locked::Granted(_))));
+    assert_eq!(state.counts().lock_waits, 0);
+}
+
+#[test]
+fn who_does_not_ask_again_loses_its_turn() {
+    let (mut state, [a, b, c]) = three();
+    let Ok(Locked::Granted(held)) = ask(&mut state, a, ALL, false, 0) else { panic!() };
+    for now in [1, 5] {
+        ask(&mut state, b, ALL, true, now).unwrap();
+    }
+    ask(&mut state, c, ALL, true, 6).unwrap();
+    state.unlock(a.0, FILES[0], &held, Span::ALL).unwrap();
+    // It asked every four seconds, so it is waited for twelve.
+    assert!(matches!(ask(&mut state, a, ALL, false, 17), Ok(Locked::Denied(by)) if by.client == b.0));
+    assert!(matches!(ask(&mut state, a, ALL, false, 18), Ok(Locked::Granted(_))));
+    state.expire(at(18));
+    assert_eq!(state.counts().lock_waits, 0);
+}
+
+#[test]
+fn who_says_that_it_will_not_ask_again_has_no_turn() {
+    let (mut state, [a, b, c]) = three();
+    let Ok(Locked::Granted(held)) = ask(&mut state, a, ALL, false, 0) else { panic!() };
+    ask(&mut state, b, ALL, true, 1).unwrap();
+    ask(&mut state, b, ALL, false, 1).unwrap();
+    assert_eq!(state.counts().lock_waits, 0);
+    // Nor has one that is gone.
+    ask(&mut state, c, ALL, true, 1).unwrap();
+    for session in state.client(c.0).unwrap().sessions.clone() {
+        state.destroy_session(session, CONNECTION).unwrap();
+    }
+    state.close(c.0, FILES[0], &c.1).unwrap();
+    state.destroy_clientid(c.0).unwrap();
+    assert_eq!(state.counts().lock_waits, 0);
+    state.unlock(a.0, FILES[0], &held, Span::ALL).unwrap();
+    assert!(matches!(ask(&mut state, a, ALL, false, 1), Ok(Locked::Granted(_))));
+}
+
+#[test]
+fn locks_need_an_open_that_allows_what_they_are_for() {
+    for (access, read, write) in [(1, true, false), (2, false, true), (3, true, true)] {
+        let mut state = new_state();
+        let (client, _) = connect(&mut state, "a", at(0));
+        let open = state.open(client, &name("p"), FILES[0], access, 0).unwrap().stateid;
+        for (kind, allowed) in [(LockKind::Read, read), (LockKind::Write, write)] {
+            let got = ask(&mut state, (client, open), (Span::ALL, kind), false, 0);
+            assert_eq!(got.err(), (!allowed).then_some(NFS4ERR_OPENMODE));
+        }
+    }
+}
+
+#[test]
+fn stateids_of_locks_are_of_one_client_and_file_and_age() {
+    let (mut state, [a, b, _]) = three();
+    let Ok(Locked::Granted(first)) = ask(&mut state, a, ALL, false, 0) else { panic!() };
+    let part = Span { first: 0, last: 0 };
+    assert_eq!(state.unlock(b.0, FILES[0], &first, part), Err(NFS4ERR_BAD_STATEID));
+    assert_eq!(state.unlock(a.0, FILES[1], &first, part), Err(NFS4ERR_BAD_STATEID));
+    assert_eq!(state.unlock(a.0, FILES[0], &a.1, part), Err(NFS4ERR_BAD_STATEID), "an open has no locks");
+    let lock = |state: &mut State, stateid| {
+        state.lock(a.0, FILES[0], Locker::Held(stateid), (part, LockKind::Read), false, at(0))
+    };
+    assert_eq!(lock(&mut state, &a.1), Err(NFS4ERR_BAD_STATEID));
+    let under_lock = Locker::Open { stateid: &first, owner: &name("z") };
+    let got = state.lock(a.0, FILES[0], under_lock, (part, LockKind::Read), false, at(0));
+    assert_eq!(got, Err(NFS4ERR_BAD_STATEID));
+    let second = state.unlock(a.0, FILES[0], &first, part).unwrap();
+    assert_eq!(second, stateid4 { seqid: 2, ..first });
+    assert_eq!(lock(&mut state, &first), Err(NFS4ERR_OLD_STATEID));
+    assert_eq!(state.test_stateid(a.0, &first), NFS4ERR_OLD_STATEID);
+    let any = stateid4 { seqid: 0, ..first };
+    assert_eq!(lock(&mut state, &any), Ok(Locked::Granted(stateid4 { seqid: 3, ..first })));
+    // The stateid outlives the last lock, and is found again by open and owner.
+    state.unlock(a.0, FILES[0], &any, Span::ALL).unwrap();
+    assert_eq!(ask(&mut state, a, ALL, false, 0), Ok(Locked::Granted(stateid4 { seqid: 5, ..first })));
+    assert_eq!(state.close(a.0, FILES[0], &first).unwrap_err(), NFS4ERR_BAD_STATEID, "CLOSE is for opens");
+}
+
+#[test]
+fn one_owner_under_two_opens_has_one_set_of_locks() {
+    let mut state = new_state();
+    let (client, _) = connect(&mut state, "a", at(0));
+    let [p, q] = ["p", "q"].map(|owner| (client, state.open(client, &name(owner), FILES[0], 3, 0).unwrap().stateid));
+    let Ok(Locked::Granted(under_p)) = ask(&mut state, p, ALL, false, 0) else { panic!() };
+    let middle = Span { first: 10, last: 19 };
+    let Ok(Locked::Granted(under_q)) = ask(&mut state, q, (middle, LockKind::Read), false, 0) else { panic!() };
+    assert_ne!(under_p.other, under_q.other);
+    assert_eq!(state.test_stateid(client, &under_p), NFS4_OK, "its number stays (§9.5)");
+    assert_eq!(state.counts().locks, 3);
+    // What is given up under one open is given up.
+    state.unlock(client, FILES[0], &under_p, Span { first: 15, last: 24 }).unwrap();
+    let spans: Vec<_> = state.locks_on(FILES[0]).iter().map(|l| (l.span.first, l.span.last, l.kind)).collect();
+    let (read, write) = (LockKind::Read, LockKind::Write);
+    assert_eq!(spans, [(0, 9, write), (10, 14, read), (25, u64::MAX, write)]);
+    // What was locked last under an open goes with it.
+    state.close(client, FILES[0], &p.1).unwrap();
+    let spans: Vec<_> = state.locks_on(FILES[0]).iter().map(|l| (l.span.first, l.span.last)).collect();
+    assert_eq!(spans, [(10, 14)]);
+    state.close(client, FILES[0], &q.1).unwrap();
+    assert_eq!((state.counts().locks, state.counts().opens), (0, 0));
+}
+
+#[test]
+fn a_client_has_so_many_locks_and_no_more() {
+    let (mut state, [a, b, _]) = three();
+    let at_byte = |byte: u64| (Span { first: 2 * byte, last: 2 * byte }, LockKind::Read);
+    let most = limits::LOCKS_PER_CLIENT_MAX as u64 - 1; // and the stateid
+    for byte in 0..most {
+        assert!(matches!(ask(&mut state, a, at_byte(byte), false, 0), Ok(Locked::Granted(_))));
+    }
+    assert_eq!(ask(&mut state, a, at_byte(most), false, 0), Err(NFS4ERR_DELAY));
+    assert!(matches!(ask(&mut state, b, at_byte(most), false, 0), Ok(Locked::Granted(_))), "others have their own");
+    // Joining makes room, and at the limit a lock may be given up but not split.
+    let Ok(Locked::Granted(held)) = ask(&mut state, a, (Span { first: 0, last: 4 }, LockKind::Read), false, 0) else {
+        panic!("fewer locks than before");
+    };
+    for byte in [100_000, 200_000] {
+        ask(&mut state, a, (Span { first: byte, last: byte }, LockKind::Read), false, 0).unwrap();
+    }
+    let any = stateid4 { seqid: 0, ..held };
+    assert_eq!(state.unlock(a.0, FILES[0], &any, Span { first: 1, last: 1 }), Err(NFS4ERR_LOCK_RANGE));
+    state.unlock(a.0, FILES[0], &any, Span { first: 4, last: 4 }).unwrap();
+    state.unlock(a.0, FILES[0], &any, Span::ALL).unwrap();
+    assert_eq!(state.counts().locks, 1);
+}

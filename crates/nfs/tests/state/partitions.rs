@@ -1,0 +1,292 @@
+//! Restarts, silences and crashes in every order: nobody reclaims, or goes on under, a lock that another has had since
+//! (the edge conditions of RFC 8881 §8.4.3).
+
+use crate::helpers::*;
+use bytes::Bytes;
+use nfs::fs::ClientRecord;
+use nfs::spans::{LockKind, Span};
+use nfs::state::locks::{Locked, Locker};
+use nfs::state::opens::{Access, Permit};
+use nfs::state::{ClientId, Config, Effect, Result, State};
+use proptest::prelude::*;
+use std::collections::{BTreeMap, VecDeque};
+use types::FileId;
+use wire::nfs4::nfsstat4::*;
+use wire::nfs4::{sessionid4, stateid4};
+
+const FILE: FileId = FileId(10);
+const OWNERS: [&str; 3] = ["a", "b", "c"];
+
+/// A client as it sees itself.
+#[derive(Clone, Default)]
+struct Peer {
+    session: Option<(ClientId, sessionid4, u32)>,
+    open: Option<stateid4>,
+    lock: Option<stateid4>,
+    /// Whether it believes that it has the lock, which it may have to reclaim.
+    believes: bool,
+    /// Whether another has had the lock since.
+    other_since: bool,
+}
+
+#[derive(Clone)]
+struct World {
+    state: State,
+    boot: u32,
+    now: i64,
+    /// The records of clients, by owner.
+    disk: BTreeMap<Bytes, u64>,
+    peers: [Peer; 3],
+    /// How many effects are carried out before the server crashes, if it does.
+    crash_after: Option<usize>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Call {
+    Lock(usize),
+    Unlock(usize),
+    Use(usize),
+    Reclaim(usize),
+    Complete(usize),
+    Restart,
+    /// Time passes in which nobody is heard, save one.
+    Silence(Option<usize>),
+    Tick,
+    CrashAfter(usize),
+}
+
+/// The server crashed before it could answer.
+struct Crashed;
+
+impl World {
+    fn new() -> Self {
+        let state = State::new(Config::new(1, ROLES, LEASE), Vec::new(), at(0));
+        World { state, boot: 1, now: 0, disk: BTreeMap::new(), peers: Default::default(), crash_after: None }
+    }
+
+    fn restart(&mut self) {
+        self.boot += 1;
+        let records = self.disk.iter().map(|(owner, id)| ClientRecord { owner: owner.clone(), clientid: *id });
+        self.state = State::new(Config::new(self.boot, ROLES, LEASE), records.collect(), at(self.now));
+        self.crash_after = None;
+    }
+
+    /// Carries out what the server has to do before it answers.
+    fn settle(&mut self) -> std::result::Result<(), Crashed> {
+        let mut effects = VecDeque::from(self.state.take_effects());
+        while let Some(effect) = effects.pop_front() {
+            if self.crash_after == Some(0) {
+                self.restart();
+                return Err(Crashed);
+            }
+            self.crash_after = self.crash_after.map(|left| left - 1);
+            match effect {
+                Effect::Persist(record) => self.disk.extend([(record.owner, record.clientid)]),
+                Effect::Forget(owner) => self.disk.retain(|o, _| *o != owner),
+                Effect::Lapse { client, owner } => {
+                    self.disk.retain(|o, _| *o != owner);
+                    self.state.lapsed(client);
+                }
+                Effect::GraceOver(owners) => {
+                    self.disk.retain(|o, _| !owners.contains(o));
+                    self.state.grace_over(&owners);
+                }
+                Effect::LastClose(_) | Effect::LayoutGone { .. } | Effect::SessionGone(_) => {}
+            }
+            effects.extend(self.state.take_effects());
+        }
+        Ok(())
+    }
+
+    /// SEQUENCE, with a new session or client id where the server knows none; the client id.
+    fn heard(&mut self, who: usize) -> std::result::Result<ClientId, Crashed> {
+        if let Some((client, session, number)) = self.peers[who].session
+            && let Ok(sequenced) = sequence(&mut self.state, &sequence_args(session, 0, number, false), at(self.now))
+        {
+            let nfs::state::sessions::Sequence::New(new) = sequenced else { panic!("a number of its own") };
+            self.peers[who].session = Some((client, session, number + 1));
+            self.state.finish(new.token, None);
+            return self.settle().map(|()| client);
+        }
+        let id = self.state.exchange_id(&exchange_args(OWNERS[who], 1, 0), ALICE, at(self.now)).unwrap();
+        let args = create_args(id.client, id.sequence);
+        let session = self.state.create_session(&args, ALICE, CONNECTION, 5, at(self.now)).unwrap();
+        self.settle()?;
+        let known = self.peers[who].session.is_some_and(|(client, ..)| client == id.client);
+        self.peers[who].session = Some((id.client, session.csr_sessionid, 1));
+        if !known {
+            // All state is gone; what it believes to have, it has to reclaim.
+            (self.peers[who].open, self.peers[who].lock) = (None, None);
+        }
+        Ok(id.client)
+    }
+
+    /// OPEN and LOCK of all of the file.
+    fn take(&mut self, who: usize, client: ClientId, reclaim: bool) -> Result<Option<(stateid4, stateid4)>> {
+        self.state.check_grace(client, reclaim)?;
+        let open = match self.peers[who].open {
+            Some(open) => open,
+            None => self.state.open(client, &Bytes::from_static(b"o"), FILE, 3, 0)?.stateid,
+        };
+        let open = stateid4 { seqid: 0, ..open };
+        let locker = Locker::Open { stateid: &open, owner: &Bytes::from_static(b"l") };
+        match self.state.lock(client, FILE, locker, (Span::ALL, LockKind::Write), false, at(self.now)) {
+            Ok(Locked::Granted(lock)) => Ok(Some((open, lock))),
+            Ok(Locked::Denied(_)) => Ok(None),
+            // The open was taken away, or closed with a lost lease.
+            Err(status) => {
+                let _ = self.state.free_stateid(client, &open);
+                self.peers[who].open = None;
+                Err(status)
+            }
+        }
+    }
+
+    fn step(&mut self, call: Call) -> std::result::Result<(), Crashed> {
+        match call {
+            Call::Lock(who) => {
+                let client = self.heard(who)?;
+                if self.peers[who].believes {
+                    return Ok(());
+                }
+                let got = self.take(who, client, false);
+                self.settle()?;
+                if let Ok(Some((open, lock))) = got {
+                    self.peers.iter_mut().for_each(|peer| peer.other_since = true);
+                    let peer = &mut self.peers[who];
+                    (peer.open, peer.lock, peer.believes, peer.other_since) = (Some(open), Some(lock), true, false);
+                }
+            }
+            Call::Unlock(who) => {
+                let client = self.heard(who)?;
+                if let Some(lock) = self.peers[who].lock.filter(|_| self.peers[who].believes) {
+                    let _ = self.state.unlock(client, FILE, &stateid4 { seqid: 0, ..lock }, Span::ALL);
+                    self.settle()?;
+                    self.peers[who].believes = false;
+                }
+            }
+            Call::Use(who) => self.use_lock(who)?,
+            Call::Reclaim(who) => {
+                let client = self.heard(who)?;
+                if !self.peers[who].believes || self.peers[who].lock.is_some() {
+                    return Ok(());
+                }
+                let got = self.take(who, client, true);
+                self.settle()?;
+                let peer = &mut self.peers[who];
+                match got {
+                    Ok(Some((open, lock))) => {
+                        assert!(!peer.other_since, "it has reclaimed what another has had since");
+                        (peer.open, peer.lock) = (Some(open), Some(lock));
+                    }
+                    got => {
+                        assert_ne!(got, Ok(None), "another has reclaimed it at the same time");
+                        peer.believes = false;
+                    }
+                }
+            }
+            Call::Complete(who) => {
+                let client = self.heard(who)?;
+                let _ = self.state.reclaim_complete(client, false);
+                self.settle()?;
+                let peer = &mut self.peers[who];
+                peer.believes &= peer.lock.is_some();
+            }
+            Call::Restart => self.restart(),
+            Call::Silence(save) => {
+                for _ in 0..2 {
+                    self.now += 60;
+                    if let Some(who) = save {
+                        self.heard(who)?;
+                    }
+                }
+            }
+            Call::Tick => {
+                self.state.expire(at(self.now));
+                self.settle()?;
+            }
+            Call::CrashAfter(effects) => self.crash_after = Some(effects),
+        }
+        Ok(())
+    }
+
+    /// I/O under the lock: goes on only if nobody else has had it.
+    fn use_lock(&mut self, who: usize) -> std::result::Result<(), Crashed> {
+        let client = self.heard(who)?;
+        let Some(lock) = self.peers[who].lock.filter(|_| self.peers[who].believes) else { return Ok(()) };
+        let lock = stateid4 { seqid: 0, ..lock };
+        match self.state.check_io(client, FILE, &lock, Access::Write) {
+            Ok(permit) => {
+                assert_eq!(permit, Permit::Open);
+                assert!(!self.peers[who].other_since, "it writes under a lock that another has had since");
+            }
+            Err(status) => {
+                assert_eq!(status, NFS4ERR_EXPIRED, "a client that is known is told");
+                assert!(self.peers[who].other_since, "nobody wanted it");
+                let _ = self.state.free_stateid(client, &lock);
+                self.settle()?;
+                (self.peers[who].lock, self.peers[who].believes) = (None, false);
+            }
+        }
+        Ok(())
+    }
+
+    fn apply(&mut self, call: Call) {
+        let _ = self.step(call);
+        let holders = self.state.locks_on(FILE).len();
+        assert!(holders <= 1, "an exclusive lock");
+    }
+}
+
+/// Every short history after the first client has got the lock and `then` has happened.
+fn histories_after(then: &[Call]) {
+    let mut world = World::new();
+    let begin = [Call::Complete(0), Call::Complete(1), Call::Lock(0)];
+    begin.iter().chain(then).for_each(|call| world.apply(*call));
+    assert!(world.peers[0].believes);
+    let mut calls = vec![Call::Restart, Call::Tick, Call::Silence(Some(1)), Call::Silence(None)];
+    calls.extend([
+        Call::Lock(1),
+        Call::Unlock(1),
+        Call::Complete(1),
+        Call::Use(0),
+        Call::Reclaim(0),
+        Call::Complete(0),
+    ]);
+    walk(&world, &calls, 5, World::apply);
+}
+
+#[test]
+fn every_short_history_of_two_clients_and_a_server() {
+    histories_after(&[]);
+}
+
+#[test]
+fn every_short_history_after_a_restart_that_one_client_has_missed() {
+    histories_after(&[Call::Restart, Call::Silence(Some(1))]);
+}
+
+fn call() -> impl Strategy<Value = Call> {
+    let who = 0..OWNERS.len();
+    prop_oneof![
+        3 => who.clone().prop_map(Call::Lock),
+        1 => who.clone().prop_map(Call::Unlock),
+        3 => who.clone().prop_map(Call::Use),
+        2 => who.clone().prop_map(Call::Reclaim),
+        3 => who.clone().prop_map(Call::Complete),
+        1 => Just(Call::Restart),
+        3 => prop::option::of(who).prop_map(Call::Silence),
+        3 => Just(Call::Tick),
+        1 => (0..3usize).prop_map(Call::CrashAfter),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(512))]
+
+    #[test]
+    fn long_histories_of_three_clients_and_a_server(calls in prop::collection::vec(call(), 1..80)) {
+        let mut world = World::new();
+        calls.into_iter().for_each(|call| world.apply(call));
+    }
+}
