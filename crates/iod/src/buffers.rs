@@ -1,9 +1,9 @@
-//! Payload buffers: page-aligned, of one size, borrowed only while a request is in hand.
+//! Payload buffers: page-aligned, of one size, borrowed only while a request is in hand, and only so many at a time.
 
 use std::ops::{Deref, DerefMut};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
-use types::limits::PAYLOAD_MAX;
+use types::limits::{IOD_BUFFERS_MAX, PAYLOAD_MAX};
 
 use crate::lock::lock;
 
@@ -13,15 +13,67 @@ pub(crate) const BUFFER_LEN: usize = PAYLOAD_MAX + PAGE;
 /// Buffers kept for later; more are made under load and freed after it.
 const KEPT: usize = 64;
 
-/// Lends buffers and takes them back.
-#[derive(Clone, Default)]
-pub(crate) struct Pool(Arc<Mutex<Vec<Memory>>>);
+/// Lends buffers and takes them back. Whoever asks while all are lent waits: peers that hold them and stand still are cut
+/// off soon then.
+#[derive(Clone)]
+pub(crate) struct Pool(Arc<Shared>);
+
+struct Shared {
+    state: Mutex<State>,
+    returned: Condvar,
+    most: usize,
+}
+
+#[derive(Default)]
+struct State {
+    free: Vec<Memory>,
+    lent: usize,
+}
+
+impl Default for Pool {
+    fn default() -> Self {
+        Pool::new(IOD_BUFFERS_MAX)
+    }
+}
 
 impl Pool {
+    /// Lends at most `most` buffers at a time.
+    pub(crate) fn new(most: usize) -> Self {
+        Pool(Arc::new(Shared { state: Mutex::default(), returned: Condvar::new(), most }))
+    }
+
+    /// The right to hold as much memory as a buffer has.
+    pub(crate) fn permit(&self) -> Permit {
+        let mut state = lock(&self.0.state);
+        while state.lent >= self.0.most {
+            state = self.0.returned.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        state.lent += 1;
+        Permit { pool: self.clone() }
+    }
+
     /// A buffer of [`BUFFER_LEN`] bytes with arbitrary content.
     pub(crate) fn borrow(&self) -> Buffer {
-        let memory = lock(&self.0).pop().unwrap_or_else(Memory::new);
-        Buffer { memory: Some(memory), pool: self.clone() }
+        let permit = self.permit();
+        let memory = lock(&self.0.state).free.pop();
+        Buffer { memory: Some(memory.unwrap_or_else(Memory::new)), permit }
+    }
+
+    /// Whether more than half of the buffers are lent.
+    pub(crate) fn is_short(&self) -> bool {
+        lock(&self.0.state).lent > self.0.most / 2
+    }
+}
+
+/// The right to hold memory; goes back to its pool when dropped.
+pub(crate) struct Permit {
+    pool: Pool,
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        lock(&self.pool.0.state).lent -= 1;
+        self.pool.0.returned.notify_one();
     }
 }
 
@@ -42,7 +94,7 @@ impl Memory {
 /// A borrowed buffer; goes back to its pool when dropped.
 pub(crate) struct Buffer {
     memory: Option<Memory>,
-    pool: Pool,
+    permit: Permit,
 }
 
 impl Deref for Buffer {
@@ -61,7 +113,7 @@ impl DerefMut for Buffer {
 impl Drop for Buffer {
     fn drop(&mut self) {
         if let Some(memory) = self.memory.take() {
-            let mut free = lock(&self.pool.0);
+            let free = &mut lock(&self.permit.pool.0.state).free;
             if free.len() < KEPT {
                 free.push(memory);
             }
@@ -87,5 +139,22 @@ mod tests {
         let other = pool.borrow();
         assert_ne!(other.as_ptr(), address);
         assert_eq!(other.as_ptr() as usize % PAGE, 0);
+    }
+
+    #[test]
+    fn so_many_at_a_time_and_others_wait() {
+        let pool = Pool::new(3);
+        let held: Vec<_> = (0..2).map(|_| pool.borrow()).collect();
+        assert!(pool.is_short());
+        let permit = pool.permit();
+        let (sender, receiver) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            scope.spawn(|| sender.send(pool.borrow().len()).unwrap());
+            assert!(receiver.try_recv().is_err());
+            drop(permit);
+            assert_eq!(receiver.recv().unwrap(), BUFFER_LEN);
+        });
+        drop(held);
+        assert!(!pool.is_short());
     }
 }

@@ -40,6 +40,8 @@ counters! {
     syncs_object = "syncs.object",
     /// `fsync` calls on directories.
     syncs_directory = "syncs.directory",
+    /// `fdatasync` calls on files of block checksums.
+    syncs_sums = "syncs.sums",
     /// Syncs asked for that an earlier or concurrent one had covered.
     syncs_shared = "syncs.shared",
     /// Syncs that failed.
@@ -52,6 +54,16 @@ counters! {
     objects_opened = "objects.opened",
     /// Object files closed to make room.
     objects_evicted = "objects.evicted",
+    /// Blocks found that are not what was written.
+    sums_mismatched = "sums.mismatched",
+    /// Blocks that had no checksum, as a crash leaves them, and got one by a scrub.
+    sums_rebuilt = "sums.rebuilt",
+    /// Bytes that scrubs have read.
+    scrub_bytes = "scrub.bytes",
+    /// Objects that scrubs have finished.
+    scrub_objects = "scrub.objects",
+    /// Damage that scrubs have found.
+    scrub_findings = "scrub.findings",
     /// Calls to find data and holes.
     seeks = "objects.hole_seeks",
     /// Capabilities and tickets that were forged, of another session, or without the right.
@@ -66,12 +78,16 @@ counters! {
     checksum_failures = "checksum_failures",
     /// Requests that failed for other reasons.
     failures = "failures",
+    /// Connections whose work ended in a panic.
+    panics = "panics",
     /// Connections accepted.
     connections = "connections.accepted",
     /// Connections open now.
     connections_open = "connections.open",
     /// Connections turned away because there were too many.
     connections_refused = "connections.refused",
+    /// Connections cut off because the peer took too long inside a request or reply.
+    connections_stalled = "connections.stalled",
     /// Connections closed because of what the peer sent, or because it stalled.
     connections_broken = "connections.broken",
 }

@@ -6,10 +6,12 @@
 
 mod buffers;
 mod counters;
+mod disks;
 mod lock;
 mod server;
 mod store;
 
 pub use counters::Counters;
-pub use server::{Config, Iod, Running, StartError};
-pub use store::{Store, StoreError};
+pub use disks::{Disk, DiskFile, Fault, Local, Measure, Memory, Operation};
+pub use server::{Broken, Config, Iod, Peer, Running, Served, StartError};
+pub use store::{Features, Store, StoreError};

@@ -2,6 +2,7 @@
 
 mod connection;
 mod listen;
+mod peer;
 mod procedures;
 mod socket;
 
@@ -17,13 +18,16 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit};
-use types::limits::CONNECTIONS_MAX;
+use types::limits::{CONNECTIONS_MAX, CONNECTIONS_PER_PEER_MAX};
 use types::{Fsid, IodId};
 use wire::native::{Counter, Key, Local};
 
 use crate::buffers::Pool;
 use crate::store::{Store, StoreError};
 use listen::{Listener, Live};
+
+pub use connection::Broken;
+pub use peer::Peer;
 
 /// Longest path of a Unix socket (`sun_path` without its NUL).
 const SOCKET_PATH_MAX: usize = 107;
@@ -47,7 +51,10 @@ pub struct Config {
     pub congestion: Option<String>,
     /// Most connections at a time.
     pub max_connections: usize,
-    /// How long a peer may make no progress inside a request or reply, or say no HELLO, before it is cut off.
+    /// Most connections from one address at a time; those over the Unix socket count as one.
+    pub max_per_peer: usize,
+    /// How long a request may take to arrive once it has begun, a reply to be taken, and HELLO to be said. Of it two
+    /// seconds count while most payload buffers are in use.
     pub stall: Duration,
 }
 
@@ -62,6 +69,7 @@ impl Config {
             unix: true,
             congestion: Some("cubic".into()),
             max_connections: CONNECTIONS_MAX,
+            max_per_peer: CONNECTIONS_PER_PEER_MAX,
             stall: Duration::from_secs(30),
         }
     }
@@ -87,14 +95,32 @@ pub enum StartError {
     Thread(io::Error),
 }
 
-/// What all connections share.
-struct Shared {
+/// What is served: a store, and the secret that tells who may use it. No thread and no socket.
+pub struct Served {
     store: Store,
     key: Key,
     pool: Pool,
     local: Option<Local>,
+}
+
+impl Served {
+    /// Serves `store` to those with tickets signed by `key`.
+    pub fn new(store: Store, key: Key) -> Self {
+        Served { store, key, pool: Pool::default(), local: None }
+    }
+
+    /// The store.
+    pub fn store(&self) -> &Store {
+        &self.store
+    }
+}
+
+/// What all connections of a running iod share.
+struct Shared {
+    served: Arc<Served>,
     congestion: Option<String>,
     max_connections: usize,
+    max_per_peer: usize,
     stall: Duration,
     /// Number of the next connection.
     next: AtomicU64,
@@ -136,16 +162,16 @@ impl Iod {
         }
         let local = socket.as_ref().and_then(UnixSocket::announcement);
         let shared = Arc::new(Shared {
-            store,
-            key: config.key,
-            pool: Pool::default(),
-            local,
+            served: Arc::new(Served { local, ..Served::new(store, config.key) }),
             congestion: config.congestion,
             max_connections: config.max_connections,
+            max_per_peer: config.max_per_peer,
             stall: config.stall,
             next: AtomicU64::new(1),
         });
         let mut running = Running { shared, live: Arc::default(), listeners, threads: Vec::new(), addrs, socket };
+        let watch = Live::watch(running.live.clone(), running.shared.clone()).map_err(StartError::Thread)?;
+        running.threads.push(watch);
         for listener in running.listeners.clone() {
             let thread = listener.serve(running.shared.clone(), running.live.clone()).map_err(StartError::Thread)?;
             running.threads.push(thread);
@@ -177,17 +203,17 @@ impl Running {
 
     /// The identity of the iod.
     pub fn iod(&self) -> IodId {
-        self.shared.store.iod()
+        self.shared.served.store.iod()
     }
 
     /// The store that is served.
     pub fn store(&self) -> &Store {
-        &self.shared.store
+        &self.shared.served.store
     }
 
     /// All counters.
     pub fn counters(&self) -> Vec<Counter> {
-        self.shared.store.snapshot()
+        self.shared.served.store.snapshot()
     }
 
     /// Stops: no new connections, requests in hand are finished, everything else is cut off. The store is closed when

@@ -2,21 +2,22 @@
 
 mod cache;
 mod format;
+mod gone;
 mod head;
 mod list;
 mod object;
 mod room;
+mod scrub;
 mod shards;
+mod sums;
 
 use std::collections::HashSet;
-use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{SystemTime, UNIX_EPOCH};
 
+use net::clock::unix_now;
 use rustix::io::Errno;
 use types::limits::OPEN_OBJECTS_MAX;
 use types::{FileId, Fsid, IodId, Status, Verifier};
@@ -27,31 +28,43 @@ pub(crate) use head::HEAD_LEN;
 pub(crate) use object::{Object, Open, ReadPlan};
 
 use crate::counters::Counters;
+use crate::disks::{Disk, DiskFile, Local, write_all};
 use crate::lock::lock;
 use cache::{Cache, Lookup};
+use gone::Gone;
 use head::Head;
 use room::Room;
-use shards::{Leaf, Shards, SyncFn, Target};
+use shards::{Leaf, Shards};
+use sums::Sums;
 
 /// Most objects whose failed sync is remembered one by one; beyond it the whole store counts as failed.
 const FAILED_MAX: usize = 1024;
 
+/// What a store has or not, decided when it is formatted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Features {
+    /// Whether the blocks of its objects have checksums, which reads and scrubs verify.
+    pub block_checksums: bool,
+}
+
 /// An open store, locked against every other process.
 pub struct Store {
-    dir: PathBuf,
+    disk: Arc<dyn Disk>,
     fsid: Fsid,
     iod: IodId,
+    /// Whether new objects have block checksums.
+    sums: bool,
     verifier: Verifier,
     counters: Counters,
     shards: Shards,
     cache: Cache,
     room: Room,
-    sync: Box<SyncFn>,
+    gone: Gone,
     /// Objects whose sync failed: they stay failed when their file is closed and opened again.
     failed: Mutex<HashSet<FileId>>,
     all_failed: AtomicBool,
     /// Keeps the lock.
-    _format: File,
+    _format: Box<dyn DiskFile>,
 }
 
 impl Store {
@@ -60,38 +73,66 @@ impl Store {
     /// # Errors
     /// When the directory holds anything, a store included, or cannot be written.
     pub fn format(dir: &Path, fsid: Fsid) -> Result<IodId, StoreError> {
+        Self::format_on(&Local::new(dir), fsid)
+    }
+
+    /// As [`Store::format`], on any disk.
+    ///
+    /// # Errors
+    /// As those of [`Store::format`].
+    pub fn format_on(disk: &dyn Disk, fsid: Fsid) -> Result<IodId, StoreError> {
+        Self::format_with(disk, fsid, Features::default())
+    }
+
+    /// As [`Store::format`], on any disk, with what the store is to have for all its life.
+    ///
+    /// # Errors
+    /// As those of [`Store::format`].
+    pub fn format_with(disk: &dyn Disk, fsid: Fsid, features: Features) -> Result<IodId, StoreError> {
         let iod = IodId(*uuid::Uuid::new_v4().as_bytes());
-        format::format(dir, &format::Format { fsid, iod, created: unix_now() })?;
+        let Features { block_checksums: sums } = features;
+        format::format(disk, &format::Format { fsid, iod, created: unix_now(), sums })?;
         Ok(iod)
     }
 
-    /// Opens and locks a store. Its write verifier is new each time.
+    /// Opens and locks the store in a directory. Its write verifier is new each time.
     ///
     /// # Errors
     /// When there is no store, it is in use, damaged, of a newer version, or cannot be written.
     pub fn open(dir: &Path) -> Result<Store, StoreError> {
-        Self::open_with(dir, OPEN_OBJECTS_MAX, Box::new(shards::sync_file))
+        Self::open_on(Arc::new(Local::new(dir)))
     }
 
-    fn open_with(dir: &Path, capacity: usize, sync: Box<SyncFn>) -> Result<Store, StoreError> {
-        let (format, file) = format::open(dir)?;
+    /// As [`Store::open`], on any disk.
+    ///
+    /// # Errors
+    /// As those of [`Store::open`].
+    pub fn open_on(disk: Arc<dyn Disk>) -> Result<Store, StoreError> {
+        let objects = OPEN_OBJECTS_MAX.min(disk.open_files());
+        Self::open_with(disk, objects)
+    }
+
+    /// Opens it with room for `capacity` open objects.
+    fn open_with(disk: Arc<dyn Disk>, capacity: usize) -> Result<Store, StoreError> {
+        let (format, file) = format::open(&*disk)?;
         let mut verifier = [0; 8];
         getrandom::fill(&mut verifier).map_err(|e| StoreError::Io {
-            path: dir.to_owned(),
+            path: disk.path().to_owned(),
             doing: "get random bytes",
             source: io::Error::other(e),
         })?;
-        tracing::info!(iod = %format.iod, dir = %dir.display(), created = format.created, "store opened");
+        tracing::info!(iod = %format.iod, dir = %disk.path().display(), created = format.created, "store opened");
         Ok(Store {
-            dir: dir.to_owned(),
+            disk,
             fsid: format.fsid,
             iod: format.iod,
+            sums: format.sums,
             verifier: Verifier(verifier),
             counters: Counters::default(),
-            shards: Shards::new(dir.join(format::OBJECTS)),
-            cache: Cache::new(capacity.min(open_files_allowed())),
+            shards: Shards::default(),
+            cache: Cache::new(capacity),
             room: Room::default(),
-            sync,
+            gone: Gone::default(),
             failed: Mutex::default(),
             all_failed: AtomicBool::new(false),
             _format: file,
@@ -115,7 +156,11 @@ impl Store {
 
     /// Its directory.
     pub fn dir(&self) -> &Path {
-        &self.dir
+        self.disk.path()
+    }
+
+    fn disk(&self) -> &dyn Disk {
+        &*self.disk
     }
 
     /// Its counters.
@@ -128,7 +173,7 @@ impl Store {
     pub fn snapshot(&self) -> Vec<Counter> {
         let mut all = self.counters.snapshot();
         all.push(Counter { name: "objects.known".into(), value: self.cache.len() as u64 });
-        all.extend(fs::metadata(&self.dir).map(|m| Counter { name: "store.device".into(), value: m.dev() }));
+        all.extend(self.disk.device().map(|value| Counter { name: "store.device".into(), value }));
         all
     }
 
@@ -137,8 +182,7 @@ impl Store {
     /// # Errors
     /// When the system cannot tell.
     pub fn capacity(&self) -> io::Result<(u64, u64)> {
-        let stat = rustix::fs::statvfs(&self.dir)?;
-        Ok((stat.f_blocks.saturating_mul(stat.f_frsize), stat.f_bavail.saturating_mul(stat.f_frsize)))
+        self.disk.capacity()
     }
 
     /// Takes room for `len` new bytes; `NoSpc` when the disk would be left with less than its reserve.
@@ -148,14 +192,16 @@ impl Store {
 
     /// The object with this id, existing or not.
     pub(crate) fn object(&self, id: FileId) -> Arc<Object> {
+        let mut beyond = false;
         loop {
-            match self.cache.get(id) {
+            match self.cache.get(id, beyond) {
                 Lookup::Found(object, dropped) => {
                     Counters::add(&self.counters.objects_evicted, u64::from(dropped));
                     return object;
                 }
-                // A failure is remembered by the object's id, so it is not lost with the object.
-                Lookup::SyncFirst(victim) => drop(victim.sync(self)),
+                // A failed sync is remembered by the object's id, so it is not lost with the object. Another failure
+                // may pass: the object stays.
+                Lookup::SyncFirst(victim) => beyond = victim.sync(self).is_err() && victim.is_dirty(),
             }
         }
     }
@@ -168,54 +214,77 @@ impl Store {
         self.shards.leaf(id)
     }
 
-    fn open_object(&self, id: FileId) -> io::Result<File> {
-        open_options().open(self.shards.path(id))
+    fn open_object(&self, id: FileId) -> io::Result<Box<dyn DiskFile>> {
+        self.disk.open(&Shards::path(id))
     }
 
     /// Makes an object file with its head. Only the trace of one that was never committed may be in its place.
     ///
     /// A file without a head is no object, so it may be seen before the head is in it; the head reaches the disk no
     /// later than the first COMMIT, with the same sync.
-    fn create_object(&self, id: FileId, head: &Head) -> io::Result<(File, Arc<Leaf>)> {
+    fn create_object(&self, id: FileId, head: &Head) -> io::Result<(Box<dyn DiskFile>, Arc<Leaf>)> {
         let leaf = self.leaf(id);
-        let path = self.shards.path(id);
-        let mut options = open_options();
-        options.create_new(true);
-        let mut attempt = options.open(&path);
+        let path = Shards::path(id);
+        let mut attempt = self.disk.create_new(&path);
         match &attempt {
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
-                self.shards.make(&leaf)?;
-                attempt = options.open(&path);
+                self.disk.make_folder(leaf.path())?;
+                attempt = self.disk.create_new(&path);
             }
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
-                fs::remove_file(&path)?;
-                attempt = options.open(&path);
+                self.disk.remove(&path)?;
+                attempt = self.disk.create_new(&path);
             }
             _ => {}
         }
         let file = attempt?;
-        if let Err(error) = file.write_all_at(&head.encode(), 0) {
-            drop(fs::remove_file(&path));
+        if let Err(error) = write_all(&*file, &head.encode(), &[], 0) {
+            drop(self.disk.remove(&path));
             return Err(error);
         }
         Ok((file, leaf))
     }
 
-    /// Removes an object's file; answers whether there was one.
+    /// The checksums of the object that was made with this nonce, and whether their file had to be made. Those of a new
+    /// object are none.
+    fn open_sums(&self, id: FileId, nonce: u64, new: bool) -> io::Result<(Sums, bool)> {
+        let path = Shards::sums_path(id);
+        let (file, made) = match self.disk.open(&path) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => (self.disk.create_new(&path)?, true),
+            found => (found?, false),
+        };
+        if new && !made {
+            file.set_len(0)?;
+        }
+        Ok((Sums::open(file, nonce)?, made))
+    }
+
+    /// The nonce of a new object, when it is to have checksums.
+    fn new_nonce(&self) -> io::Result<Option<u64>> {
+        let mut bytes = [0; 8];
+        if self.sums {
+            getrandom::fill(&mut bytes).map_err(io::Error::other)?;
+        }
+        Ok(self.sums.then(|| u64::from_be_bytes(bytes)))
+    }
+
+    /// Removes an object's files; answers whether there was one.
     fn remove_object(&self, id: FileId) -> io::Result<bool> {
-        match fs::remove_file(self.shards.path(id)) {
+        if self.sums {
+            match self.disk.remove(&Shards::sums_path(id)) {
+                Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+                _ => {}
+            }
+        }
+        match self.disk.remove(&Shards::path(id)) {
             Ok(()) => Ok(true),
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
             Err(e) => Err(e),
         }
     }
 
-    fn sync_now(&self, file: &File, target: Target) -> io::Result<()> {
-        (self.sync)(file, target)
-    }
-
     fn sync_leaf(&self, leaf: &Leaf, change: u64) -> Result<(), Failure> {
-        leaf.sync(change, &*self.sync, &self.counters).map_err(|e| failure(&e, "sync the folder of the object"))
+        leaf.sync(change, self.disk(), &self.counters).map_err(|e| failure(&e, "sync the folder of the object"))
     }
 
     fn has_failed(&self, id: FileId) -> bool {
@@ -234,22 +303,6 @@ impl Store {
     fn forget_failure(&self, id: FileId) {
         lock(&self.failed).remove(&id);
     }
-}
-
-fn unix_now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs())
-}
-
-fn open_options() -> OpenOptions {
-    let mut options = OpenOptions::new();
-    options.read(true).write(true).mode(0o600).custom_flags(rustix::fs::OFlags::NOFOLLOW.bits() as i32);
-    options
-}
-
-/// A part of the files that the process may have open: the rest is for connections and other stores.
-fn open_files_allowed() -> usize {
-    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
-    limit.map_or(OPEN_OBJECTS_MAX, |limit| usize::try_from(limit / 8).unwrap_or(usize::MAX))
 }
 
 /// An error of the system in the words of the protocol.

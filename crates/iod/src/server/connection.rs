@@ -10,9 +10,10 @@ use wire::rpc::record::{Mark, Progress};
 use wire::rpc::{AcceptStat, Auth, CallHeader, Message, RejectStat, ReplyHeader, ReplyStat, decode_message};
 use xdr::{Malformed, Reader, Writer, Xdr};
 
-use super::Shared;
+use super::Served;
 use super::procedures::Session;
-use super::socket::{Received, Socket};
+use super::socket::{Channel, Received};
+use crate::buffers::Permit;
 use crate::store::{ReadPlan, Store};
 
 /// Room for a whole request with a small payload, so that it comes with one call.
@@ -23,7 +24,8 @@ const BEFORE_PAYLOAD: usize = 20 << 10;
 const STRANGER_MAX: usize = 4 << 10;
 /// Replies with at most this much data use memory of the connection, larger ones borrow a buffer.
 pub(super) const SMALL: usize = 16 << 10;
-const MARK: usize = 4;
+/// Bytes of a record mark.
+pub(super) const MARK: usize = 4;
 
 const _: () = assert!(BEFORE_PAYLOAD + MARK < INPUT && STRANGER_MAX < INPUT);
 
@@ -33,12 +35,14 @@ struct Record {
     head: Bytes,
     /// Bytes still in the socket.
     rest: usize,
+    /// For one that was put together.
+    permit: Option<Permit>,
 }
 
 /// A peer and what is kept for it.
-pub(super) struct Connection {
-    pub(super) shared: Arc<Shared>,
-    pub(super) socket: Arc<Socket>,
+pub(super) struct Connection<C> {
+    pub(super) shared: Arc<Served>,
+    pub(super) socket: C,
     pub(super) session: Option<Session>,
     input: BytesMut,
     pub(super) output: BytesMut,
@@ -48,7 +52,7 @@ pub(super) struct Connection {
 
 /// Why a connection is closed by this side.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Broken {
+pub enum Broken {
     /// What came is not a request.
     #[error("{0}")]
     Malformed(#[from] Malformed),
@@ -60,9 +64,9 @@ pub(super) enum Broken {
     Socket(#[from] io::Error),
 }
 
-impl Connection {
+impl<C: Channel> Connection<C> {
     /// A new connection.
-    pub(super) fn new(shared: Arc<Shared>, socket: Arc<Socket>) -> Self {
+    pub(super) fn new(shared: Arc<Served>, socket: C) -> Self {
         Connection {
             shared,
             socket,
@@ -76,10 +80,16 @@ impl Connection {
 
     /// Serves requests until the peer goes.
     pub(super) fn run(mut self) -> Result<(), Broken> {
-        while let Some(record) = self.receive()? {
-            self.serve(record)?;
-        }
+        while self.serve_next()? {}
         Ok(())
+    }
+
+    /// Serves one request; answers whether there was one before the end of the stream.
+    pub(super) fn serve_next(&mut self) -> Result<bool, Broken> {
+        match self.receive()? {
+            Some(record) => self.serve(record).map(|()| true),
+            None => Ok(false),
+        }
     }
 
     pub(super) fn store(&self) -> &Store {
@@ -98,12 +108,12 @@ impl Connection {
         if mark.len + MARK <= INPUT {
             self.fill(MARK + mark.len)?;
             let head = self.input.split_to(MARK + mark.len).freeze().slice(MARK..);
-            return Ok(Some(Record { head, rest: 0 }));
+            return Ok(Some(Record { head, rest: 0, permit: None }));
         }
         self.fill(MARK + BEFORE_PAYLOAD)?;
         let here = self.input.len().min(MARK + mark.len);
         let head = self.input.split_to(here).freeze().slice(MARK..);
-        Ok(Some(Record { rest: mark.len - head.len(), head }))
+        Ok(Some(Record { rest: mark.len - head.len(), head, permit: None }))
     }
 
     /// Waits for the next mark, which stays in the input; with patience as long as nothing of it has come.
@@ -115,7 +125,7 @@ impl Connection {
                 Received::End if self.input.is_empty() => return Ok(None),
                 Received::End => return Err(Malformed::Short.into()),
                 // Between requests a known peer may be silent for as long as it likes.
-                Received::Nothing if self.input.is_empty() && patient => {}
+                Received::Nothing if self.input.is_empty() && patient => self.rest(),
                 Received::Nothing => return Err(io::Error::from(io::ErrorKind::TimedOut).into()),
             }
         }
@@ -126,8 +136,20 @@ impl Connection {
         Ok(Some(mark))
     }
 
+    /// Gives back the memory that busier times have left.
+    fn rest(&mut self) {
+        self.input = BytesMut::new();
+        self.output = BytesMut::new();
+        self.small = Vec::new();
+        self.plan = ReadPlan::default();
+    }
+
     /// Has at least `len` bytes in the input.
     fn fill(&mut self, len: usize) -> Result<(), Broken> {
+        if self.input.len() >= len {
+            return Ok(());
+        }
+        self.socket.wait_begins();
         while self.input.len() < len {
             self.make_room(len);
             match self.socket.receive_more(&mut self.input)? {
@@ -136,6 +158,7 @@ impl Connection {
                 Received::Nothing => return Err(io::Error::from(io::ErrorKind::TimedOut).into()),
             }
         }
+        self.socket.wait_ends();
         Ok(())
     }
 
@@ -149,8 +172,10 @@ impl Connection {
 
     /// Puts the fragments of a record together.
     fn assemble(&mut self, first: Mark, mut progress: Progress) -> Result<Record, Broken> {
+        let permit = self.shared.pool.permit();
         let mut whole = Vec::new();
         let mut mark = first;
+        self.socket.wait_begins();
         loop {
             let _ = self.input.split_to(MARK);
             let here = self.input.split_to(mark.len.min(self.input.len()));
@@ -159,14 +184,17 @@ impl Connection {
             whole.resize(start + mark.len - here.len(), 0);
             self.socket.receive_exact(&mut whole[start..])?;
             if mark.last {
-                return Ok(Record { head: whole.into(), rest: 0 });
+                self.socket.wait_ends();
+                return Ok(Record { head: whole.into(), rest: 0, permit: Some(permit) });
             }
             mark = self.receive_mark(&mut progress, false)?.ok_or(Malformed::Short)?;
         }
     }
 
     fn serve(&mut self, record: Record) -> Result<(), Broken> {
-        let mut input = Reader::new(record.head);
+        let Record { head, rest, permit } = record;
+        let small = rest == 0 && head.len() <= INPUT;
+        let mut input = Reader::new(head);
         let call = match decode_message(&mut input)? {
             Message::Call(call) => call,
             Message::Reply(_) => return Err(Broken::Protocol("a reply where a call should be")),
@@ -179,10 +207,14 @@ impl Connection {
         match procedure(&call) {
             Ok(Procedure::Write) => {
                 self.shared.store.counters().request(Procedure::Write);
-                self.write(call.xid, input, record.rest)
+                let written = self.write(call.xid, input, rest);
+                drop(permit);
+                written
             }
-            _ if record.rest > 0 => Err(Broken::Protocol("a record too large for its procedure")),
+            _ if !small => Err(Broken::Protocol("a record too large for its procedure")),
             Ok(procedure) => {
+                // Who holds one buffer must never wait for another.
+                drop(permit);
                 self.shared.store.counters().request(procedure);
                 self.call(call.xid, procedure, input)
             }
@@ -206,7 +238,15 @@ impl Connection {
 
     fn send_reply(&mut self, header: &ReplyHeader, body: impl FnOnce(&mut Writer)) -> Result<(), Broken> {
         self.encode(header, 0, body);
-        Ok(self.socket.send(&self.output, &[], false)?)
+        self.send_output(&[])
+    }
+
+    /// Sends what was encoded and behind it `data`.
+    pub(super) fn send_output(&mut self, data: &[u8]) -> Result<(), Broken> {
+        self.socket.wait_begins();
+        self.socket.send(&self.output, data, false)?;
+        self.socket.wait_ends();
+        Ok(())
     }
 
     /// Writes the beginning of a reply into `output`, marked as a record that has `behind` more bytes.

@@ -2,19 +2,21 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixListener;
+use std::panic::{self, AssertUnwindSafe};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use rustix::net::Shutdown;
+use types::limits::STALL_TIME_UNDER_PRESSURE;
 
 use super::Shared;
 use super::connection::{Broken, Connection};
-use super::socket::Socket;
+use super::socket::{Socket, coarse_now};
 use crate::counters::Counters;
 use crate::lock::lock;
 
@@ -30,10 +32,13 @@ pub(super) enum Listener {
     Unix(Arc<UnixListener>),
 }
 
+/// A socket and the address of its peer, `None` over Unix sockets.
+type Guest = (Arc<Socket>, Option<IpAddr>);
+
 /// The connections that there are.
 #[derive(Default)]
 pub(super) struct Live {
-    sockets: Mutex<HashMap<u64, Arc<Socket>>>,
+    sockets: Mutex<HashMap<u64, Guest>>,
     changed: Condvar,
     stopping: AtomicBool,
 }
@@ -49,7 +54,7 @@ impl Live {
     pub(super) fn stop(&self) {
         self.stopping.store(true, Ordering::Release);
         let mut sockets = lock(&self.sockets);
-        for socket in sockets.values() {
+        for (socket, _) in sockets.values() {
             socket.shutdown();
         }
         while !sockets.is_empty() {
@@ -59,7 +64,32 @@ impl Live {
 
     /// Makes further accepting threads end.
     pub(super) fn refuse(&self) {
+        let _sockets = lock(&self.sockets);
         self.stopping.store(true, Ordering::Release);
+        self.changed.notify_all();
+    }
+
+    /// Cuts off, in a thread of its own, peers that take too long, until [`Live::refuse`]. Calls on sockets give up by
+    /// themselves only when nothing moves at all; this is for who lets it move byte by byte.
+    pub(super) fn watch(live: Arc<Live>, shared: Arc<Shared>) -> io::Result<JoinHandle<()>> {
+        let tick = (shared.stall / 8).clamp(Duration::from_millis(5), Duration::from_millis(500));
+        thread::Builder::new().name("iod-watch".into()).spawn(move || {
+            let mut sockets = lock(&live.sockets);
+            while !live.stopping.load(Ordering::Acquire) {
+                let pressed = shared.served.pool.is_short();
+                let most = if pressed { shared.stall.min(STALL_TIME_UNDER_PRESSURE) } else { shared.stall };
+                let now = coarse_now();
+                for (socket, peer) in sockets.values() {
+                    let span = socket.waiting_since().map_or(0, |since| now.saturating_sub(since));
+                    // Until its thread has noticed it is cut off again: that does no harm.
+                    if u128::from(span) > most.as_millis() && socket.cut_off() {
+                        Counters::add(&shared.served.store.counters().connections_stalled, 1);
+                        tracing::info!(?peer, pressed, "connection cut off: the peer took too long");
+                    }
+                }
+                sockets = live.changed.wait_timeout(sockets, tick).unwrap_or_else(PoisonError::into_inner).0;
+            }
+        })
     }
 }
 
@@ -100,7 +130,7 @@ impl Listener {
 
 /// Gives a connection its thread, or closes it.
 fn welcome(fd: OwnedFd, peer: Option<SocketAddr>, shared: &Arc<Shared>, live: &Arc<Live>) {
-    let counters = shared.store.counters();
+    let counters = shared.served.store.counters();
     let socket = match peer {
         Some(_) => Socket::tcp(fd, shared.stall, shared.congestion.as_deref()),
         None => Socket::unix(fd, shared.stall),
@@ -112,11 +142,15 @@ fn welcome(fd: OwnedFd, peer: Option<SocketAddr>, shared: &Arc<Shared>, live: &A
     let number = shared.next.fetch_add(1, Ordering::Relaxed);
     {
         let mut sockets = lock(&live.sockets);
-        if sockets.len() >= shared.max_connections {
+        let address = peer.map(|peer| peer.ip());
+        // Counted when there are many only: with fewer altogether nobody can have too many.
+        let of_peer = || sockets.values().filter(|(_, other)| *other == address).count();
+        let many = sockets.len() >= shared.max_per_peer && of_peer() >= shared.max_per_peer;
+        if sockets.len() >= shared.max_connections || many {
             Counters::add(&counters.connections_refused, 1);
-            return tracing::warn!(?peer, max = shared.max_connections, "too many connections, one turned away");
+            return tracing::warn!(?peer, open = sockets.len(), "too many connections, one turned away");
         }
-        sockets.insert(number, socket.clone());
+        sockets.insert(number, (socket.clone(), address));
     }
     Counters::add(&counters.connections, 1);
     Counters::add(&counters.connections_open, 1);
@@ -124,8 +158,12 @@ fn welcome(fd: OwnedFd, peer: Option<SocketAddr>, shared: &Arc<Shared>, live: &A
     let (thread_shared, thread_socket) = (shared.clone(), socket);
     let spawned = thread::Builder::new().name(format!("iod-{number}")).spawn(move || {
         let shared = thread_shared;
-        serve(peer, &shared, thread_socket);
-        shared.store.counters().connections_open.fetch_sub(1, Ordering::Relaxed);
+        // A mistake in one connection's work ends that connection and nothing else.
+        if panic::catch_unwind(AssertUnwindSafe(|| serve(peer, &shared, thread_socket))).is_err() {
+            Counters::add(&shared.served.store.counters().panics, 1);
+            tracing::error!(?peer, "the work for a connection panicked");
+        }
+        shared.served.store.counters().connections_open.fetch_sub(1, Ordering::Relaxed);
         // Whoever waits for the place to be empty may then open the store again.
         drop(shared);
         drop(place);
@@ -137,10 +175,10 @@ fn welcome(fd: OwnedFd, peer: Option<SocketAddr>, shared: &Arc<Shared>, live: &A
 }
 
 fn serve(peer: Option<SocketAddr>, shared: &Arc<Shared>, socket: Arc<Socket>) {
-    match Connection::new(shared.clone(), socket.clone()).run() {
+    match Connection::new(shared.served.clone(), socket.clone()).run() {
         Ok(()) => tracing::debug!(?peer, "connection ended"),
         Err(error) => {
-            Counters::add(&shared.store.counters().connections_broken, 1);
+            Counters::add(&shared.served.store.counters().connections_broken, 1);
             match error {
                 Broken::Socket(error) => tracing::info!(?peer, %error, "connection broken"),
                 error => tracing::warn!(?peer, %error, "connection closed: the peer sent something else than requests"),

@@ -1,21 +1,23 @@
 //! The procedures of the native data program on an open connection.
 
+use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{SystemTime, UNIX_EPOCH};
 
+use net::clock::unix_now;
 use types::limits::{EXTENTS_MAX, PAYLOAD_MAX};
 use types::{Generation, Status};
 use wire::native::{
-    Capability, CommitReply, Crc32c, Failure, FenceArgs, HelloArgs, HelloReply, ListArgs, Nothing, ObjectArgs,
-    PieceKind, Procedure, PunchArgs, REVISIONS, ReadArgs, ReadHead, Rights, STORE_OBJECT, SeekArgs, SeekReply,
-    SizeReply, StatsReply, TruncateArgs, TruncateReply, WriteExtent, WriteHead, WriteReply, crc32c,
+    Capability, CommitReply, Crc32c, Failure, FenceArgs, HelloArgs, HelloReply, ListArgs, ListReply, Nothing,
+    ObjectArgs, PieceKind, Procedure, PunchArgs, REVISIONS, ReadArgs, ReadHead, Rights, STORE_OBJECT, ScrubArgs,
+    ScrubReply, SeekArgs, SeekReply, SizeReply, StatsReply, TruncateArgs, TruncateReply, WriteExtent, WriteHead,
+    WriteReply, crc32c,
 };
 use wire::rpc::{AcceptStat, ReplyHeader};
 use xdr::{Malformed, Reader, Xdr};
 
 use super::connection::{Broken, Connection, SMALL};
-use super::socket::SendFile;
+use super::socket::{Channel, SendFile};
 use crate::buffers::Buffer;
 use crate::counters::Counters;
 use crate::store::{HEAD_LEN, Object, Open, ReadPlan};
@@ -32,7 +34,7 @@ pub(super) struct Session {
     max_payload: u32,
 }
 
-impl Connection {
+impl<C: Channel> Connection<C> {
     /// Carries out any procedure but WRITE.
     pub(super) fn call(&mut self, xid: u32, procedure: Procedure, mut input: Reader) -> Result<(), Broken> {
         let session = self.session.is_some();
@@ -55,6 +57,7 @@ impl Connection {
             Procedure::List => self.with(xid, &mut input, Self::list),
             Procedure::Stats => self.with(xid, &mut input, Self::stats),
             Procedure::Fence => self.with(xid, &mut input, Self::fence),
+            Procedure::Scrub => self.with(xid, &mut input, Self::scrub),
         }
     }
 
@@ -154,8 +157,12 @@ impl Connection {
         let Some(open) = open else { return self.send_head(xid, plan, &[]) };
         let len = plan.data_len as usize;
         let checksums = self.checksums();
-        if !checksums && plan.data_len >= SENDFILE_MIN && !open.read_by_copy.load(Ordering::Relaxed) {
-            return self.send_from_file(xid, plan, open);
+        let by_file = !checksums && open.sums.is_none() && plan.data_len >= SENDFILE_MIN && self.socket.sends_files();
+        if by_file
+            && !open.read_by_copy.load(Ordering::Relaxed)
+            && let Some(file) = open.file.as_file()
+        {
+            return self.send_from_file(xid, plan, open, file);
         }
         let mut borrowed: Buffer;
         let mut small = std::mem::take(&mut self.small);
@@ -166,7 +173,7 @@ impl Connection {
             borrowed = self.shared.pool.borrow();
             &mut borrowed[..]
         };
-        if let Err(failure) = open.read(&plan.runs, &mut buffer[..len]) {
+        if let Err(failure) = open.read(&plan.runs, &mut buffer[..len], self.shared.store.counters()) {
             self.small = small;
             return self.answer::<Nothing>(xid, Err(failure));
         }
@@ -189,7 +196,7 @@ impl Connection {
     /// Sends the reply up to the data, and `data`, which are padded, with it.
     fn send_head(&mut self, xid: u32, plan: &mut ReadPlan, data: &[u8]) -> Result<(), Broken> {
         self.encode_head(xid, plan);
-        Ok(self.socket.send(&self.output, data, false)?)
+        self.send_output(data)
     }
 
     fn encode_head(&mut self, xid: u32, plan: &mut ReadPlan) {
@@ -203,11 +210,12 @@ impl Connection {
         plan.pieces = head.pieces;
     }
 
-    fn send_from_file(&mut self, xid: u32, plan: &mut ReadPlan, open: &Open) -> Result<(), Broken> {
+    fn send_from_file(&mut self, xid: u32, plan: &mut ReadPlan, open: &Open, file: &File) -> Result<(), Broken> {
         self.encode_head(xid, plan);
+        self.socket.wait_begins();
         self.socket.send(&self.output, &[], true)?;
         for (offset, len) in &plan.runs {
-            match self.socket.send_file(&open.file, HEAD_LEN + offset, *len) {
+            match self.socket.send_file(file, HEAD_LEN + offset, *len) {
                 Ok(()) => {}
                 Err(SendFile::Socket(error)) => return Err(error.into()),
                 Err(SendFile::File(error)) => {
@@ -219,6 +227,7 @@ impl Connection {
         }
         let padding = (plan.data_len as usize).next_multiple_of(4) - plan.data_len as usize;
         self.socket.send(&[0; 4][..padding], &[], false)?;
+        self.socket.wait_ends();
         Counters::add(&self.store().counters().bytes_sent_file, plan.data_len);
         Ok(())
     }
@@ -242,7 +251,9 @@ impl Connection {
             self.write_payload(&head, len, [&first, &[]])
         } else {
             let mut buffer = self.shared.pool.borrow();
+            self.socket.wait_begins();
             self.socket.receive_exact(&mut buffer[..rest])?;
+            self.socket.wait_ends();
             self.write_payload(&head, len, [&first, &buffer[..len - first.len()]])
         };
         self.answer(xid, result)
@@ -300,13 +311,22 @@ impl Connection {
         Ok(SeekReply { offset })
     }
 
-    fn list(&mut self, args: ListArgs) -> Result<wire::native::ListReply, Failure> {
+    /// Checks a capability for the whole store.
+    fn check_store(&self, cap: &Capability) -> Result<(), Failure> {
         let session = self.session.as_ref().ok_or(Status::NoSession)?;
-        args.cap.verify(&self.shared.key, self.store().fsid(), unix_now(), session.number, Rights::ADMIN)?;
-        if args.cap.object != STORE_OBJECT {
-            return Err(Status::CapRefused.into());
-        }
+        cap.verify(&self.shared.key, self.store().fsid(), unix_now(), session.number, Rights::ADMIN)?;
+        if cap.object == STORE_OBJECT { Ok(()) } else { Err(Status::CapRefused.into()) }
+    }
+
+    fn list(&mut self, args: ListArgs) -> Result<ListReply, Failure> {
+        self.check_store(&args.cap)?;
         self.store().list(args.after, args.max)
+    }
+
+    fn scrub(&mut self, args: ScrubArgs) -> Result<ScrubReply, Failure> {
+        self.check_store(&args.cap)?;
+        let mut buffer = self.shared.pool.borrow();
+        self.store().scrub(args.from, args.budget, &mut buffer)
     }
 
     fn stats(&mut self, _: Nothing) -> Result<StatsReply, Failure> {
@@ -355,8 +375,4 @@ fn verify(extents: &[WriteExtent], data: [&[u8]; 2]) -> Result<(), Failure> {
         }
     }
     Ok(())
-}
-
-fn unix_now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs())
 }

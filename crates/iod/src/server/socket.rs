@@ -1,22 +1,58 @@
-//! One connected socket: blocking calls that give up when the peer makes no progress.
+//! What a connection runs over: a connected socket, whose calls give up when the peer makes no progress.
 
 use std::fs::File;
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::{BufMut, BytesMut};
 use rustix::io::Errno;
 use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown};
+use rustix::time::ClockId;
 
 /// Send and receive buffers of Unix sockets, whose default is small for payloads of 1 MiB.
 const UNIX_BUFFER: usize = 1 << 20;
 
+/// A stream of bytes to a peer and back.
+pub(super) trait Channel {
+    /// Receives once, behind what is in `buffer`, as much as it has room for.
+    fn receive_more(&mut self, buffer: &mut BytesMut) -> io::Result<Received>;
+
+    /// Fills `buffer`; anything else is an error.
+    fn receive_exact(&mut self, buffer: &mut [u8]) -> io::Result<()>;
+
+    /// Sends `head` and then `data`; `more` says that further bytes follow soon.
+    fn send(&mut self, head: &[u8], data: &[u8], more: bool) -> io::Result<()>;
+
+    /// From now on it is the peer that takes time, until [`Channel::wait_ends`].
+    fn wait_begins(&mut self) {}
+
+    /// The peer has done what was waited for.
+    fn wait_ends(&mut self) {}
+
+    /// Whether [`Channel::send_file`] is of use.
+    fn sends_files(&self) -> bool;
+
+    /// Sends `len` bytes of `file` from `offset`; zeros for what lies past its end.
+    fn send_file(&mut self, file: &File, offset: u64, len: u64) -> Result<(), SendFile>;
+}
+
 /// A stream socket of either family.
 pub(super) struct Socket {
     fd: OwnedFd,
+    /// Since when the peer is waited for, by [`coarse_now`]; 0 while it is not.
+    waiting: AtomicU64,
+    cut_off: AtomicBool,
+}
+
+/// Milliseconds of a clock that costs next to nothing, never 0.
+pub(super) fn coarse_now() -> u64 {
+    let now = rustix::time::clock_gettime(ClockId::MonotonicCoarse);
+    (now.tv_sec as u64) * 1000 + now.tv_nsec as u64 / 1_000_000 + 1
 }
 
 /// What a receiving call met.
@@ -54,37 +90,24 @@ impl Socket {
     fn new(fd: OwnedFd, stall: Duration) -> io::Result<Self> {
         sockopt::set_socket_timeout(&fd, Timeout::Recv, Some(stall))?;
         sockopt::set_socket_timeout(&fd, Timeout::Send, Some(stall))?;
-        Ok(Socket { fd })
+        Ok(Socket { fd, waiting: AtomicU64::new(0), cut_off: AtomicBool::new(false) })
+    }
+
+    /// Since when the peer is waited for, by [`coarse_now`].
+    pub(super) fn waiting_since(&self) -> Option<u64> {
+        Some(self.waiting.load(Ordering::Relaxed)).filter(|since| *since > 0)
+    }
+
+    /// Ends both directions for good; answers whether that is new.
+    pub(super) fn cut_off(&self) -> bool {
+        self.shutdown();
+        !self.cut_off.swap(true, Ordering::Relaxed)
     }
 
     /// Ends both directions; calls in progress return.
     pub(super) fn shutdown(&self) {
         // A socket that the peer has already reset is as shut as it can be.
         let _ = rustix::net::shutdown(&self.fd, Shutdown::Both);
-    }
-
-    /// Receives once, behind what is in `buffer`, as much as it has room for.
-    pub(super) fn receive_more(&self, buffer: &mut BytesMut) -> io::Result<Received> {
-        let got = self.receive(buffer.spare_capacity_mut())?;
-        if let Received::Bytes(n) = got {
-            // SAFETY: `receive` has just initialized `n` bytes of the spare capacity.
-            unsafe { buffer.advance_mut(n) };
-        }
-        Ok(got)
-    }
-
-    /// Fills `buffer`; anything else is an error.
-    pub(super) fn receive_exact(&self, mut buffer: &mut [u8]) -> io::Result<()> {
-        while !buffer.is_empty() {
-            match rustix::net::recv(&self.fd, &mut *buffer, RecvFlags::WAITALL) {
-                Ok((0, _)) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok((n, _)) => buffer = &mut buffer[n..],
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => return Err(io::ErrorKind::TimedOut.into()),
-                Err(error) => return Err(error.into()),
-            }
-        }
-        Ok(())
     }
 
     fn receive(&self, room: &mut [MaybeUninit<u8>]) -> io::Result<Received> {
@@ -100,8 +123,8 @@ impl Socket {
         }
     }
 
-    /// Sends `head` and then `data`, in one call if the socket takes them; `more` says that further bytes follow soon.
-    pub(super) fn send(&self, mut head: &[u8], mut data: &[u8], more: bool) -> io::Result<()> {
+    /// Sends `head` and then `data`, in one call if the socket takes them.
+    fn send_all(&self, mut head: &[u8], mut data: &[u8], more: bool) -> io::Result<()> {
         let flags = SendFlags::NOSIGNAL | if more { SendFlags::MORE } else { SendFlags::empty() };
         while !head.is_empty() || !data.is_empty() {
             let sent = if data.is_empty() {
@@ -124,8 +147,57 @@ impl Socket {
         Ok(())
     }
 
-    /// Sends `len` bytes of `file` from `offset` without passing them through memory; zeros for what lies past its end.
-    pub(super) fn send_file(&self, file: &File, mut offset: u64, len: u64) -> Result<(), SendFile> {
+    fn send_zeros(&self, mut len: u64) -> io::Result<()> {
+        let zeros = [0; 4096];
+        while len > 0 {
+            let now = len.min(zeros.len() as u64);
+            self.send_all(&zeros[..now as usize], &[], true)?;
+            len -= now;
+        }
+        Ok(())
+    }
+}
+
+impl Channel for Arc<Socket> {
+    fn receive_more(&mut self, buffer: &mut BytesMut) -> io::Result<Received> {
+        let got = self.receive(buffer.spare_capacity_mut())?;
+        if let Received::Bytes(n) = got {
+            // SAFETY: `receive` has just initialized `n` bytes of the spare capacity.
+            unsafe { buffer.advance_mut(n) };
+        }
+        Ok(got)
+    }
+
+    fn receive_exact(&mut self, mut buffer: &mut [u8]) -> io::Result<()> {
+        while !buffer.is_empty() {
+            match rustix::net::recv(&self.fd, &mut *buffer, RecvFlags::WAITALL) {
+                Ok((0, _)) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok((n, _)) => buffer = &mut buffer[n..],
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return Err(io::ErrorKind::TimedOut.into()),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    fn send(&mut self, head: &[u8], data: &[u8], more: bool) -> io::Result<()> {
+        self.send_all(head, data, more)
+    }
+
+    fn wait_begins(&mut self) {
+        self.waiting.store(coarse_now(), Ordering::Relaxed);
+    }
+
+    fn wait_ends(&mut self) {
+        self.waiting.store(0, Ordering::Relaxed);
+    }
+
+    fn sends_files(&self) -> bool {
+        true
+    }
+
+    fn send_file(&mut self, file: &File, mut offset: u64, len: u64) -> Result<(), SendFile> {
         let end = offset + len;
         while offset < end {
             let left = (end - offset) as usize;
@@ -139,16 +211,6 @@ impl Socket {
                 }
                 Err(error) => return Err(SendFile::File(error.into())),
             }
-        }
-        Ok(())
-    }
-
-    fn send_zeros(&self, mut len: u64) -> io::Result<()> {
-        let zeros = [0; 4096];
-        while len > 0 {
-            let now = len.min(zeros.len() as u64);
-            self.send(&zeros[..now as usize], &[], true)?;
-            len -= now;
         }
         Ok(())
     }

@@ -44,15 +44,16 @@ impl Cache {
         Cache { shards: (0..SHARDS).map(|_| Mutex::default()).collect(), room: capacity.div_ceil(SHARDS).max(1) }
     }
 
-    /// The object with this id, new and unopened if it was not known.
-    pub(crate) fn get(&self, id: FileId) -> Lookup {
+    /// The object with this id, new and unopened if it was not known. With `beyond` it is made whether there is room or
+    /// not: for when what is in the way cannot be synced now.
+    pub(crate) fn get(&self, id: FileId, beyond: bool) -> Lookup {
         let mut shard = lock(&self.shards[id.0 as usize % SHARDS]);
         if let Some(slot) = shard.slots.get_mut(&id.0) {
             slot.used = true;
             return Lookup::Found(slot.object.clone(), false);
         }
         let mut dropped = false;
-        if shard.slots.len() >= self.room {
+        if shard.slots.len() >= self.room && !beyond {
             match shard.make_room() {
                 Room::Made => dropped = true,
                 Room::SyncFirst(object) => return Lookup::SyncFirst(object),
@@ -109,7 +110,7 @@ mod tests {
     use super::*;
 
     fn get(cache: &Cache, id: u64) -> Arc<Object> {
-        match cache.get(FileId(id)) {
+        match cache.get(FileId(id), false) {
             Lookup::Found(object, _) => object,
             Lookup::SyncFirst(_) => panic!("nothing here is dirty"),
         }

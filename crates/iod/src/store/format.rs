@@ -1,17 +1,16 @@
 //! The `FORMAT` file: whose store a directory is, and the lock that keeps a second iod out.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::io;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::FlockOperation;
 use types::{Fsid, IodId};
 use wire::native::crc32c;
 
+use crate::disks::{Disk, DiskFile, read_full, write_all};
+
 const MAGIC: [u8; 8] = *b"WEIRIOD\0";
-/// The newest store format that this build knows; it writes no other.
-const VERSION: u32 = 1;
+/// The newest store format that this build knows: that of stores with block checksums. Others have version 1.
+const VERSION: u32 = 2;
 const LEN: usize = 56;
 const CHECKED: usize = 52;
 
@@ -113,13 +112,15 @@ pub(crate) struct Format {
     pub(crate) iod: IodId,
     /// Unix time in seconds.
     pub(crate) created: u64,
+    /// Whether new objects have block checksums.
+    pub(crate) sums: bool,
 }
 
 impl Format {
     fn encode(&self) -> [u8; LEN] {
         let mut out = [0; LEN];
         out[..8].copy_from_slice(&MAGIC);
-        out[8..12].copy_from_slice(&VERSION.to_be_bytes());
+        out[8..12].copy_from_slice(&(1 + u32::from(self.sums)).to_be_bytes());
         out[12..28].copy_from_slice(&self.fsid.0);
         out[28..44].copy_from_slice(&self.iod.0);
         out[44..52].copy_from_slice(&self.created.to_be_bytes());
@@ -135,7 +136,7 @@ impl Format {
             return Err(damaged("wrong magic number"));
         }
         let version = be(field(8, 12)?) as u32;
-        if version > VERSION {
+        if version > VERSION || version == 0 {
             return Err(StoreError::NewerVersion { dir: dir.to_owned(), found: version });
         }
         if be(field(CHECKED, LEN)?) != u64::from(crc32c(field(0, CHECKED)?)) {
@@ -144,7 +145,7 @@ impl Format {
         let (mut fsid, mut iod) = ([0; 16], [0; 16]);
         fsid.copy_from_slice(field(12, 28)?);
         iod.copy_from_slice(field(28, 44)?);
-        Ok(Format { fsid: Fsid(fsid), iod: IodId(iod), created: be(field(44, 52)?) })
+        Ok(Format { fsid: Fsid(fsid), iod: IodId(iod), created: be(field(44, 52)?), sums: version == 2 })
     }
 }
 
@@ -154,67 +155,49 @@ fn be(bytes: &[u8]) -> u64 {
 
 /// Makes a store of an empty or missing directory. The `FORMAT` file comes last and whole, so an interrupted attempt
 /// can be repeated.
-pub(crate) fn format(dir: &Path, format: &Format) -> Result<(), StoreError> {
+pub(crate) fn format(disk: &dyn Disk, format: &Format) -> Result<(), StoreError> {
+    let dir = disk.path();
     let fail = |doing| move |source| error(dir, doing, source);
-    let existed = dir.exists();
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(fail("make the directory"))?;
-    for entry in fs::read_dir(dir).map_err(fail("list the directory"))? {
-        let name = entry.map_err(fail("list the directory"))?.file_name();
-        match name.to_str() {
-            Some(FORMAT) => return Err(StoreError::AlreadyFormatted(dir.to_owned())),
-            Some(FORMAT_NEW | OBJECTS | "lost+found") => {}
-            _ => {
-                return Err(StoreError::NotEmpty { dir: dir.to_owned(), found: name.to_string_lossy().into_owned() });
-            }
+    disk.prepare().map_err(fail("make the directory"))?;
+    for name in disk.list("").map_err(fail("list the directory"))? {
+        match name.as_str() {
+            FORMAT => return Err(StoreError::AlreadyFormatted(dir.to_owned())),
+            FORMAT_NEW | OBJECTS | "lost+found" => {}
+            _ => return Err(StoreError::NotEmpty { dir: dir.to_owned(), found: name }),
         }
     }
-    let objects = dir.join(OBJECTS);
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(&objects).map_err(fail("make the objects folder"))?;
-    if let Some(found) = fs::read_dir(&objects).map_err(fail("list the objects folder"))?.next() {
-        let found = found.map_err(fail("list the objects folder"))?.file_name();
-        let found = format!("{OBJECTS}/{}", found.to_string_lossy());
-        return Err(StoreError::NotEmpty { dir: dir.to_owned(), found });
+    disk.make_folder(OBJECTS).map_err(fail("make the objects folder"))?;
+    if let Some(found) = disk.list(OBJECTS).map_err(fail("list the objects folder"))?.first() {
+        return Err(StoreError::NotEmpty { dir: dir.to_owned(), found: format!("{OBJECTS}/{found}") });
     }
-    let new = dir.join(FORMAT_NEW);
-    let mut file = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(&new)
-        .map_err(fail("make the FORMAT file"))?;
-    file.write_all(&format.encode()).map_err(fail("write the FORMAT file"))?;
-    file.sync_all().map_err(fail("sync the FORMAT file"))?;
-    fs::rename(&new, dir.join(FORMAT)).map_err(fail("name the FORMAT file"))?;
-    let sync = |path: &Path| File::open(path).and_then(|d| d.sync_all());
-    sync(dir).map_err(fail("sync the directory"))?;
-    if !existed && let Some(parent) = dir.canonicalize().ok().as_deref().and_then(Path::parent) {
-        sync(parent).map_err(fail("sync the parent directory"))?;
+    match disk.remove(FORMAT_NEW) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(error(dir, "remove an unfinished FORMAT file", e)),
+        _ => {}
     }
-    Ok(())
+    let file = disk.create_new(FORMAT_NEW).map_err(fail("make the FORMAT file"))?;
+    write_all(&*file, &format.encode(), &[], 0).map_err(fail("write the FORMAT file"))?;
+    file.sync().map_err(fail("sync the FORMAT file"))?;
+    disk.rename(FORMAT_NEW, FORMAT).map_err(fail("name the FORMAT file"))?;
+    disk.sync_folder("").map_err(fail("sync the directory"))
 }
 
 /// Reads `FORMAT` and locks the store; the lock holds as long as the file is open.
-pub(crate) fn open(dir: &Path) -> Result<(Format, File), StoreError> {
-    match fs::metadata(dir) {
-        Ok(meta) if !meta.is_dir() => return Err(StoreError::NotADirectory(dir.to_owned())),
-        Ok(_) => {}
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return Err(StoreError::Missing(dir.to_owned())),
-        Err(e) => return Err(error(dir, "look at the directory", e)),
-    }
-    let mut file = match OpenOptions::new().read(true).write(true).open(dir.join(FORMAT)) {
+pub(crate) fn open(disk: &dyn Disk) -> Result<(Format, Box<dyn DiskFile>), StoreError> {
+    let dir = disk.path();
+    let file = match disk.open(FORMAT) {
         Ok(file) => file,
+        Err(e) if e.kind() == io::ErrorKind::NotFound && !disk.is_folder("") => {
+            return Err(StoreError::Missing(dir.to_owned()));
+        }
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Err(StoreError::NotFormatted(dir.to_owned())),
         Err(e) => return Err(error(dir, "open the FORMAT file", e)),
     };
-    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => {}
-        Err(rustix::io::Errno::WOULDBLOCK) => return Err(StoreError::InUse(dir.to_owned())),
-        Err(e) => return Err(error(dir, "lock the FORMAT file", e.into())),
+    if !file.lock().map_err(|e| error(dir, "lock the FORMAT file", e))? {
+        return Err(StoreError::InUse(dir.to_owned()));
     }
-    let mut bytes = Vec::new();
-    (&mut file).take(4096).read_to_end(&mut bytes).map_err(|e| error(dir, "read the FORMAT file", e))?;
-    Ok((Format::decode(&bytes, dir)?, file))
+    let mut bytes = [0; LEN];
+    let len = read_full(&*file, &mut bytes, 0).map_err(|e| error(dir, "read the FORMAT file", e))?;
+    Ok((Format::decode(&bytes[..len], dir)?, file))
 }
 
 #[cfg(test)]
@@ -222,7 +205,7 @@ mod tests {
     use super::*;
 
     fn sample() -> Format {
-        Format { fsid: Fsid(*b"0123456789abcdef"), iod: IodId([0xaa; 16]), created: 0x6000_0000 }
+        Format { fsid: Fsid(*b"0123456789abcdef"), iod: IodId([0xaa; 16]), created: 0x6000_0000, sums: false }
     }
 
     #[test]
@@ -242,6 +225,9 @@ mod tests {
         );
         let dir = Path::new("/d");
         assert_eq!(Format::decode(&bytes, dir).unwrap(), sample());
+        let with_sums = Format { sums: true, ..sample() };
+        assert_eq!((with_sums.encode()[11], with_sums.encode().len()), (2, LEN));
+        assert_eq!(Format::decode(&with_sums.encode(), dir).unwrap(), with_sums);
         for bit in 0..bytes.len() * 8 {
             let mut bad = bytes;
             bad[bit / 8] ^= 1 << (bit % 8);
@@ -255,9 +241,9 @@ mod tests {
     #[test]
     fn a_newer_version_says_so_whatever_else_it_holds() {
         let mut bytes = sample().encode();
-        bytes[11] = 2;
+        bytes[11] = 3;
         let error = Format::decode(&bytes, Path::new("/d")).unwrap_err();
-        assert!(matches!(error, StoreError::NewerVersion { found: 2, .. }), "{error}");
+        assert!(matches!(error, StoreError::NewerVersion { found: 3, .. }), "{error}");
         assert!(error.to_string().contains("newer weir"));
     }
 }

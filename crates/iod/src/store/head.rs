@@ -9,8 +9,10 @@ pub(crate) const HEAD_LEN: u64 = 4096;
 pub(crate) const SECTOR: usize = 512;
 
 const MAGIC: [u8; 8] = *b"WEIROBJ\0";
-const VERSION: u32 = 1;
-const CHECKED: usize = 48;
+/// Without and with a nonce.
+const VERSIONS: [u32; 2] = [1, 2];
+/// Bytes under the checksum, by version.
+const CHECKED: [usize; 2] = [48, 56];
 
 /// What the head says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -20,6 +22,8 @@ pub(crate) struct Head {
     pub(crate) generation: Generation,
     /// Unix time in seconds.
     pub(crate) created: u64,
+    /// Of objects with checksums: tells their sum file from that of an earlier object with the number.
+    pub(crate) nonce: Option<u64>,
 }
 
 impl Head {
@@ -27,13 +31,18 @@ impl Head {
     pub(crate) fn encode(&self) -> [u8; HEAD_LEN as usize] {
         let mut out = [0; HEAD_LEN as usize];
         out[..8].copy_from_slice(&MAGIC);
-        out[8..12].copy_from_slice(&VERSION.to_be_bytes());
+        let kind = usize::from(self.nonce.is_some());
+        out[8..12].copy_from_slice(&VERSIONS[kind].to_be_bytes());
         out[12..16].copy_from_slice(&self.generation.0.to_be_bytes());
         out[16..32].copy_from_slice(&self.fsid.0);
         out[32..40].copy_from_slice(&self.object.0.to_be_bytes());
         out[40..48].copy_from_slice(&self.created.to_be_bytes());
-        let crc = crc32c(&out[..CHECKED]);
-        out[48..52].copy_from_slice(&crc.to_be_bytes());
+        if let Some(nonce) = self.nonce {
+            out[48..56].copy_from_slice(&nonce.to_be_bytes());
+        }
+        let checked = CHECKED[kind];
+        let crc = crc32c(&out[..checked]);
+        out[checked..checked + 4].copy_from_slice(&crc.to_be_bytes());
         out
     }
 
@@ -53,16 +62,22 @@ impl Head {
         if bytes[..8] != MAGIC {
             return Err("the head has a wrong magic number".into());
         }
-        if word(8) > VERSION {
-            return Err(format!("the object has format version {}, this iod knows up to {VERSION}", word(8)));
-        }
-        if word(48) != crc32c(&bytes[..CHECKED]) {
+        let Some(kind) = VERSIONS.iter().position(|version| *version == word(8)) else {
+            return Err(format!("the object has format version {}, this iod knows up to {}", word(8), VERSIONS[1]));
+        };
+        let checked = CHECKED[kind];
+        if word(checked) != crc32c(&bytes[..checked]) {
             return Err("the checksum of the head does not match".into());
         }
         let mut found = [0; 16];
         found.copy_from_slice(&bytes[16..32]);
-        let head =
-            Head { fsid: Fsid(found), object: FileId(long(32)), generation: Generation(word(12)), created: long(40) };
+        let head = Head {
+            fsid: Fsid(found),
+            object: FileId(long(32)),
+            generation: Generation(word(12)),
+            created: long(40),
+            nonce: (kind == 1).then(|| long(48)),
+        };
         if head.fsid != fsid {
             return Err(format!("the object belongs to file system {}", head.fsid));
         }
@@ -80,7 +95,12 @@ mod tests {
     const FSID: Fsid = Fsid(*b"0123456789abcdef");
 
     fn head() -> Head {
-        Head { fsid: FSID, object: FileId(0x0102_0304), generation: Generation(5), created: 0x6000_0000 }
+        let object = FileId(0x0102_0304);
+        Head { fsid: FSID, object, generation: Generation(5), created: 0x6000_0000, nonce: None }
+    }
+
+    fn with_nonce() -> Head {
+        Head { nonce: Some(0x2122_2324_2526_2728), ..head() }
     }
 
     #[test]
@@ -100,6 +120,21 @@ mod tests {
         );
         assert!(bytes[52..].iter().all(|b| *b == 0));
         assert_eq!(Head::decode(&bytes, FSID, FileId(0x0102_0304)), Ok(Some(head())));
+        let bytes = with_nonce().encode();
+        let hex: String = bytes[8..60].iter().map(|b| format!("{b:02x}")).collect();
+        assert_eq!(
+            hex,
+            concat!(
+                "0000000200000005",
+                "30313233343536373839616263646566",
+                "0000000001020304",
+                "0000000060000000",
+                "2122232425262728",
+                "443234fb"
+            )
+        );
+        assert!(bytes[60..].iter().all(|b| *b == 0));
+        assert_eq!(Head::decode(&bytes, FSID, FileId(0x0102_0304)), Ok(Some(with_nonce())));
     }
 
     #[test]
@@ -111,12 +146,14 @@ mod tests {
 
     #[test]
     fn every_damage_is_noticed() {
-        let bytes = head().encode();
-        for bit in 0..52 * 8 {
-            let mut bad = bytes;
-            bad[bit / 8] ^= 1 << (bit % 8);
-            assert!(Head::decode(&bad, FSID, head().object).is_err(), "bit {bit}");
+        for (head, end) in [(head(), 52), (with_nonce(), 60)] {
+            for bit in 0..end * 8 {
+                let mut bad = head.encode();
+                bad[bit / 8] ^= 1 << (bit % 8);
+                assert!(Head::decode(&bad, FSID, head.object).is_err(), "bit {bit}");
+            }
         }
+        let bytes = head().encode();
         for len in 1..bytes.len() {
             assert!(Head::decode(&bytes[..len], FSID, head().object).is_err(), "length {len}");
         }

@@ -1,98 +1,112 @@
 //! Walking over all objects of a store.
 
-use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::{FileExt, MetadataExt};
-use std::path::Path;
 
-use types::FileId;
+use types::{FileId, Generation};
 use wire::native::{Failure, LIST_MAX, ListEntry, ListReply};
 
+use super::format::OBJECTS;
 use super::head::{HEAD_LEN, Head};
 use super::shards::Shards;
 use super::{Store, failure};
+use crate::disks::{Disk, read_full};
 
 impl Store {
     /// The objects behind `after` (0: from the start) in the order of folders, at most `max`.
     ///
-    /// Damaged files are left out and logged. Objects that come and go during a walk may or may not be met.
+    /// Damaged files are listed as such. Objects that come and go during a walk may or may not be met.
     pub(crate) fn list(&self, after: u64, max: u32) -> Result<ListReply, Failure> {
         let max = (max as usize).clamp(1, LIST_MAX);
-        let start = (after != 0).then(|| Shards::order(FileId(after)));
+        let start = (after != 0).then_some(FileId(after));
         let mut reply = ListReply { entries: Vec::new(), eof: true };
-        for high in folders(self.shards.root())? {
+        self.walk(start, |object| {
+            // The one it stopped at last time.
+            if start == Some(object) {
+                return Ok(true);
+            }
+            if reply.entries.len() == max {
+                reply.eof = false;
+                return Ok(false);
+            }
+            reply.entries.extend(self.entry(object)?);
+            Ok(true)
+        })?;
+        Ok(reply)
+    }
+
+    /// Calls `visit` with every object that has a file, damaged or not, from `start` on in the order of folders, until it
+    /// answers that this is enough.
+    pub(super) fn walk(
+        &self,
+        start: Option<FileId>,
+        mut visit: impl FnMut(FileId) -> Result<bool, Failure>,
+    ) -> Result<(), Failure> {
+        let disk = self.disk();
+        let start = start.map(Shards::order);
+        for high in folders(disk, OBJECTS)? {
             if start.is_some_and(|(folder, _)| high < folder >> 8) {
                 continue;
             }
-            let path = self.shards.root().join(format!("{high:02x}"));
-            for low in folders(&path)? {
+            let path = format!("{OBJECTS}/{high:02x}");
+            for low in folders(disk, &path)? {
                 let number = high << 8 | low;
                 if start.is_some_and(|(folder, _)| number < folder) {
                     continue;
                 }
-                let mut objects = files(&path.join(format!("{low:02x}")), number)?;
-                objects.retain(|object| start.is_none_or(|start| Shards::order(*object) > start));
+                let mut objects = files(disk, &format!("{path}/{low:02x}"), number)?;
+                objects.retain(|object| start.is_none_or(|start| Shards::order(*object) >= start));
                 objects.sort_unstable();
                 for object in objects {
-                    if reply.entries.len() == max {
-                        reply.eof = false;
-                        return Ok(reply);
+                    if !visit(object)? {
+                        return Ok(());
                     }
-                    reply.entries.extend(self.entry(object)?);
                 }
             }
         }
-        Ok(reply)
+        Ok(())
     }
 
-    /// The entry of one object, `None` when it is gone, damaged, or was never committed.
+    /// The entry of one object, `None` when it is gone or was never committed.
     fn entry(&self, object: FileId) -> Result<Option<ListEntry>, Failure> {
         let read = || -> io::Result<_> {
-            let file = File::open(self.shards.path(object))?;
-            let meta = file.metadata()?;
-            let mut head = vec![0; meta.len().min(HEAD_LEN) as usize];
-            file.read_exact_at(&mut head, 0)?;
-            Ok((meta, head))
+            let file = self.open_object(object)?;
+            let measure = file.measure()?;
+            let mut head = vec![0; measure.len.min(HEAD_LEN) as usize];
+            let len = read_full(&*file, &mut head, 0)?;
+            head.truncate(len);
+            Ok((measure, head))
         };
-        let (meta, head) = match read() {
+        let (measure, head) = match read() {
             Ok(found) => found,
-            Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::UnexpectedEof) => return Ok(None),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(e) => return Err(failure(&e, "read the head of an object")),
         };
-        match Head::decode(&head, self.fsid, object) {
-            Ok(Some(head)) => Ok(Some(ListEntry {
-                object,
-                size: meta.len() - HEAD_LEN,
-                allocated: meta.blocks() * 512,
-                generation: head.generation,
-            })),
-            Ok(None) => Ok(None),
-            Err(reason) => {
-                tracing::warn!(object = object.0, reason, "damaged object left out of the list");
-                Ok(None)
-            }
-        }
+        let entry = |generation, damaged| ListEntry {
+            object,
+            size: measure.len.saturating_sub(HEAD_LEN),
+            allocated: measure.allocated,
+            generation,
+            damaged,
+        };
+        Ok(match Head::decode(&head, self.fsid, object) {
+            Ok(head) => head.map(|head| entry(head.generation, false)),
+            Err(_) => Some(entry(Generation::default(), true)),
+        })
     }
 }
 
 /// The names in a folder; none when it is not there.
-fn names(path: &Path) -> Result<Vec<String>, Failure> {
-    let entries = match fs::read_dir(path) {
-        Ok(entries) => entries,
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(e) => return Err(failure(&e, "list a folder")),
-    };
-    let mut names = Vec::new();
-    for entry in entries {
-        let name = entry.map_err(|e| failure(&e, "list a folder"))?.file_name();
-        names.extend(name.into_string());
+fn names(disk: &dyn Disk, path: &str) -> Result<Vec<String>, Failure> {
+    match disk.list(path) {
+        Ok(names) => Ok(names),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        Err(e) => Err(failure(&e, "list a folder")),
     }
-    Ok(names)
 }
 
 /// The numbers of the folders below `path`, in order.
-fn folders(path: &Path) -> Result<Vec<u16>, Failure> {
-    let mut numbers: Vec<u16> = names(path)?
+fn folders(disk: &dyn Disk, path: &str) -> Result<Vec<u16>, Failure> {
+    let mut numbers: Vec<u16> = names(disk, path)?
         .iter()
         .filter(|name| name.len() == 2 && !name.bytes().any(|b| b.is_ascii_uppercase()))
         .filter_map(|name| u16::from_str_radix(name, 16).ok())
@@ -102,6 +116,6 @@ fn folders(path: &Path) -> Result<Vec<u16>, Failure> {
 }
 
 /// The objects with a file in folder `number`.
-fn files(path: &Path, number: u16) -> Result<Vec<FileId>, Failure> {
-    Ok(names(path)?.iter().filter_map(|name| Shards::object_of(number, name)).collect())
+fn files(disk: &dyn Disk, path: &str, number: u16) -> Result<Vec<FileId>, Failure> {
+    Ok(names(disk, path)?.iter().filter_map(|name| Shards::object_of(number, name)).collect())
 }

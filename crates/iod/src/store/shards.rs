@@ -4,40 +4,23 @@
 //! folder's sync.
 
 use std::collections::HashMap;
-use std::fs::{self, File};
 use std::io;
-use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use types::FileId;
 
+use super::format::OBJECTS;
 use crate::counters::Counters;
+use crate::disks::Disk;
 use crate::lock::lock;
 
-/// How files and folders are made durable; tests put faults here.
-pub(crate) type SyncFn = dyn Fn(&File, Target) -> io::Result<()> + Send + Sync;
-
-/// What is being synced.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Target {
-    /// The data of an object file.
-    Object,
-    /// The entries of a folder.
-    Directory,
-}
-
-/// The sync of real life.
-pub(crate) fn sync_file(file: &File, target: Target) -> io::Result<()> {
-    match target {
-        Target::Object => file.sync_data(),
-        Target::Directory => file.sync_all(),
-    }
-}
+/// Behind the name of an object's file in that of its sum file.
+const SUMS_SUFFIX: &str = ".sum";
 
 /// One folder with up to 256 neighbouring objects for each multiple of 2^24.
 pub(crate) struct Leaf {
-    path: PathBuf,
+    path: String,
     /// Entries made or removed so far. Starts at 1: what an earlier run left may not be durable either.
     changes: AtomicU64,
     /// How many of them are durable.
@@ -51,9 +34,9 @@ impl Leaf {
     /// The number of the newest change when this was called first: what a sync must cover for entries found there.
     pub(crate) const FOUND: u64 = 1;
 
-    /// Whether the folder is there.
-    pub(crate) fn exists(&self) -> bool {
-        self.path.is_dir()
+    /// Its path on the disk.
+    pub(crate) fn path(&self) -> &str {
+        &self.path
     }
 
     /// Notes that an entry was made or removed; the answer is for [`Leaf::sync`].
@@ -62,7 +45,7 @@ impl Leaf {
     }
 
     /// Returns when change number `change` is durable.
-    pub(crate) fn sync(&self, change: u64, sync: &SyncFn, counters: &Counters) -> io::Result<()> {
+    pub(crate) fn sync(&self, change: u64, disk: &dyn Disk, counters: &Counters) -> io::Result<()> {
         if self.durable.load(Ordering::Acquire) >= change {
             return Ok(());
         }
@@ -75,7 +58,7 @@ impl Leaf {
             return Err(io::Error::other("an earlier sync of the folder failed"));
         }
         let covered = self.changes.load(Ordering::Acquire);
-        let result = self.sync_chain(sync, counters);
+        let result = self.sync_chain(disk, counters);
         match result {
             Ok(()) => self.durable.store(covered, Ordering::Release),
             // After a failed sync the kernel forgets what was lost: a later success would prove nothing.
@@ -88,43 +71,43 @@ impl Leaf {
     }
 
     /// Syncs the folder and, the first time in this run, the two above that hold its entry.
-    fn sync_chain(&self, sync: &SyncFn, counters: &Counters) -> io::Result<()> {
-        let levels = if self.durable.load(Ordering::Acquire) == 0 { 3 } else { 1 };
-        for folder in self.path.ancestors().take(levels) {
-            sync(&File::open(folder)?, Target::Directory)?;
-            Counters::add(&counters.syncs_directory, 1);
+    fn sync_chain(&self, disk: &dyn Disk, counters: &Counters) -> io::Result<()> {
+        let mut folder = self.path.as_str();
+        disk.sync_folder(folder)?;
+        Counters::add(&counters.syncs_directory, 1);
+        if self.durable.load(Ordering::Acquire) == 0 {
+            while let Some((above, _)) = folder.rsplit_once('/') {
+                folder = above;
+                disk.sync_folder(folder)?;
+                Counters::add(&counters.syncs_directory, 1);
+            }
         }
         Ok(())
     }
 }
 
 /// All folders of a store.
+#[derive(Default)]
 pub(crate) struct Shards {
-    root: PathBuf,
     /// At most 65536.
     leaves: Mutex<HashMap<u16, Arc<Leaf>>>,
 }
 
 impl Shards {
-    /// The folders below `root`.
-    pub(crate) fn new(root: PathBuf) -> Self {
-        Shards { root, leaves: Mutex::default() }
-    }
-
-    /// The folder that holds all others.
-    pub(crate) fn root(&self) -> &Path {
-        &self.root
-    }
-
     /// The number of the folder for an object.
     fn number(object: FileId) -> u16 {
         (object.0 >> 8) as u16
     }
 
     /// The path of an object's file.
-    pub(crate) fn path(&self, object: FileId) -> PathBuf {
+    pub(crate) fn path(object: FileId) -> String {
         let number = Self::number(object);
-        self.root.join(format!("{:02x}/{:02x}/{:016x}", number >> 8, number & 0xff, object.0))
+        format!("{OBJECTS}/{:02x}/{:02x}/{:016x}", number >> 8, number & 0xff, object.0)
+    }
+
+    /// The path of the file with an object's block checksums.
+    pub(crate) fn sums_path(object: FileId) -> String {
+        Self::path(object) + SUMS_SUFFIX
     }
 
     /// The object whose file has this name in folder `folder` (its number), `None` for names that are not ours.
@@ -145,7 +128,7 @@ impl Shards {
         let mut leaves = lock(&self.leaves);
         let leaf = leaves.entry(number).or_insert_with(|| {
             Arc::new(Leaf {
-                path: self.root.join(format!("{:02x}/{:02x}", number >> 8, number & 0xff)),
+                path: format!("{OBJECTS}/{:02x}/{:02x}", number >> 8, number & 0xff),
                 changes: AtomicU64::new(Leaf::FOUND),
                 durable: AtomicU64::new(0),
                 syncing: Mutex::new(()),
@@ -154,52 +137,50 @@ impl Shards {
         });
         leaf.clone()
     }
-
-    /// Makes the folder of an object.
-    pub(crate) fn make(&self, leaf: &Leaf) -> io::Result<()> {
-        fs::DirBuilder::new().recursive(true).create(&leaf.path)
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::disks::Memory;
 
     #[test]
     fn names_and_folders_agree() {
-        let shards = Shards::new("/s".into());
         for id in [0, 1, 255, 256, 0x01_0203, 0xabcd_ef01_2345_6789, u64::MAX] {
             let object = FileId(id);
-            let path = shards.path(object);
-            let mut parts = path.strip_prefix("/s").unwrap().iter().map(|p| p.to_str().unwrap());
+            let path = Shards::path(object);
+            let mut parts = path.strip_prefix("objects/").unwrap().split('/');
             let high = u16::from_str_radix(parts.next().unwrap(), 16).unwrap();
             let low = u16::from_str_radix(parts.next().unwrap(), 16).unwrap();
             let name = parts.next().unwrap();
             assert_eq!(Shards::object_of(high << 8 | low, name), Some(object));
             assert_eq!(Shards::object_of((high << 8 | low) ^ 1, name), None);
         }
-        assert_eq!(shards.path(FileId(0x01_0203)), Path::new("/s/01/02/0000000000010203"));
-        for bad in ["", "1", "000000000000000g", "+000000000000001", "00000000000000AA", "lost+found"] {
+        assert_eq!(Shards::path(FileId(0x01_0203)), "objects/01/02/0000000000010203");
+        for bad in
+            ["", "1", "000000000000000g", "+000000000000001", "00000000000000AA", "lost+found", "0000000000000001.sum"]
+        {
             assert_eq!(Shards::object_of(0, bad), None, "{bad:?}");
         }
     }
 
     #[test]
     fn syncs_of_one_folder_are_shared_and_failures_stay() {
-        let dir = tempfile::tempdir().unwrap();
-        let shards = Shards::new(dir.path().into());
+        let disk = Memory::new("m", 1 << 20);
+        let shards = Shards::default();
         let counters = Counters::default();
         let leaf = shards.leaf(FileId(1));
-        shards.make(&leaf).unwrap();
+        disk.make_folder(leaf.path()).unwrap();
         let (first, second) = (leaf.changed(), leaf.changed());
-        leaf.sync(first, &sync_file, &counters).unwrap();
+        leaf.sync(first, &disk, &counters).unwrap();
         assert_eq!(counters.get("syncs.directory"), 3, "the folder and the two above it");
-        leaf.sync(second, &sync_file, &counters).unwrap();
+        leaf.sync(second, &disk, &counters).unwrap();
         assert_eq!(counters.get("syncs.directory"), 3, "covered by the first");
         let third = leaf.changed();
-        let broken = |_: &File, _: Target| Err(io::Error::other("broken"));
-        leaf.sync(third, &broken, &counters).unwrap_err();
-        leaf.sync(third, &sync_file, &counters).unwrap_err();
-        leaf.sync(second, &sync_file, &counters).unwrap();
+        disk.inject(|_, _| Some(io::Error::other("broken")));
+        leaf.sync(third, &disk, &counters).unwrap_err();
+        disk.heal();
+        leaf.sync(third, &disk, &counters).unwrap_err();
+        leaf.sync(second, &disk, &counters).unwrap();
     }
 }

@@ -1,40 +1,44 @@
 //! The store without sockets: disks that lie and tables that overflow.
 
+mod crash;
+mod scrub;
+
 use std::sync::atomic::AtomicUsize;
 
 use types::Generation;
 use wire::native::WriteExtent;
 
 use super::*;
+use crate::disks::{Memory, Operation};
 
 const FSID: Fsid = Fsid([1; 16]);
 const ONE: Generation = Generation(1);
 
-/// Syncs that count, and fail for objects when told to.
-#[derive(Clone, Default)]
-struct Disk {
+/// A disk that counts its syncs, and fails those of objects when told to.
+#[derive(Clone)]
+struct Lying {
+    memory: Memory,
     broken: Arc<AtomicBool>,
     syncs: Arc<AtomicUsize>,
 }
 
-impl Disk {
-    fn open(&self, dir: &Path, capacity: usize) -> Store {
-        let disk = self.clone();
-        let sync = move |file: &File, target: Target| {
-            disk.syncs.fetch_add(1, Ordering::SeqCst);
-            match target {
-                Target::Object if disk.broken.load(Ordering::SeqCst) => Err(Errno::IO.into()),
-                _ => shards::sync_file(file, target),
-            }
-        };
-        Store::open_with(dir, capacity, Box::new(sync)).unwrap()
+impl Lying {
+    fn new() -> Self {
+        let memory = Memory::new("m", 1 << 30);
+        Store::format_on(&memory, FSID).unwrap();
+        let disk = Lying { memory, broken: Arc::default(), syncs: Arc::default() };
+        let (broken, syncs) = (disk.broken.clone(), disk.syncs.clone());
+        disk.memory.inject(move |operation, _| {
+            let sync = matches!(operation, Operation::Sync | Operation::SyncFolder);
+            syncs.fetch_add(usize::from(sync), Ordering::SeqCst);
+            (operation == Operation::Sync && broken.load(Ordering::SeqCst)).then(|| Errno::IO.into())
+        });
+        disk
     }
-}
 
-fn formatted() -> tempfile::TempDir {
-    let dir = tempfile::tempdir().unwrap();
-    Store::format(dir.path(), FSID).unwrap();
-    dir
+    fn open(&self, capacity: usize) -> Store {
+        Store::open_with(Arc::new(self.memory.clone()), capacity).unwrap()
+    }
 }
 
 fn write(store: &Store, id: u64, offset: u64, data: &[u8]) -> Result<u64, Status> {
@@ -48,9 +52,8 @@ fn commit(store: &Store, id: u64) -> Result<u64, Status> {
 
 #[test]
 fn a_failed_sync_is_never_followed_by_success() {
-    let dir = formatted();
-    let disk = Disk::default();
-    let store = disk.open(dir.path(), 16);
+    let disk = Lying::new();
+    let store = disk.open(16);
     write(&store, 1, 0, b"lost").unwrap();
     write(&store, 2, 0, b"kept").unwrap();
     commit(&store, 2).unwrap();
@@ -76,9 +79,8 @@ fn a_failed_sync_is_never_followed_by_success() {
 
 #[test]
 fn too_many_failures_fail_the_store() {
-    let dir = formatted();
-    let disk = Disk::default();
-    let store = disk.open(dir.path(), 16);
+    let disk = Lying::new();
+    let store = disk.open(16);
     disk.broken.store(true, Ordering::SeqCst);
     for id in 1..=FAILED_MAX as u64 + 1 {
         write(&store, id, 0, b"x").unwrap();
@@ -90,9 +92,8 @@ fn too_many_failures_fail_the_store() {
 
 #[test]
 fn objects_are_synced_before_they_are_forgotten() {
-    let dir = formatted();
-    let disk = Disk::default();
-    let store = disk.open(dir.path(), 16);
+    let disk = Lying::new();
+    let store = disk.open(16);
     for id in 1..=200 {
         write(&store, id, id, b"data").unwrap();
     }
@@ -107,9 +108,8 @@ fn objects_are_synced_before_they_are_forgotten() {
 
 #[test]
 fn a_sync_that_fails_while_forgetting_is_remembered() {
-    let dir = formatted();
-    let disk = Disk::default();
-    let store = disk.open(dir.path(), 16);
+    let disk = Lying::new();
+    let store = disk.open(16);
     write(&store, 1, 0, b"lost").unwrap();
     disk.broken.store(true, Ordering::SeqCst);
     for id in 2..200 {
@@ -121,9 +121,8 @@ fn a_sync_that_fails_while_forgetting_is_remembered() {
 
 #[test]
 fn a_commit_after_nothing_syncs_nothing() {
-    let dir = formatted();
-    let disk = Disk::default();
-    let store = disk.open(dir.path(), 16);
+    let disk = Lying::new();
+    let store = disk.open(16);
     write(&store, 1, 0, b"x").unwrap();
     commit(&store, 1).unwrap();
     let synced = disk.syncs.load(Ordering::SeqCst);
@@ -140,17 +139,33 @@ fn a_commit_after_nothing_syncs_nothing() {
 
 #[test]
 fn a_folder_left_by_an_earlier_run_is_synced_once() {
-    let dir = formatted();
-    let disk = Disk::default();
-    let store = disk.open(dir.path(), 16);
+    let disk = Lying::new();
+    let store = disk.open(16);
     write(&store, 1, 0, b"written, then the iod was killed").unwrap();
     drop(store);
-    let store = disk.open(dir.path(), 16);
+    let store = disk.open(16);
     assert_eq!(disk.syncs.load(Ordering::SeqCst), 0);
     commit(&store, 1).unwrap();
     assert_eq!(disk.syncs.load(Ordering::SeqCst), 3, "the way to the object may not be durable");
     commit(&store, 1).unwrap();
     assert_eq!(disk.syncs.load(Ordering::SeqCst), 3);
+}
+
+#[test]
+fn a_late_write_does_not_bring_back_an_object_of_a_file_that_is_gone() {
+    let disk = Lying::new();
+    let store = disk.open(16);
+    write(&store, 1, 0, b"x").unwrap();
+    write(&store, 2, 0, b"x").unwrap();
+    store.object(FileId(1)).remove(&store, wire::native::GENERATION_GONE).unwrap();
+    store.object(FileId(2)).remove(&store, ONE).unwrap();
+    assert_eq!(write(&store, 1, 0, b"late"), Err(Status::Fenced));
+    assert_eq!(store.object(FileId(1)).truncate(&store, ONE, 5).unwrap_err().status, Status::Fenced);
+    store.object(FileId(1)).fence(&store, ONE, ONE).unwrap();
+    store.object(FileId(1)).remove(&store, wire::native::GENERATION_GONE).unwrap();
+    write(&store, 2, 0, b"made again").unwrap();
+    let objects: Vec<_> = store.list(0, 10).unwrap().entries.iter().map(|e| e.object.0).collect();
+    assert_eq!(objects, [2]);
 }
 
 #[test]

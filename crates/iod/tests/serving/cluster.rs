@@ -106,6 +106,28 @@ impl Stream for UnixStream {
     }
 }
 
+/// No stream: for clients that only make messages.
+pub struct Nowhere;
+
+impl Read for Nowhere {
+    fn read(&mut self, _: &mut [u8]) -> std::io::Result<usize> {
+        Ok(0)
+    }
+}
+
+impl Write for Nowhere {
+    fn write(&mut self, data: &[u8]) -> std::io::Result<usize> {
+        Ok(data.len())
+    }
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Stream for Nowhere {
+    fn set_timeout(&self, _: Duration) {}
+}
+
 /// Why a call has no result.
 #[derive(Debug)]
 pub enum Fault {
@@ -183,17 +205,12 @@ impl Client {
     }
 
     pub fn reply<R: Xdr>(&mut self, xid: u32) -> Result<R, Fault> {
-        let mut input = Reader::new(self.receive()?);
-        match decode_message(&mut input).unwrap() {
-            Message::Reply(ReplyHeader { xid: found, stat: ReplyStat::Accepted { stat: AcceptStat::Success, .. } }) => {
-                assert_eq!(found, xid, "replies come in order");
-                let result = decode_reply(&mut input).unwrap().map_err(Fault::Refused);
-                input.finish().unwrap();
-                result
-            }
-            Message::Reply(ReplyHeader { stat, .. }) => Err(Fault::NotExecuted(stat)),
-            other => panic!("{other:?}"),
-        }
+        decoded(self.receive()?, xid)
+    }
+
+    /// The number of the last message.
+    pub fn xid(&self) -> u32 {
+        self.xid
     }
 
     pub fn call<R: Xdr>(&mut self, procedure: Procedure, args: &impl Xdr) -> Result<R, Fault> {
@@ -284,6 +301,25 @@ impl Client {
     /// Whether the iod has hung up.
     pub fn is_closed(&mut self) -> bool {
         matches!(self.stream.read(&mut [0; 64]), Ok(0) | Err(_))
+    }
+}
+
+pub fn object_args(object: u64) -> ObjectArgs {
+    ObjectArgs { cap: cap(object, ALL) }
+}
+
+/// The result in the record of a reply.
+pub fn decoded<R: Xdr>(record: Bytes, xid: u32) -> Result<R, Fault> {
+    let mut input = Reader::new(record);
+    match decode_message(&mut input).unwrap() {
+        Message::Reply(ReplyHeader { xid: found, stat: ReplyStat::Accepted { stat: AcceptStat::Success, .. } }) => {
+            assert_eq!(found, xid, "replies come in order");
+            let result = decode_reply(&mut input).unwrap().map_err(Fault::Refused);
+            input.finish().unwrap();
+            result
+        }
+        Message::Reply(ReplyHeader { stat, .. }) => Err(Fault::NotExecuted(stat)),
+        other => panic!("{other:?}"),
     }
 }
 

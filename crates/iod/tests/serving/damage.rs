@@ -59,7 +59,7 @@ fn calls_that_are_not_served_are_refused_by_rpc() {
     for (header, stat) in [
         (header(100_003, 1, 0), AcceptStat::ProgUnavail),
         (header(PROGRAM, 2, 0), AcceptStat::ProgMismatch { low: 1, high: 1 }),
-        (header(PROGRAM, VERSION, 13), AcceptStat::ProcUnavail),
+        (header(PROGRAM, VERSION, 14), AcceptStat::ProcUnavail),
         (header(PROGRAM, VERSION, u32::MAX), AcceptStat::ProcUnavail),
     ] {
         let mut out = xdr::Writer::new();
@@ -82,6 +82,7 @@ fn garbage_arguments_end_the_connection_after_an_answer() {
                 size: 2,
                 allocated: 3,
                 generation: types::Generation(4),
+                damaged: false,
             },
         );
         assert_eq!(not_executed(client.reply::<Nothing>(xid)), AcceptStat::GarbageArgs, "{procedure:?}");

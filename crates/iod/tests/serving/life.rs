@@ -129,10 +129,10 @@ fn stores_of_others_and_damaged_ones_are_left_alone() {
     assert!(error.contains("belongs to file system"), "{error}");
 
     let mut newer = format.clone();
-    newer[11] = 2;
+    newer[11] = 3;
     fs::write(dir.join("FORMAT"), &newer).unwrap();
     let error = start_error(&dir);
-    assert!(matches!(error, StoreError::NewerVersion { found: 2, .. }), "{error}");
+    assert!(matches!(error, StoreError::NewerVersion { found: 3, .. }), "{error}");
 
     for damaged in [&format[..20], &[][..], &[&format[..30], b"x", &format[31..]].concat()[..]] {
         fs::write(dir.join("FORMAT"), damaged).unwrap();
@@ -270,8 +270,9 @@ fn objects_that_are_not_ours_are_corrupt_and_never_overwritten() {
     for (id, bytes) in (1..).zip(&spoiled) {
         assert_eq!(&fs::read(path(id)).unwrap(), bytes, "{id}");
     }
-    let listed: Vec<_> = client.list(0, 100).unwrap().entries.iter().map(|e| e.object.0).collect();
-    assert_eq!(listed, [4]);
+    let listed = client.list(0, 100).unwrap().entries;
+    let listed: Vec<_> = listed.iter().map(|e| (e.object.0, e.damaged)).collect();
+    assert_eq!(listed, [(1, true), (2, true), (3, true), (4, false), (5, true)]);
     // Only who asks for its removal gets rid of it.
     client.remove(1).unwrap();
     client.write(1, 0, b"anew").unwrap();

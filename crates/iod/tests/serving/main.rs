@@ -7,4 +7,6 @@ mod faults;
 mod life;
 mod model;
 mod objects;
+mod overload;
+mod peer;
 mod together;

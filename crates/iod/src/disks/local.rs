@@ -1,0 +1,197 @@
+//! A directory of a local file system.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, IoSlice};
+use std::num::NonZeroU64;
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Advice, FallocateFlags, FlockOperation, SeekFrom};
+use rustix::io::Errno;
+use types::limits::OPEN_OBJECTS_MAX;
+
+use super::{Disk, DiskFile, Measure};
+
+/// A store in a directory of the system.
+#[derive(Clone, Debug)]
+pub struct Local {
+    dir: PathBuf,
+}
+
+impl Local {
+    /// The store in `dir`, which need not exist yet.
+    pub fn new(dir: impl Into<PathBuf>) -> Self {
+        Local { dir: dir.into() }
+    }
+
+    fn at(&self, path: &str) -> PathBuf {
+        if path.is_empty() { self.dir.clone() } else { self.dir.join(path) }
+    }
+}
+
+fn options() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).mode(0o600).custom_flags(rustix::fs::OFlags::NOFOLLOW.bits() as i32);
+    options
+}
+
+fn folders() -> DirBuilder {
+    let mut builder = DirBuilder::new();
+    builder.recursive(true).mode(0o700);
+    builder
+}
+
+fn boxed(file: File) -> Box<dyn DiskFile> {
+    Box::new(LocalFile { file })
+}
+
+impl Disk for Local {
+    fn path(&self) -> &Path {
+        &self.dir
+    }
+
+    fn prepare(&self) -> io::Result<()> {
+        let existed = self.dir.exists();
+        folders().create(&self.dir)?;
+        if !existed && let Some(parent) = self.dir.canonicalize()?.parent() {
+            File::open(parent)?.sync_all()?;
+        }
+        Ok(())
+    }
+
+    fn open(&self, path: &str) -> io::Result<Box<dyn DiskFile>> {
+        options().open(self.at(path)).map(boxed)
+    }
+
+    fn create_new(&self, path: &str) -> io::Result<Box<dyn DiskFile>> {
+        options().create_new(true).open(self.at(path)).map(boxed)
+    }
+
+    fn remove(&self, path: &str) -> io::Result<()> {
+        fs::remove_file(self.at(path))
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        fs::rename(self.at(from), self.at(to))
+    }
+
+    fn make_folder(&self, path: &str) -> io::Result<()> {
+        folders().create(self.at(path))
+    }
+
+    fn is_folder(&self, path: &str) -> bool {
+        self.at(path).is_dir()
+    }
+
+    fn list(&self, path: &str) -> io::Result<Vec<String>> {
+        let mut names = Vec::new();
+        for entry in fs::read_dir(self.at(path))? {
+            names.extend(entry?.file_name().into_string());
+        }
+        Ok(names)
+    }
+
+    fn sync_folder(&self, path: &str) -> io::Result<()> {
+        File::open(self.at(path))?.sync_all()
+    }
+
+    fn capacity(&self) -> io::Result<(u64, u64)> {
+        let stat = rustix::fs::statvfs(&self.dir)?;
+        Ok((stat.f_blocks.saturating_mul(stat.f_frsize), stat.f_bavail.saturating_mul(stat.f_frsize)))
+    }
+
+    fn device(&self) -> Option<u64> {
+        fs::metadata(&self.dir).ok().map(|meta| meta.dev())
+    }
+
+    /// A part of the files that the process may have open: the rest is for connections and other stores.
+    fn open_files(&self) -> usize {
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+        limit.map_or(OPEN_OBJECTS_MAX, |limit| usize::try_from(limit / 8).unwrap_or(usize::MAX))
+    }
+}
+
+struct LocalFile {
+    file: File,
+}
+
+/// Calls until no signal comes in between.
+fn retry<T>(mut call: impl FnMut() -> Result<T, Errno>) -> io::Result<T> {
+    loop {
+        match call() {
+            Err(Errno::INTR) => {}
+            other => return other.map_err(io::Error::from),
+        }
+    }
+}
+
+impl DiskFile for LocalFile {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        loop {
+            match self.file.read_at(buffer, offset) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                other => return other,
+            }
+        }
+    }
+
+    fn write_at(&self, first: &[u8], second: &[u8], offset: u64) -> io::Result<usize> {
+        retry(|| match (first, second) {
+            (data, []) | ([], data) => rustix::io::pwrite(&self.file, data, offset),
+            _ => rustix::io::pwritev(&self.file, &[IoSlice::new(first), IoSlice::new(second)], offset),
+        })
+    }
+
+    fn measure(&self) -> io::Result<Measure> {
+        let meta = self.file.metadata()?;
+        Ok(Measure { len: meta.len(), allocated: meta.blocks() * 512 })
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.file.set_len(len)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.file.sync_data()
+    }
+
+    fn next_data(&self, offset: u64) -> io::Result<Option<u64>> {
+        match rustix::fs::seek(&self.file, SeekFrom::Data(offset)) {
+            Ok(at) => Ok(Some(at)),
+            Err(Errno::NXIO) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn next_hole(&self, offset: u64) -> io::Result<Option<u64>> {
+        match rustix::fs::seek(&self.file, SeekFrom::Hole(offset)) {
+            Ok(at) => Ok(Some(at)),
+            Err(Errno::NXIO) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        retry(|| rustix::fs::fallocate(&self.file, flags, offset, len))
+    }
+
+    fn forget(&self, offset: u64, len: u64) {
+        if let Some(len) = NonZeroU64::new(len) {
+            // Advice: a system without it reads from memory.
+            let _ = rustix::fs::fadvise(&self.file, offset, Some(len), Advice::DontNeed);
+        }
+    }
+
+    fn lock(&self) -> io::Result<bool> {
+        match rustix::fs::flock(&self.file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(true),
+            Err(Errno::WOULDBLOCK) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn as_file(&self) -> Option<&File> {
+        Some(&self.file)
+    }
+}

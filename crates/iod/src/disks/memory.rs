@@ -1,0 +1,587 @@
+//! A disk in memory that can lose what was not synced, fail, fill up and die: for tests and simulated clusters.
+//!
+//! It forgets as a file system may: of a file each sector of 512 bytes that was changed since the last sync is afterwards
+//! old, new, or something it was in between; its length likewise; and of the names made and removed in a folder since
+//! that folder's last sync any subset is kept. All of it is decided by the caller, in a fixed order.
+
+mod node;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use rustix::io::Errno;
+use types::limits::OPEN_OBJECTS_MAX;
+
+use super::{Disk, DiskFile, Measure};
+use crate::lock::lock;
+use node::{Node, PAGE};
+
+/// What a disk is asked to do, for those who want to let it fail.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Operation {
+    /// Reading bytes.
+    Read,
+    /// Opening a file.
+    Open,
+    /// Listing a folder.
+    List,
+    /// Writing bytes.
+    Write,
+    /// Cutting or extending.
+    SetLen,
+    /// Making a hole.
+    Punch,
+    /// Syncing a file.
+    Sync,
+    /// Making a file.
+    Create,
+    /// Removing a file.
+    Remove,
+    /// Renaming a file.
+    Rename,
+    /// Making a folder.
+    MakeFolder,
+    /// Syncing a folder.
+    SyncFolder,
+}
+
+impl Operation {
+    /// Whether it changes the disk, or what survives a power cut.
+    pub fn is_change(self) -> bool {
+        !matches!(self, Operation::Read | Operation::Open | Operation::List)
+    }
+}
+
+/// Says for an operation on a path with which error it fails, if it does.
+pub type Fault = dyn FnMut(Operation, &str) -> Option<io::Error> + Send;
+
+/// A disk in memory. Clones are the same disk.
+#[derive(Clone)]
+pub struct Memory {
+    path: PathBuf,
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Entry {
+    Folder,
+    File(u64),
+}
+
+/// A change of names that is not durable yet.
+#[derive(Clone)]
+struct Pending {
+    folder: String,
+    change: Change,
+    /// A sync failed: no later one makes it durable.
+    lost: bool,
+}
+
+#[derive(Clone)]
+enum Change {
+    Set(String, Entry),
+    Remove(String),
+    Rename(String, String),
+}
+
+struct State {
+    /// Rises with every power cut: files opened before are dead.
+    life: u64,
+    capacity: u64,
+    /// Pages of all files that are there or open.
+    pages: u64,
+    now: BTreeMap<String, Entry>,
+    durable: BTreeMap<String, Entry>,
+    pending: Vec<Pending>,
+    nodes: BTreeMap<u64, Node>,
+    next: u64,
+    fault: Option<Box<Fault>>,
+    changes: u64,
+    dies_at: Option<u64>,
+    dead: bool,
+    /// Copies from before every change, when they are wanted.
+    copies: Option<Vec<State>>,
+}
+
+impl State {
+    /// A disk of the same content, with no errors injected and no file open.
+    fn copy(&self) -> State {
+        State {
+            now: self.now.clone(),
+            durable: self.durable.clone(),
+            pending: self.pending.clone(),
+            nodes: self.nodes.clone(),
+            fault: None,
+            dies_at: None,
+            copies: None,
+            ..*self
+        }
+    }
+}
+
+impl Memory {
+    /// An empty disk with room for `capacity` bytes, called `name` in messages.
+    pub fn new(name: impl Into<PathBuf>, capacity: u64) -> Self {
+        let state = State {
+            life: 0,
+            capacity,
+            pages: 0,
+            now: BTreeMap::new(),
+            durable: BTreeMap::new(),
+            pending: Vec::new(),
+            nodes: BTreeMap::new(),
+            next: 1,
+            fault: None,
+            changes: 0,
+            dies_at: None,
+            dead: false,
+            copies: None,
+        };
+        Memory { path: name.into(), state: Arc::new(Mutex::new(state)) }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+
+    /// Changes asked of it so far, failed ones included.
+    pub fn changes(&self) -> u64 {
+        self.state().changes
+    }
+
+    /// Lets `more` further changes happen and then nothing any more: everything answers `EIO` until the power was cut.
+    pub fn die_after(&self, more: u64) {
+        let mut state = self.state();
+        state.dies_at = Some(state.changes + more);
+    }
+
+    /// Whether it has died.
+    pub fn is_dead(&self) -> bool {
+        self.state().dead
+    }
+
+    /// Keeps from now on a copy of the disk from before every change, for [`Memory::copies`].
+    pub fn keep_copies(&self) {
+        self.state().copies.get_or_insert_default();
+    }
+
+    /// A disk of the same content, as if this one had died now. Cut its power before using it.
+    pub fn copy(&self) -> Memory {
+        Memory { path: self.path.clone(), state: Arc::new(Mutex::new(self.state().copy())) }
+    }
+
+    /// The copies since they were asked for last: disks as if they had died just before a change. Cut their power
+    /// before using them.
+    pub fn copies(&self) -> Vec<Memory> {
+        let copies = self.state().copies.as_mut().map(std::mem::take).unwrap_or_default();
+        let disk = |state| Memory { path: self.path.clone(), state: Arc::new(Mutex::new(state)) };
+        copies.into_iter().map(disk).collect()
+    }
+
+    /// Asks `fault` before every operation from now on.
+    pub fn inject(&self, fault: impl FnMut(Operation, &str) -> Option<io::Error> + Send + 'static) {
+        self.state().fault = Some(Box::new(fault));
+    }
+
+    /// No more injected errors. What failed syncs lost stays lost.
+    pub fn heal(&self) {
+        self.state().fault = None;
+    }
+
+    /// Gives it room for `capacity` bytes from now on.
+    pub fn set_capacity(&self, capacity: u64) {
+        self.state().capacity = capacity;
+    }
+
+    /// Cuts the power and turns it on again: what was synced is there, and of the rest whatever `choose` says, which
+    /// answers a number below the one it is given. Files that were open answer `EIO` from now on and their locks are
+    /// gone. Injected errors stay.
+    pub fn power_cut(&self, choose: &mut dyn FnMut(u64) -> u64) {
+        let mut state = self.state();
+        let state = &mut *state;
+        let mut tree = std::mem::take(&mut state.durable);
+        for pending in std::mem::take(&mut state.pending) {
+            if choose(2) == 1 {
+                apply(&mut tree, pending.change);
+            }
+        }
+        let whole = tree.clone();
+        tree.retain(|path, _| ancestors(path).all(|folder| whole.get(folder) == Some(&Entry::Folder)));
+        state.nodes.retain(|id, _| tree.values().any(|entry| *entry == Entry::File(*id)));
+        for node in state.nodes.values_mut() {
+            node.power_cut(choose);
+            (node.open, node.linked, node.locked) = (0, true, false);
+        }
+        state.pages = state.nodes.values().map(Node::pages).sum();
+        (state.now, state.durable) = (tree.clone(), tree);
+        state.life += 1;
+        (state.dies_at, state.dead) = (None, false);
+    }
+
+    /// Damages a byte of a file, durably, as a disk does in silence; answers whether the file has that byte.
+    pub fn spoil(&self, path: &str, offset: u64, xor: u8) -> bool {
+        let mut state = self.state();
+        let Some(Entry::File(id)) = state.now.get(path).copied() else { return false };
+        state.nodes.get_mut(&id).is_some_and(|node| node.spoil(offset, xor))
+    }
+
+    /// The paths of all files, in order.
+    pub fn files(&self) -> Vec<String> {
+        let state = self.state();
+        state.now.iter().filter(|(_, entry)| **entry != Entry::Folder).map(|(path, _)| path.clone()).collect()
+    }
+}
+
+/// The folders above a path, without the directory of the store itself.
+fn ancestors(path: &str) -> impl Iterator<Item = &str> {
+    path.match_indices('/').map(|(at, _)| &path[..at])
+}
+
+fn folder_of(path: &str) -> &str {
+    path.rfind('/').map_or("", |at| &path[..at])
+}
+
+fn apply(tree: &mut BTreeMap<String, Entry>, change: Change) {
+    match change {
+        Change::Set(path, entry) => drop(tree.insert(path, entry)),
+        Change::Remove(path) => drop(tree.remove(&path)),
+        Change::Rename(from, to) => {
+            if let Some(entry) = tree.remove(&from) {
+                tree.insert(to, entry);
+            }
+        }
+    }
+}
+
+impl State {
+    /// Counts an operation and lets it fail if it has to.
+    fn step(&mut self, operation: Operation, path: &str) -> io::Result<()> {
+        if operation.is_change() {
+            self.dead |= self.dies_at.is_some_and(|at| self.changes >= at);
+            self.changes += u64::from(!self.dead);
+            if self.copies.is_some() && !self.dead {
+                let copy = self.copy();
+                self.copies.get_or_insert_default().push(copy);
+            }
+        }
+        if self.dead {
+            return Err(Errno::IO.into());
+        }
+        match self.fault.as_mut().and_then(|fault| fault(operation, path)) {
+            Some(error) => Err(error),
+            None => Ok(()),
+        }
+    }
+
+    fn find(&self, path: &str) -> Option<Entry> {
+        if path.is_empty() { Some(Entry::Folder) } else { self.now.get(path).copied() }
+    }
+
+    fn need_folder(&self, path: &str) -> io::Result<()> {
+        match self.find(path) {
+            Some(Entry::Folder) => Ok(()),
+            Some(Entry::File(_)) => Err(Errno::NOTDIR.into()),
+            None => Err(Errno::NOENT.into()),
+        }
+    }
+
+    fn file(&self, path: &str) -> io::Result<u64> {
+        match self.find(path) {
+            Some(Entry::File(id)) => Ok(id),
+            Some(Entry::Folder) => Err(Errno::ISDIR.into()),
+            None => Err(Errno::NOENT.into()),
+        }
+    }
+
+    fn note(&mut self, folder: &str, change: Change) {
+        self.pending.push(Pending { folder: folder.to_owned(), change, lost: false });
+    }
+
+    /// A file has lost its name; without openings its room is free.
+    fn unlink(&mut self, id: u64) {
+        let Some(node) = self.nodes.get_mut(&id) else { return };
+        node.linked = false;
+        if node.open == 0 {
+            self.pages -= node.pages();
+        }
+    }
+
+    /// Forgets files that neither a name, nor an opening, nor a change that is not durable can bring back.
+    fn sweep(&mut self) {
+        let (durable, pending) = (&self.durable, &self.pending);
+        let named = |id: u64| {
+            let entry = Entry::File(id);
+            let set = |p: &Pending| matches!(&p.change, Change::Set(_, e) if *e == entry);
+            durable.values().any(|e| *e == entry) || pending.iter().any(set)
+        };
+        self.nodes.retain(|id, node| node.linked || node.open > 0 || named(*id));
+    }
+
+    fn sync_folder(&mut self, path: &str) {
+        let mut removed = false;
+        for pending in std::mem::take(&mut self.pending) {
+            if pending.lost || pending.folder != path {
+                self.pending.push(pending);
+            } else {
+                removed |= !matches!(pending.change, Change::Set(..));
+                apply(&mut self.durable, pending.change);
+            }
+        }
+        if removed {
+            self.sweep();
+        }
+    }
+
+    fn open(&mut self, id: u64) -> io::Result<u64> {
+        let node = self.nodes.get_mut(&id).ok_or(Errno::NOENT)?;
+        node.open += 1;
+        Ok(self.life)
+    }
+
+    fn make_folder(&mut self, path: &str) -> io::Result<()> {
+        for folder in ancestors(path).chain([path]).filter(|p| !p.is_empty()) {
+            match self.find(folder) {
+                Some(Entry::Folder) => {}
+                Some(Entry::File(_)) => return Err(Errno::NOTDIR.into()),
+                None => {
+                    self.now.insert(folder.to_owned(), Entry::Folder);
+                    self.note(folder_of(folder), Change::Set(folder.to_owned(), Entry::Folder));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Disk for Memory {
+    fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn prepare(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn open(&self, path: &str) -> io::Result<Box<dyn DiskFile>> {
+        let mut state = self.state();
+        state.step(Operation::Open, path)?;
+        let id = state.file(path)?;
+        let life = state.open(id)?;
+        Ok(Box::new(MemoryFile { state: self.state.clone(), id, life, path: path.to_owned() }))
+    }
+
+    fn create_new(&self, path: &str) -> io::Result<Box<dyn DiskFile>> {
+        let mut state = self.state();
+        state.step(Operation::Create, path)?;
+        state.need_folder(folder_of(path))?;
+        if state.find(path).is_some() {
+            return Err(Errno::EXIST.into());
+        }
+        let id = state.next;
+        state.next += 1;
+        state.nodes.insert(id, Node::new());
+        state.now.insert(path.to_owned(), Entry::File(id));
+        state.note(folder_of(path), Change::Set(path.to_owned(), Entry::File(id)));
+        let life = state.open(id)?;
+        Ok(Box::new(MemoryFile { state: self.state.clone(), id, life, path: path.to_owned() }))
+    }
+
+    fn remove(&self, path: &str) -> io::Result<()> {
+        let mut state = self.state();
+        state.step(Operation::Remove, path)?;
+        let id = state.file(path)?;
+        state.now.remove(path);
+        state.note(folder_of(path), Change::Remove(path.to_owned()));
+        state.unlink(id);
+        Ok(())
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        let mut state = self.state();
+        state.step(Operation::Rename, from)?;
+        let id = state.file(from)?;
+        if folder_of(from) != folder_of(to) {
+            return Err(Errno::XDEV.into());
+        }
+        match state.find(to) {
+            Some(Entry::Folder) => return Err(Errno::ISDIR.into()),
+            Some(Entry::File(old)) if old != id => state.unlink(old),
+            _ => {}
+        }
+        state.now.remove(from);
+        state.now.insert(to.to_owned(), Entry::File(id));
+        state.note(folder_of(from), Change::Rename(from.to_owned(), to.to_owned()));
+        Ok(())
+    }
+
+    fn make_folder(&self, path: &str) -> io::Result<()> {
+        let mut state = self.state();
+        state.step(Operation::MakeFolder, path)?;
+        state.make_folder(path)
+    }
+
+    fn is_folder(&self, path: &str) -> bool {
+        self.state().find(path) == Some(Entry::Folder)
+    }
+
+    fn list(&self, path: &str) -> io::Result<Vec<String>> {
+        let mut state = self.state();
+        state.step(Operation::List, path)?;
+        state.need_folder(path)?;
+        let prefix = if path.is_empty() { String::new() } else { format!("{path}/") };
+        let below =
+            state.now.range(prefix.clone()..).map(|(name, _)| name).take_while(|name| name.starts_with(&prefix));
+        Ok(below.map(|name| &name[prefix.len()..]).filter(|name| !name.contains('/')).map(str::to_owned).collect())
+    }
+
+    fn sync_folder(&self, path: &str) -> io::Result<()> {
+        let mut state = self.state();
+        if let Err(error) = state.step(Operation::SyncFolder, path) {
+            state.pending.iter_mut().filter(|p| p.folder == path).for_each(|p| p.lost = true);
+            return Err(error);
+        }
+        state.need_folder(path)?;
+        state.sync_folder(path);
+        Ok(())
+    }
+
+    fn capacity(&self) -> io::Result<(u64, u64)> {
+        let state = self.state();
+        Ok((state.capacity, state.capacity.saturating_sub(state.pages * PAGE)))
+    }
+
+    fn device(&self) -> Option<u64> {
+        None
+    }
+
+    fn open_files(&self) -> usize {
+        OPEN_OBJECTS_MAX
+    }
+}
+
+struct MemoryFile {
+    state: Arc<Mutex<State>>,
+    id: u64,
+    life: u64,
+    path: String,
+}
+
+impl MemoryFile {
+    /// Counts an operation and does it on the file.
+    fn with<T>(
+        &self,
+        operation: Operation,
+        act: impl FnOnce(&mut Node, &mut Budget) -> io::Result<T>,
+    ) -> io::Result<T> {
+        let mut state = lock(&self.state);
+        let state = &mut *state;
+        if state.life != self.life {
+            return Err(Errno::IO.into());
+        }
+        let stepped = state.step(operation, &self.path);
+        let node = state.nodes.get_mut(&self.id).ok_or(Errno::IO)?;
+        if let Err(error) = stepped {
+            if operation == Operation::Sync {
+                node.lose();
+            }
+            return Err(error);
+        }
+        let mut budget = Budget { pages: state.pages, most: state.capacity / PAGE };
+        let before = node.pages();
+        let result = act(node, &mut budget);
+        state.pages = state.pages + node.pages() - before;
+        result
+    }
+}
+
+/// The pages in use and how many there may be.
+struct Budget {
+    pages: u64,
+    most: u64,
+}
+
+impl Budget {
+    fn take(&mut self) -> bool {
+        let fits = self.pages < self.most;
+        self.pages += u64::from(fits);
+        fits
+    }
+}
+
+impl DiskFile for MemoryFile {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.with(Operation::Read, |node, _| Ok(node.read(buffer, offset)))
+    }
+
+    fn write_at(&self, first: &[u8], second: &[u8], offset: u64) -> io::Result<usize> {
+        self.with(Operation::Write, |node, budget| {
+            let mut take = || budget.take();
+            let mut done = node.write(first, offset, &mut take);
+            if done == first.len() {
+                done += node.write(second, offset + done as u64, &mut take);
+            }
+            if done == 0 && !(first.is_empty() && second.is_empty()) { Err(Errno::NOSPC.into()) } else { Ok(done) }
+        })
+    }
+
+    fn measure(&self) -> io::Result<Measure> {
+        self.with(Operation::Open, |node, _| Ok(Measure { len: node.len(), allocated: node.pages() * PAGE }))
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.with(Operation::SetLen, |node, _| {
+            node.set_len(len);
+            Ok(())
+        })
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.with(Operation::Sync, |node, _| {
+            node.sync();
+            Ok(())
+        })
+    }
+
+    fn next_data(&self, offset: u64) -> io::Result<Option<u64>> {
+        self.with(Operation::Read, |node, _| Ok(node.next_data(offset)))
+    }
+
+    fn next_hole(&self, offset: u64) -> io::Result<Option<u64>> {
+        self.with(Operation::Read, |node, _| Ok(node.next_hole(offset)))
+    }
+
+    fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.with(Operation::Punch, |node, _| {
+            node.punch(offset, len);
+            Ok(())
+        })
+    }
+
+    fn forget(&self, _: u64, _: u64) {}
+
+    fn lock(&self) -> io::Result<bool> {
+        self.with(Operation::Open, |node, _| Ok(!std::mem::replace(&mut node.locked, true)))
+    }
+
+    fn as_file(&self) -> Option<&std::fs::File> {
+        None
+    }
+}
+
+impl Drop for MemoryFile {
+    fn drop(&mut self) {
+        let mut state = lock(&self.state);
+        let state = &mut *state;
+        let Some(node) = state.nodes.get_mut(&self.id).filter(|_| state.life == self.life) else { return };
+        node.open -= 1;
+        if node.open == 0 {
+            // Only the iod locks, and only one opening of a file.
+            node.locked = false;
+            if !node.linked {
+                state.pages -= node.pages();
+            }
+        }
+    }
+}

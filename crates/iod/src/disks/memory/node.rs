@@ -1,0 +1,213 @@
+//! A file of the disk in memory: what it holds now, and what it held when it was synced last.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Bytes of a page: the unit of storage and of holes.
+pub(super) const PAGE: u64 = 4096;
+const SECTOR: usize = 512;
+/// Versions of a page that are remembered between two syncs: the durable one and the first ones after it.
+const VERSIONS: usize = 4;
+
+type Page = Arc<[u8; PAGE as usize]>;
+
+/// What a page was; `None` is a hole.
+#[derive(Clone, Default)]
+struct Past {
+    versions: Vec<Option<Page>>,
+    /// A sync failed: a later one does not make the newest version the only one.
+    lost: bool,
+}
+
+/// A file.
+#[derive(Clone, Default)]
+pub(super) struct Node {
+    pages: BTreeMap<u64, Page>,
+    len: u64,
+    /// Of pages changed since the last sync.
+    past: BTreeMap<u64, Past>,
+    /// Lengths since the last sync but the newest, the durable one first.
+    lens: Vec<u64>,
+    lens_lost: bool,
+    /// Openings.
+    pub(super) open: u32,
+    /// Whether it has a name.
+    pub(super) linked: bool,
+    pub(super) locked: bool,
+}
+
+impl Node {
+    /// An empty file with a name.
+    pub(super) fn new() -> Self {
+        Node { linked: true, ..Node::default() }
+    }
+
+    pub(super) fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Pages that it takes.
+    pub(super) fn pages(&self) -> u64 {
+        self.pages.len() as u64
+    }
+
+    pub(super) fn read(&self, buffer: &mut [u8], offset: u64) -> usize {
+        let len = self.len.saturating_sub(offset).min(buffer.len() as u64) as usize;
+        for (page, within, at, n) in parts(offset, len) {
+            match self.pages.get(&page) {
+                Some(bytes) => buffer[at..at + n].copy_from_slice(&bytes[within..within + n]),
+                None => buffer[at..at + n].fill(0),
+            }
+        }
+        len
+    }
+
+    /// Writes as much as there are pages for; answers how much.
+    pub(super) fn write(&mut self, data: &[u8], offset: u64, take: &mut dyn FnMut() -> bool) -> usize {
+        let mut done = 0;
+        for (page, within, at, n) in parts(offset, data.len()) {
+            if !self.pages.contains_key(&page) && !take() {
+                break;
+            }
+            self.remember(page);
+            let bytes = self.pages.entry(page).or_insert_with(|| Arc::new([0; PAGE as usize]));
+            Arc::make_mut(bytes)[within..within + n].copy_from_slice(&data[at..at + n]);
+            done = at + n;
+        }
+        if done > 0 && offset + done as u64 > self.len {
+            self.change_len(offset + done as u64);
+        }
+        done
+    }
+
+    pub(super) fn set_len(&mut self, len: u64) {
+        if len < self.len {
+            self.clear(len, self.len.next_multiple_of(PAGE));
+        }
+        if len != self.len {
+            self.change_len(len);
+        }
+    }
+
+    pub(super) fn punch(&mut self, offset: u64, len: u64) {
+        self.clear(offset, offset.saturating_add(len).min(self.len));
+    }
+
+    /// Zeros from `start` to `end`, holes where they fill pages.
+    fn clear(&mut self, start: u64, end: u64) {
+        let pages: Vec<u64> = self.pages.range(start / PAGE..end.div_ceil(PAGE)).map(|(page, _)| *page).collect();
+        for page in pages {
+            self.remember(page);
+            let from = start.max(page * PAGE) - page * PAGE;
+            let to = end.min((page + 1) * PAGE) - page * PAGE;
+            if to - from == PAGE {
+                self.pages.remove(&page);
+            } else if let Some(bytes) = self.pages.get_mut(&page) {
+                Arc::make_mut(bytes)[from as usize..to as usize].fill(0);
+            }
+        }
+    }
+
+    fn change_len(&mut self, len: u64) {
+        if self.lens.len() < VERSIONS {
+            self.lens.push(self.len);
+        }
+        self.len = len;
+    }
+
+    fn remember(&mut self, page: u64) {
+        let past = self.past.entry(page).or_default();
+        if past.versions.len() < VERSIONS {
+            past.versions.push(self.pages.get(&page).cloned());
+        }
+    }
+
+    pub(super) fn sync(&mut self) {
+        self.past.retain(|_, past| past.lost);
+        if !self.lens_lost {
+            self.lens.clear();
+        }
+    }
+
+    /// A sync failed: what it should have made durable may be lost whatever later ones say.
+    pub(super) fn lose(&mut self) {
+        self.past.values_mut().for_each(|past| past.lost = true);
+        self.lens_lost |= !self.lens.is_empty();
+    }
+
+    pub(super) fn next_data(&self, offset: u64) -> Option<u64> {
+        let (page, _) = self.pages.range(offset / PAGE..).next()?;
+        Some(offset.max(page * PAGE)).filter(|at| *at < self.len)
+    }
+
+    pub(super) fn next_hole(&self, offset: u64) -> Option<u64> {
+        if offset >= self.len {
+            return None;
+        }
+        let first = offset / PAGE;
+        let run = (first..).zip(self.pages.range(first..)).take_while(|(want, (page, _))| want == *page).count();
+        Some(offset.max((first + run as u64) * PAGE).min(self.len))
+    }
+
+    pub(super) fn spoil(&mut self, offset: u64, xor: u8) -> bool {
+        let Some(page) = self.pages.get_mut(&(offset / PAGE)).filter(|_| offset < self.len) else { return false };
+        Arc::make_mut(page)[(offset % PAGE) as usize] ^= xor;
+        true
+    }
+
+    /// Becomes what is left after a power cut.
+    pub(super) fn power_cut(&mut self, choose: &mut dyn FnMut(u64) -> u64) {
+        for (number, past) in std::mem::take(&mut self.past) {
+            let newest = self.pages.remove(&number);
+            let mut versions = past.versions;
+            versions.push(newest);
+            if let Some(page) = torn(versions, choose) {
+                self.pages.insert(number, page);
+            }
+        }
+        let mut lens = std::mem::take(&mut self.lens);
+        if !lens.is_empty() {
+            lens.push(self.len);
+            let kept = lens[below(choose, lens.len())];
+            self.clear(kept, u64::MAX / PAGE * PAGE);
+            self.len = kept;
+        }
+        self.past.clear();
+        self.lens_lost = false;
+    }
+}
+
+/// One of the versions, or a mixture of their sectors.
+fn torn(versions: Vec<Option<Page>>, choose: &mut dyn FnMut(u64) -> u64) -> Option<Page> {
+    let count = versions.len();
+    if choose(4) != 0 {
+        return versions.into_iter().nth(below(choose, count)).flatten();
+    }
+    let mut page = [0; PAGE as usize];
+    for (index, bytes) in page.chunks_exact_mut(SECTOR).enumerate() {
+        if let Some(version) = &versions[below(choose, count)] {
+            bytes.copy_from_slice(&version[index * SECTOR..(index + 1) * SECTOR]);
+        }
+    }
+    Some(Arc::new(page))
+}
+
+fn below(choose: &mut dyn FnMut(u64) -> u64, bound: usize) -> usize {
+    (choose(bound as u64) as usize).min(bound - 1)
+}
+
+/// The pages of a range: page, offset within it, offset within the range, length.
+fn parts(offset: u64, len: usize) -> impl Iterator<Item = (u64, usize, usize, usize)> {
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        if at == len {
+            return None;
+        }
+        let start = offset + at as u64;
+        let within = (start % PAGE) as usize;
+        let n = (PAGE as usize - within).min(len - at);
+        let part = (start / PAGE, within, at, n);
+        at += n;
+        Some(part)
+    })
+}

@@ -1,0 +1,321 @@
+//! The file of an object that exists: what is known about it in memory, reads, writes and syncs.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use types::{FileId, Generation, Status};
+use wire::native::{Failure, Piece, PieceKind, WriteExtent};
+
+use crate::counters::Counters;
+use crate::disks::{DiskFile, read_full, write_all};
+use crate::lock::lock;
+use crate::store::head::{HEAD_LEN, Head};
+use crate::store::shards::Leaf;
+use crate::store::sums::{CHANGED_MAX, Sums};
+use crate::store::{Store, failure};
+
+/// An open object file. The iod is the only one that changes it, so size and dense prefix are known without asking.
+pub(crate) struct Open {
+    id: FileId,
+    pub(crate) file: Box<dyn DiskFile>,
+    /// Checksums of its blocks, in stores that keep them.
+    pub(crate) sums: Option<Sums>,
+    head: Head,
+    pub(super) generation: AtomicU32,
+    /// Bytes of the object. Grows under the shared lock, shrinks under the exclusive one.
+    pub(super) size: AtomicU64,
+    /// No hole lies before this offset. Grows and shrinks like `size`; may be larger than it for a moment.
+    pub(super) dense: AtomicU64,
+    /// Changes finished so far.
+    written: AtomicU64,
+    /// How many of them are durable.
+    durable: AtomicU64,
+    /// Held while syncing, so that waiting syncs share the next one.
+    syncing: Mutex<()>,
+    /// A sync failed: nothing may be reported as durable any more.
+    pub(super) failed: AtomicBool,
+    /// `sendfile` met an error, which it cannot report to the peer: read through memory instead.
+    pub(crate) read_by_copy: AtomicBool,
+    leaf: Arc<Leaf>,
+    /// The folder change that must be durable for this file to be found.
+    entry: u64,
+}
+
+/// What READ found: where the bytes of the data pieces are.
+#[derive(Default)]
+pub(crate) struct ReadPlan {
+    pub(crate) size: u64,
+    pub(crate) pieces: Vec<Piece>,
+    /// Object offset and length of runs of data, neighbouring pieces joined.
+    pub(crate) runs: Vec<(u64, u64)>,
+    pub(crate) data_len: u64,
+}
+
+impl ReadPlan {
+    pub(super) fn begin(&mut self, size: u64) {
+        self.size = size;
+        self.pieces.clear();
+        self.runs.clear();
+        self.data_len = 0;
+    }
+
+    pub(super) fn push(&mut self, kind: PieceKind, offset: u64, len: u64) {
+        if len == 0 {
+            return;
+        }
+        // Extents, and so pieces, are shorter than 4 GiB.
+        self.pieces.push(Piece { kind, len: len as u32, crc32c: 0 });
+        if kind == PieceKind::Data {
+            self.data_len += len;
+            match self.runs.last_mut() {
+                Some((start, run)) if *start + *run == offset => *run += len,
+                _ => self.runs.push((offset, len)),
+            }
+        }
+    }
+}
+
+impl Open {
+    /// An object of `size` bytes whose file is found in `leaf` when folder change `entry` is durable.
+    pub(super) fn new(
+        file: Box<dyn DiskFile>,
+        sums: Option<Sums>,
+        head: Head,
+        (leaf, entry): (Arc<Leaf>, u64),
+        size: u64,
+    ) -> Self {
+        Open {
+            id: head.object,
+            file,
+            sums,
+            head,
+            generation: AtomicU32::new(head.generation.0),
+            size: AtomicU64::new(size),
+            dense: AtomicU64::new(0),
+            written: AtomicU64::new(0),
+            durable: AtomicU64::new(0),
+            syncing: Mutex::new(()),
+            failed: AtomicBool::new(false),
+            read_by_copy: AtomicBool::new(false),
+            leaf,
+            entry,
+        }
+    }
+
+    /// Its head, with the generation that it has now.
+    pub(super) fn head(&self) -> Head {
+        Head { generation: self.generation(), ..self.head }
+    }
+
+    pub(in crate::store) fn size(&self) -> u64 {
+        self.size.load(Ordering::Acquire)
+    }
+
+    pub(super) fn dense(&self) -> u64 {
+        self.dense.load(Ordering::Acquire)
+    }
+
+    pub(super) fn generation(&self) -> Generation {
+        Generation(self.generation.load(Ordering::Acquire))
+    }
+
+    pub(super) fn is_dirty(&self) -> bool {
+        self.durable.load(Ordering::Acquire) < self.written.load(Ordering::Acquire) && self.check_failed().is_ok()
+    }
+
+    /// Notes a finished change: only then may a sync count it as covered.
+    pub(in crate::store) fn changed(&self) {
+        self.written.fetch_add(1, Ordering::AcqRel);
+    }
+
+    pub(super) fn check_failed(&self) -> Result<(), Failure> {
+        if !self.failed.load(Ordering::Acquire) && !self.sums.as_ref().is_some_and(Sums::failed) {
+            return Ok(());
+        }
+        Err(Failure { status: Status::Io, detail: Some("an earlier sync of this object failed".into()) })
+    }
+
+    /// Says what lies between `offset` and `end`, both within the size, with at most `spare` pieces in all.
+    pub(super) fn plan(
+        &self,
+        plan: &mut ReadPlan,
+        offset: u64,
+        end: u64,
+        spare: usize,
+        counters: &Counters,
+    ) -> Result<(), Failure> {
+        let mut at = offset;
+        while at < end {
+            let mut dense = self.dense();
+            if at >= dense {
+                // What was a hole at the edge of the dense prefix may have been filled from behind.
+                dense = self.next_hole(dense, counters)?;
+                self.dense.fetch_max(dense, Ordering::AcqRel);
+            }
+            let (kind, until) = if at < dense {
+                (PieceKind::Data, dense)
+            } else {
+                match self.next_data(at, counters)? {
+                    Some(data) if data == at => (PieceKind::Data, self.next_hole(at, counters)?),
+                    Some(data) => (PieceKind::Hole, data),
+                    None => (PieceKind::Hole, end),
+                }
+            };
+            // Out of pieces: the rest goes as data, which for holes are zeros.
+            let full = plan.pieces.len() + 2 >= spare;
+            let (kind, until) = if full { (PieceKind::Data, end) } else { (kind, until.min(end)) };
+            if let Some(sums) = self.sums.as_ref().filter(|_| kind == PieceKind::Hole) {
+                let checked = sums.check_hole(&*self.file, at, until);
+                checked.map_err(|e| self.tell(e.failure(counters)))?;
+            }
+            plan.push(kind, at, until - at);
+            at = until;
+        }
+        Ok(())
+    }
+
+    /// The first hole at or behind `offset`, which may be the end.
+    pub(in crate::store) fn next_hole(&self, offset: u64, counters: &Counters) -> Result<u64, Failure> {
+        Counters::add(&counters.seeks, 1);
+        let hole = self.file.next_hole(HEAD_LEN + offset).map_err(|e| failure(&e, "look for holes"))?;
+        Ok(hole.map_or(offset, |at| at.saturating_sub(HEAD_LEN)))
+    }
+
+    /// The first data at or behind `offset`.
+    pub(in crate::store) fn next_data(&self, offset: u64, counters: &Counters) -> Result<Option<u64>, Failure> {
+        Counters::add(&counters.seeks, 1);
+        let data = self.file.next_data(HEAD_LEN + offset).map_err(|e| failure(&e, "look for data"))?;
+        Ok(data.map(|at| at.saturating_sub(HEAD_LEN)))
+    }
+
+    /// Reads the runs of a plan into `buffer`, and verifies them. Bytes cut off since the plan was made read as zeros.
+    pub(crate) fn read(&self, runs: &[(u64, u64)], mut buffer: &mut [u8], counters: &Counters) -> Result<(), Failure> {
+        for (offset, len) in runs {
+            let (now, rest) = buffer.split_at_mut(*len as usize);
+            if let Some(sums) = &self.sums {
+                sums.read(&*self.file, *offset, now).map_err(|e| self.tell(e.failure(counters)))?;
+            } else {
+                let done =
+                    read_full(&*self.file, now, HEAD_LEN + offset).map_err(|e| failure(&e, "read the object"))?;
+                now[done..].fill(0);
+            }
+            buffer = rest;
+        }
+        Ok(())
+    }
+
+    /// Logs damage before it is answered.
+    pub(super) fn tell(&self, failure: Failure) -> Failure {
+        if failure.status == Status::Corrupt {
+            let detail = failure.detail.as_deref().unwrap_or_default();
+            tracing::error!(object = self.id.0, detail, "damaged data");
+        }
+        failure
+    }
+
+    /// Bytes of the extents that may need new disk space: those not known to have some.
+    pub(super) fn growth(&self, extents: &[WriteExtent]) -> u64 {
+        let dense = self.dense().min(self.size());
+        let end = |extent: &WriteExtent| extent.offset + u64::from(extent.len);
+        extents.iter().map(|extent| end(extent).saturating_sub(dense.max(extent.offset))).sum()
+    }
+
+    pub(super) fn write(&self, extents: &[WriteExtent], data: [&[u8]; 2], counters: &Counters) -> Result<u64, Failure> {
+        let [mut first, mut second] = data;
+        for extent in extents {
+            let len = extent.len as usize;
+            let (a, rest) = first.split_at(len.min(first.len()));
+            let (b, behind) = second.split_at(len - a.len());
+            (first, second) = (rest, behind);
+            let put = || {
+                let written = write_all(&*self.file, a, b, HEAD_LEN + extent.offset);
+                if written.is_ok() && len > 0 {
+                    self.size.fetch_max(extent.offset + u64::from(extent.len), Ordering::AcqRel);
+                }
+                written
+            };
+            let written = match &self.sums {
+                Some(sums) => sums.write(&*self.file, extent.offset, [a, b], counters, put).map_err(|e| self.tell(e)),
+                None => put().map_err(|e| failure(&e, "write the object")),
+            };
+            self.changed();
+            if let Err(failure) = written {
+                if let Ok(measure) = self.file.measure() {
+                    self.size.fetch_max(measure.len.saturating_sub(HEAD_LEN), Ordering::AcqRel);
+                }
+                return Err(failure);
+            }
+            if len > 0 && extent.offset <= self.dense() {
+                self.dense.fetch_max(extent.offset + u64::from(extent.len), Ordering::AcqRel);
+            }
+            Counters::add(&counters.bytes_written, len as u64);
+        }
+        Ok(self.size())
+    }
+
+    pub(super) fn write_zeros(&self, offset: u64, end: u64) -> Result<(), Failure> {
+        let zeros = vec![0; (end - offset).min(1 << 20) as usize];
+        let mut at = offset;
+        while at < end {
+            let now = (end - at).min(zeros.len() as u64);
+            let zeros = &zeros[..now as usize];
+            write_all(&*self.file, zeros, &[], HEAD_LEN + at).map_err(|e| failure(&e, "clear a range"))?;
+            at += now;
+        }
+        Ok(())
+    }
+
+    /// Makes all finished changes and the way to the file durable. Syncs that wait for one share the next.
+    pub(in crate::store) fn sync(&self, store: &Store) -> Result<(), Failure> {
+        let counters = store.counters();
+        let target = self.written.load(Ordering::Acquire);
+        self.check_failed()?;
+        if self.durable.load(Ordering::Acquire) < target {
+            let _one = lock(&self.syncing);
+            self.check_failed()?;
+            if self.durable.load(Ordering::Acquire) < target {
+                let covered = self.written.load(Ordering::Acquire);
+                self.sync_file(store)?;
+                self.durable.store(covered, Ordering::Release);
+            } else {
+                Counters::add(&counters.syncs_shared, 1);
+            }
+        }
+        store.sync_leaf(&self.leaf, self.entry)
+    }
+
+    fn sync_file(&self, store: &Store) -> Result<(), Failure> {
+        let counters = store.counters();
+        if let Some(sums) = &self.sums {
+            sums.begin_seal(&*self.file, || self.size())?;
+        }
+        Counters::add(&counters.syncs_object, 1);
+        if let Err(error) = self.file.sync() {
+            // The kernel drops what it could not write: a later success would prove nothing.
+            self.failed.store(true, Ordering::Release);
+            self.note_failed_sync(store);
+            return Err(failure(&error, "sync the object"));
+        }
+        match &self.sums {
+            Some(sums) => sums.finish_seal(counters).map_err(|error| {
+                self.note_failed_sync(store);
+                failure(&error, "store the checksums of the object")
+            }),
+            None => Ok(()),
+        }
+    }
+
+    /// Remembers beyond this opening that a sync failed, if one has.
+    pub(super) fn note_failed_sync(&self, store: &Store) {
+        if self.check_failed().is_err() {
+            store.note_failure(self.id);
+            Counters::add(&store.counters().syncs_failed, 1);
+            tracing::error!(object = self.id.0, "sync failed; the object takes no more writes");
+        }
+    }
+
+    /// Whether so much was changed that it should be synced now, whoever asks.
+    pub(super) fn wants_sync(&self) -> bool {
+        self.sums.as_ref().is_some_and(|sums| sums.changed() >= CHANGED_MAX)
+    }
+}

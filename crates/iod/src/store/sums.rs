@@ -1,0 +1,536 @@
+//! Checksums of the blocks of an object, in a sum file beside it (`docs/FORMATS.md`, "Sum file").
+//!
+//! The one rule: a checksum that a power cut may find on the disk is always true of the bytes it may find there. So
+//! checksums are written after the sync of the bytes that they cover, and before bytes that have one are overwritten, that it
+//! is forgotten is made durable. What has no checksum is not verified. A failed check therefore never is the trace of a
+//! crash, and bytes that were committed never lose their checksum but by being changed.
+
+mod record;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::RwLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use types::Status;
+use wire::native::{Crc32c, Failure, crc32c};
+
+use super::failure;
+use super::head::HEAD_LEN;
+use crate::counters::Counters;
+use crate::disks::{DiskFile, read_full, write_all};
+use crate::lock::{read, write};
+pub(crate) use record::BLOCK;
+use record::{BLOCKS, RECORD, REGION, Record};
+
+/// Regions with changes of one object before it is synced on the iod's own account: bounds the memory for them.
+pub(crate) const CHANGED_MAX: usize = 4096;
+
+/// The checksums of one open object. Reads share them, writes have them alone: bytes and checksums change together.
+pub(crate) struct Sums {
+    file: Box<dyn DiskFile>,
+    nonce: u64,
+    table: RwLock<Table>,
+    /// A sync failed: what the file holds after a power cut is not known any more.
+    failed: AtomicBool,
+}
+
+#[derive(Default)]
+struct Table {
+    /// Records in the sum file.
+    regions: u64,
+    /// Blocks changed since the last sync began, by region.
+    changed: BTreeMap<u64, Changed>,
+    /// Blocks whose sync is in progress, with their new checksums.
+    sealing: BTreeMap<u64, Record>,
+}
+
+/// The changed blocks of a region.
+#[derive(Clone)]
+struct Changed {
+    /// Those whose checksum has to be made from the file.
+    stale: u64,
+    /// Those that were written whole: the checksum is at hand.
+    fresh: u64,
+    sums: [u32; BLOCKS],
+}
+
+impl Changed {
+    const NONE: Changed = Changed { stale: 0, fresh: 0, sums: [0; BLOCKS] };
+}
+
+/// Bytes that are not what was written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Mismatch {
+    pub(crate) offset: u64,
+    pub(crate) len: u64,
+}
+
+/// What checking met.
+pub(crate) enum Unverified {
+    /// Damage.
+    Mismatch(Mismatch),
+    /// An error of the disk.
+    Failed(Failure),
+}
+
+/// A part of a range within one block: number of the block, offset within it, offset within the range, length.
+struct Part {
+    block: u64,
+    within: usize,
+    at: usize,
+    len: usize,
+}
+
+fn parts(offset: u64, len: usize) -> impl Iterator<Item = Part> {
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        let start = offset + at as u64;
+        let within = (start % BLOCK) as usize;
+        let part = Part { block: start / BLOCK, within, at, len: (BLOCK as usize - within).min(len - at) };
+        at += part.len;
+        (part.len > 0).then_some(part)
+    })
+}
+
+/// Region and index within it of a block.
+fn place(block: u64) -> (u64, usize) {
+    (block / BLOCKS as u64, (block % BLOCKS as u64) as usize)
+}
+
+/// The records of a range of regions.
+struct Records {
+    first: u64,
+    /// `None`: damaged.
+    list: Vec<Option<Record>>,
+}
+
+impl Records {
+    /// Length and checksum of a block; `None` when its record is damaged.
+    fn of(&self, block: u64) -> Option<(u16, u32)> {
+        let (region, index) = place(block);
+        let record = self.list.get((region - self.first) as usize)?.as_ref()?;
+        Some((record.lens[index], record.sums[index]))
+    }
+}
+
+impl Table {
+    fn load(&self, sums: &Sums, first: u64, last: u64) -> io::Result<Records> {
+        let count = (last + 1 - first) as usize;
+        let there = self.regions.saturating_sub(first).min(count as u64) as usize;
+        let mut list = Vec::with_capacity(count);
+        if there > 0 {
+            let mut bytes = vec![0; there * RECORD];
+            read_full(&*sums.file, &mut bytes, first * RECORD as u64)?;
+            let (sectors, _) = bytes.as_chunks::<RECORD>();
+            list.extend((first..).zip(sectors).map(|(region, sector)| Record::decode(sector, sums.nonce, region)));
+        }
+        list.resize(count, Some(Record::EMPTY));
+        Ok(Records { first, list })
+    }
+
+    /// The records of the blocks that a range of bytes touches.
+    fn load_range(&self, sums: &Sums, offset: u64, end: u64) -> io::Result<Records> {
+        self.load(sums, offset / REGION, end.max(offset + 1).div_ceil(REGION) - 1)
+    }
+
+    fn store(&mut self, sums: &Sums, region: u64, record: &Record) -> io::Result<()> {
+        write_all(&*sums.file, &record.encode(sums.nonce, region), &[], region * RECORD as u64)?;
+        self.regions = self.regions.max(region + 1);
+        Ok(())
+    }
+
+    fn make_stale(&mut self, block: u64) {
+        let (region, index) = place(block);
+        let changed = self.changed.entry(region).or_insert(Changed::NONE);
+        changed.stale |= 1 << index;
+        changed.fresh &= !(1 << index);
+    }
+
+    fn make_fresh(&mut self, block: u64, sum: u32) {
+        let (region, index) = place(block);
+        let changed = self.changed.entry(region).or_insert(Changed::NONE);
+        changed.fresh |= 1 << index;
+        changed.stale &= !(1 << index);
+        changed.sums[index] = sum;
+    }
+
+    fn is_changing(&self, block: u64) -> bool {
+        let (region, index) = place(block);
+        let changed = self.changed.get(&region).is_some_and(|c| (c.stale | c.fresh) >> index & 1 == 1);
+        changed || self.sealing.get(&region).is_some_and(|s| s.lens[index] > 0)
+    }
+
+    /// Forgets that the blocks from `first` up to `end` were changed.
+    fn forget(&mut self, first: u64, end: u64) {
+        let within = |region: u64| {
+            let start = region * BLOCKS as u64;
+            let (from, to) = (first.max(start) - start, end.clamp(start, start + BLOCKS as u64) - start);
+            (from..to).fold(0u64, |mask, bit| mask | 1 << bit)
+        };
+        let regions = first / BLOCKS as u64..end.div_ceil(BLOCKS as u64);
+        for (region, changed) in self.changed.range_mut(regions.clone()) {
+            changed.stale &= !within(*region);
+            changed.fresh &= !within(*region);
+        }
+        for (region, sealing) in self.sealing.range_mut(regions) {
+            let mask = within(*region);
+            (0..BLOCKS).filter(|index| mask >> index & 1 == 1).for_each(|index| sealing.lens[index] = 0);
+        }
+        self.changed.retain(|_, changed| changed.stale | changed.fresh != 0);
+    }
+
+    /// The checksum that holds for a block now, with the length that it covers: 0 when there is none.
+    fn current(&self, records: &Records, block: u64) -> Option<(u16, u32)> {
+        let (region, index) = place(block);
+        match self.changed.get(&region) {
+            Some(changed) if changed.fresh >> index & 1 == 1 => Some((BLOCK as u16, changed.sums[index])),
+            _ => records.of(block),
+        }
+    }
+}
+
+impl Sums {
+    /// The checksums in `file`, those of the object that was made with this nonce.
+    pub(crate) fn open(file: Box<dyn DiskFile>, nonce: u64) -> io::Result<Self> {
+        let regions = file.measure()?.len / RECORD as u64;
+        Ok(Sums {
+            file,
+            nonce,
+            table: RwLock::new(Table { regions, ..Table::default() }),
+            failed: AtomicBool::new(false),
+        })
+    }
+
+    /// One past the last byte that has a checksum on disk; `None` when the record that would tell is damaged.
+    pub(crate) fn end(&self) -> io::Result<Option<u64>> {
+        let table = read(&self.table);
+        for region in (0..table.regions).rev() {
+            match &table.load(self, region, region)?.list[0] {
+                None => return Ok(None),
+                Some(record) => {
+                    let end = |index: usize| region * REGION + index as u64 * BLOCK + u64::from(record.lens[index]);
+                    if let Some(last) = (0..BLOCKS).rev().find(|index| record.lens[*index] > 0) {
+                        return Ok(Some(end(last)));
+                    }
+                }
+            }
+        }
+        Ok(Some(0))
+    }
+
+    /// Bytes of the sum file on the disk.
+    pub(crate) fn allocated(&self) -> io::Result<u64> {
+        self.file.measure().map(|measure| measure.allocated)
+    }
+
+    /// Regions with changes that no sync has covered.
+    pub(crate) fn changed(&self) -> usize {
+        read(&self.table).changed.len()
+    }
+
+    /// Whether a sync failed.
+    pub(crate) fn failed(&self) -> bool {
+        self.failed.load(Ordering::Acquire)
+    }
+
+    /// Makes the records durable.
+    fn sync(&self, counters: &Counters) -> io::Result<()> {
+        Counters::add(&counters.syncs_sums, 1);
+        self.file.sync().inspect_err(|_| self.failed.store(true, Ordering::Release))
+    }
+
+    /// Lets `act` write `a` and behind it `b` at `offset` of `data`, and takes their checksums.
+    pub(crate) fn write(
+        &self,
+        data: &dyn DiskFile,
+        offset: u64,
+        [a, b]: [&[u8]; 2],
+        counters: &Counters,
+        act: impl FnOnce() -> io::Result<()>,
+    ) -> Result<(), Failure> {
+        let len = a.len() + b.len();
+        if len == 0 {
+            return Ok(());
+        }
+        let whole = |part: &Part| part.len == BLOCK as usize;
+        let of_part = |part: Part| (part.block, sum_of(a, b, part.at, part.len));
+        let whole_sums: Vec<_> = parts(offset, len).filter(whole).map(of_part).collect();
+        let mut table = write(&self.table);
+        self.release(&mut table, data, offset, offset + len as u64, counters)?;
+        let written = act();
+        for part in parts(offset, len) {
+            table.make_stale(part.block);
+        }
+        written.map_err(|e| failure(&e, "write the object"))?;
+        for (block, sum) in whole_sums {
+            table.make_fresh(block, sum);
+        }
+        Ok(())
+    }
+
+    /// Before bytes change: makes durable that blocks with a checksum over them have none. Blocks that keep a part of such
+    /// bytes are verified first, so that no damage gets a checksum.
+    fn release(
+        &self,
+        table: &mut Table,
+        data: &dyn DiskFile,
+        offset: u64,
+        end: u64,
+        counters: &Counters,
+    ) -> Result<(), Failure> {
+        let fail = |e: io::Error| failure(&e, "forget checksums of the object");
+        if offset / REGION >= table.regions {
+            return Ok(());
+        }
+        let mut records = table.load_range(self, offset, end).map_err(fail)?;
+        let first = records.first;
+        let mut synced = false;
+        for (region, record) in (first..).zip(&mut records.list) {
+            let start = region * REGION;
+            let Some(record) = record else {
+                return Err(damaged(Mismatch { offset: start, len: REGION }, "its checksums are damaged"));
+            };
+            let mut touched = false;
+            for index in 0..BLOCKS {
+                let from = start + index as u64 * BLOCK;
+                let covered = from + u64::from(record.lens[index]);
+                if covered == from || offset >= covered || end <= from {
+                    continue;
+                }
+                if offset > from || end < covered {
+                    self.check(data, from, record.lens[index], record.sums[index]).map_err(|e| e.failure(counters))?;
+                }
+                (record.lens[index], record.sums[index], touched) = (0, 0, true);
+                // Should nothing become of the change, it gets its checksum back.
+                table.make_stale(from / BLOCK);
+            }
+            if touched {
+                table.store(self, region, record).map_err(fail)?;
+                synced = true;
+            }
+        }
+        if synced { self.sync(counters).map_err(fail) } else { Ok(()) }
+    }
+
+    /// Compares one block, which begins at `from`, with its checksum.
+    fn check(&self, data: &dyn DiskFile, from: u64, len: u16, sum: u32) -> Result<(), Unverified> {
+        let mut block = [0; BLOCK as usize];
+        let block = &mut block[..len.into()];
+        let read = read_full(data, block, HEAD_LEN + from);
+        read.map_err(|e| Unverified::Failed(failure(&e, "read the object")))?;
+        if crc32c(block) == sum {
+            Ok(())
+        } else {
+            Err(Unverified::Mismatch(Mismatch { offset: from, len: len.into() }))
+        }
+    }
+
+    /// Reads `buffer.len()` bytes at `offset` and verifies every block they lie in, which for the first and the last
+    /// means reading all of it. Bytes behind the end of the file are zeros.
+    pub(crate) fn read(&self, data: &dyn DiskFile, offset: u64, buffer: &mut [u8]) -> Result<(), Unverified> {
+        if buffer.is_empty() {
+            return Ok(());
+        }
+        let fail = |e: io::Error| Unverified::Failed(failure(&e, "read the object"));
+        let table = read(&self.table);
+        let records = table.load_range(self, offset, offset + buffer.len() as u64).map_err(fail)?;
+        let done = read_full(data, buffer, HEAD_LEN + offset).map_err(fail)?;
+        buffer[done..].fill(0);
+        for part in parts(offset, buffer.len()) {
+            let from = part.block * BLOCK;
+            let Some((len, sum)) = table.current(&records, part.block) else {
+                return Err(Unverified::Mismatch(Mismatch { offset: from, len: BLOCK }));
+            };
+            let covered = usize::from(len);
+            if covered == 0 || part.within >= covered {
+                continue;
+            }
+            if part.within > 0 || part.len < covered {
+                self.check(data, from, len, sum)?;
+            } else if crc32c(&buffer[part.at..part.at + covered]) != sum {
+                return Err(Unverified::Mismatch(Mismatch { offset: from, len: len.into() }));
+            }
+        }
+        Ok(())
+    }
+
+    /// Verifies that nothing was ever committed to the blocks of a range that reads as a hole, or that it was zeros.
+    pub(crate) fn check_hole(&self, data: &dyn DiskFile, offset: u64, end: u64) -> Result<(), Unverified> {
+        let table = read(&self.table);
+        let fail = |e: io::Error| Unverified::Failed(failure(&e, "read the checksums of the object"));
+        let mut at = offset;
+        while at < end && at / REGION < table.regions {
+            let until = end.min((at / REGION + 1) * REGION);
+            let records = table.load_range(self, at, until).map_err(fail)?;
+            for block in at / BLOCK..until.div_ceil(BLOCK) {
+                match table.current(&records, block) {
+                    None => return Err(Unverified::Mismatch(Mismatch { offset: block * BLOCK, len: BLOCK })),
+                    Some((0, _)) => {}
+                    Some((len, sum)) => self.check(data, block * BLOCK, len, sum)?,
+                }
+            }
+            at = until;
+        }
+        Ok(())
+    }
+
+    /// Before a sync of `data`, the object having `size` bytes: the checksums of all that was changed so far.
+    pub(crate) fn begin_seal(&self, data: &dyn DiskFile, size: impl Fn() -> u64) -> Result<(), Failure> {
+        let mut table = write(&self.table);
+        let size = size();
+        let mut sealing = BTreeMap::new();
+        for (region, changed) in &table.changed {
+            let old =
+                table.load(self, *region, *region).map_err(|e| failure(&e, "read the checksums of the object"))?;
+            let mut record = Record::EMPTY;
+            for index in 0..BLOCKS {
+                let from = region * REGION + index as u64 * BLOCK;
+                let len = size.saturating_sub(from).min(BLOCK) as u16;
+                if changed.fresh >> index & 1 == 1 {
+                    (record.lens[index], record.sums[index]) = (BLOCK as u16, changed.sums[index]);
+                } else if changed.stale >> index & 1 == 1 && len > 0 {
+                    let (covered, sum) = old.of(from / BLOCK).unwrap_or_default();
+                    if let Some(sum) = self.sum_again(data, from, len, covered, sum)? {
+                        (record.lens[index], record.sums[index]) = (len, sum);
+                    }
+                }
+            }
+            sealing.insert(*region, record);
+        }
+        table.changed.clear();
+        table.sealing = sealing;
+        Ok(())
+    }
+
+    /// The checksum of a block as it is; `None` when the part that has one is damaged: then that one stays.
+    fn sum_again(&self, data: &dyn DiskFile, from: u64, len: u16, old: u16, sum: u32) -> Result<Option<u32>, Failure> {
+        let mut block = [0; BLOCK as usize];
+        let block = &mut block[..len.into()];
+        read_full(data, block, HEAD_LEN + from).map_err(|e| failure(&e, "read the object"))?;
+        let covered = block.get(..old.into()).is_some_and(|part| old == 0 || crc32c(part) == sum);
+        Ok(covered.then(|| crc32c(block)))
+    }
+
+    /// After the sync: stores the checksums of what has not been changed again, durably.
+    pub(crate) fn finish_seal(&self, counters: &Counters) -> io::Result<()> {
+        let mut table = write(&self.table);
+        if table.sealing.is_empty() {
+            return Ok(());
+        }
+        let mut stored = Ok(());
+        while let Some((region, new)) = table.sealing.pop_first() {
+            stored = stored.and_then(|()| self.seal(&mut table, region, &new));
+            if stored.is_err() {
+                // Another attempt shall make them again.
+                let blocks = (0..BLOCKS as u64).filter(|index| new.lens[*index as usize] > 0);
+                blocks.for_each(|index| table.make_stale(region * BLOCKS as u64 + index));
+            }
+        }
+        drop(table);
+        stored?;
+        self.sync(counters)
+    }
+
+    fn seal(&self, table: &mut Table, region: u64, new: &Record) -> io::Result<()> {
+        // A damaged record stays: there may be checksums in it that are needed.
+        let Some(mut record) = table.load(self, region, region)?.list.remove(0) else { return Ok(()) };
+        let again = table.changed.get(&region).map_or(0, |changed| changed.stale | changed.fresh);
+        for index in (0..BLOCKS).filter(|index| new.lens[*index] > 0 && again >> index & 1 == 0) {
+            (record.lens[index], record.sums[index]) = (new.lens[index], new.sums[index]);
+        }
+        table.store(self, region, &record)
+    }
+
+    /// Before the object is cut to `size`: forgets the checksums behind it, durably.
+    pub(crate) fn cut(&self, data: &dyn DiskFile, size: u64, counters: &Counters) -> Result<(), Failure> {
+        let fail = |e: io::Error| failure(&e, "forget checksums of the object");
+        let mut table = write(&self.table);
+        let (last, kept) = (size / BLOCK, size.div_ceil(REGION));
+        if !size.is_multiple_of(REGION) {
+            self.release(&mut table, data, size, kept * REGION, counters)?;
+        }
+        if kept < table.regions {
+            self.file.set_len(kept * RECORD as u64).map_err(fail)?;
+            table.regions = kept;
+            self.sync(counters).map_err(fail)?;
+        }
+        table.forget(size.div_ceil(BLOCK), u64::MAX / BLOCK);
+        if !size.is_multiple_of(BLOCK) {
+            let records = table.load_range(self, size, size + 1).map_err(fail)?;
+            if table.is_changing(last) || records.of(last) == Some((0, 0)) {
+                table.make_stale(last);
+            }
+        }
+        Ok(())
+    }
+
+    /// Before a hole is made from `offset` to `end`: forgets the checksums of what changes, durably.
+    pub(crate) fn punch(&self, data: &dyn DiskFile, offset: u64, end: u64, counters: &Counters) -> Result<(), Failure> {
+        let mut table = write(&self.table);
+        let mut at = offset;
+        while at < end && at / REGION < table.regions {
+            let until = end.min((at / REGION + 64) * REGION);
+            self.release(&mut table, data, at, until, counters)?;
+            at = until;
+        }
+        table.forget(offset.div_ceil(BLOCK), end / BLOCK);
+        for edge in [offset, end].into_iter().filter(|edge| !edge.is_multiple_of(BLOCK)) {
+            table.make_stale(edge / BLOCK);
+        }
+        Ok(())
+    }
+
+    /// Has the blocks of a range of data that have no checksum, and are not being changed, get one with the next sync;
+    /// answers how many. Damaged records stay.
+    pub(crate) fn adopt(&self, offset: u64, end: u64) -> io::Result<u64> {
+        let mut table = write(&self.table);
+        let records = table.load_range(self, offset, end)?;
+        let mut adopted = 0;
+        for block in offset / BLOCK..end.div_ceil(BLOCK) {
+            if records.of(block).is_some_and(|(len, _)| len == 0) && !table.is_changing(block) {
+                table.make_stale(block);
+                adopted += 1;
+            }
+        }
+        Ok(adopted)
+    }
+}
+
+impl Unverified {
+    /// What to answer; damage is counted.
+    pub(crate) fn failure(self, counters: &Counters) -> Failure {
+        match self {
+            Unverified::Failed(failure) => failure,
+            Unverified::Mismatch(mismatch) => {
+                Counters::add(&counters.sums_mismatched, 1);
+                damaged(mismatch, "they are not what was written")
+            }
+        }
+    }
+}
+
+fn damaged(mismatch: Mismatch, why: &str) -> Failure {
+    let Mismatch { offset, len } = mismatch;
+    Failure {
+        status: Status::Corrupt,
+        detail: Some(format!("bytes {offset} to {} of the object: {why}", offset + len)),
+    }
+}
+
+/// CRC-32C of `len` bytes at `at` of `a` and `b` back to back.
+fn sum_of(a: &[u8], b: &[u8], at: usize, len: usize) -> u32 {
+    if at + len <= a.len() {
+        return crc32c(&a[at..at + len]);
+    }
+    if at >= a.len() {
+        return crc32c(&b[at - a.len()..at - a.len() + len]);
+    }
+    let mut sum = Crc32c::new();
+    sum.update(&a[at..]);
+    sum.update(&b[..at + len - a.len()]);
+    sum.finish()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,114 @@
+//! The record of a region in a sum file: 64 checksums in one sector, which disks write whole or not at all.
+
+use wire::native::crc32c;
+
+/// Bytes of a block, the unit of checksums.
+pub(crate) const BLOCK: u64 = 4096;
+/// Blocks of a region.
+pub(super) const BLOCKS: usize = 64;
+/// Bytes of a region.
+pub(super) const REGION: u64 = BLOCK * BLOCKS as u64;
+/// Bytes of a record.
+pub(super) const RECORD: usize = 512;
+
+const MAGIC: [u8; 4] = *b"WSUM";
+const LENS: usize = 24;
+const SUMS: usize = LENS + 2 * BLOCKS;
+const END: usize = SUMS + 4 * BLOCKS;
+
+const _: () = assert!(END <= RECORD);
+
+/// What is known of the blocks of a region.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Record {
+    /// How many bytes of each block, from its start, the checksum covers; 0 when nothing is known.
+    pub(super) lens: [u16; BLOCKS],
+    /// CRC-32C of these bytes.
+    pub(super) sums: [u32; BLOCKS],
+}
+
+impl Record {
+    /// Nothing is known.
+    pub(super) const EMPTY: Record = Record { lens: [0; BLOCKS], sums: [0; BLOCKS] };
+
+    /// The sector of region number `region` of the object with this nonce; integers are big-endian.
+    pub(super) fn encode(&self, nonce: u64, region: u64) -> [u8; RECORD] {
+        let mut out = [0; RECORD];
+        out[..4].copy_from_slice(&MAGIC);
+        out[8..16].copy_from_slice(&nonce.to_be_bytes());
+        out[16..24].copy_from_slice(&region.to_be_bytes());
+        for (bytes, len) in out[LENS..SUMS].chunks_exact_mut(2).zip(self.lens) {
+            bytes.copy_from_slice(&len.to_be_bytes());
+        }
+        for (bytes, sum) in out[SUMS..END].chunks_exact_mut(4).zip(self.sums) {
+            bytes.copy_from_slice(&sum.to_be_bytes());
+        }
+        let crc = crc32c(&out[8..]);
+        out[4..8].copy_from_slice(&crc.to_be_bytes());
+        out
+    }
+
+    /// Reads a sector. One that was never written, or written for an earlier object of the number, knows nothing.
+    ///
+    /// `None`: it is damaged.
+    pub(super) fn decode(bytes: &[u8; RECORD], nonce: u64, region: u64) -> Option<Record> {
+        let word = |at: usize| u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+        let long = |at: usize| u64::from(word(at)) << 32 | u64::from(word(at + 4));
+        if bytes.iter().all(|b| *b == 0) {
+            return Some(Record::EMPTY);
+        }
+        if bytes[..4] != MAGIC || word(4) != crc32c(&bytes[8..]) || long(16) != region {
+            return None;
+        }
+        let mut record = Record::EMPTY;
+        if long(8) == nonce {
+            for (index, len) in record.lens.iter_mut().enumerate() {
+                let at = LENS + 2 * index;
+                *len = u16::from_be_bytes([bytes[at], bytes[at + 1]]);
+            }
+            for (index, sum) in record.sums.iter_mut().enumerate() {
+                *sum = word(SUMS + 4 * index);
+            }
+        }
+        record.lens.iter().all(|len| u64::from(*len) <= BLOCK).then_some(record)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> Record {
+        let mut record = Record::EMPTY;
+        (record.lens[0], record.sums[0]) = (4096, 0x0102_0304);
+        (record.lens[63], record.sums[63]) = (5, 0xa1a2_a3a4);
+        record
+    }
+
+    #[test]
+    fn golden_bytes() {
+        let bytes = sample().encode(0x1112_1314_1516_1718, 3);
+        let hex = |from: usize, to: usize| bytes[from..to].iter().map(|b| format!("{b:02x}")).collect::<String>();
+        assert_eq!(hex(0, 26), "5753554d9351c70311121314151617180000000000000003".to_owned() + "1000");
+        assert_eq!(hex(148, 156), "0000000501020304");
+        assert_eq!(hex(400, 412), "00000000a1a2a3a400000000");
+        assert!(bytes[408..].iter().all(|b| *b == 0));
+        assert_eq!(Record::decode(&bytes, 0x1112_1314_1516_1718, 3), Some(sample()));
+    }
+
+    #[test]
+    fn every_damage_is_noticed_and_other_lives_are_forgotten() {
+        let bytes = sample().encode(7, 3);
+        for bit in 0..RECORD * 8 {
+            let mut bad = bytes;
+            bad[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(Record::decode(&bad, 7, 3), None, "bit {bit}");
+        }
+        assert_eq!(Record::decode(&bytes, 7, 4), None, "the record of another region");
+        assert_eq!(Record::decode(&bytes, 8, 3), Some(Record::EMPTY));
+        assert_eq!(Record::decode(&[0; RECORD], 7, 3), Some(Record::EMPTY));
+        let mut long = sample();
+        long.lens[1] = 4097;
+        assert_eq!(Record::decode(&long.encode(7, 3), 7, 3), None);
+    }
+}

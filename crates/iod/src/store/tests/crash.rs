@@ -1,0 +1,330 @@
+//! Power cuts at every point of a history: after the n-th change the disk dies, keeps some of what was not synced, and is
+//! opened again. The history runs once; the disks that die are copies from before each change.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+use types::{FileId, Generation, Status};
+use wire::native::{Extent, Failure, WriteExtent};
+
+use super::FSID;
+use crate::disks::Memory;
+use crate::store::{Features, ReadPlan, Store};
+
+/// Objects in three folders.
+const OBJECTS: [u64; 5] = [1, 2, 3, 0x101, 0x2_0301];
+const BLOCK: u64 = 4096;
+
+#[derive(Clone, Debug)]
+enum Op {
+    Write(Vec<(u64, usize)>),
+    Commit,
+    Truncate(u64),
+    Punch(u64, u64),
+    Remove,
+    Fence(u32),
+}
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) % bound.max(1)
+    }
+}
+
+/// A history that is always the same.
+fn history(len: usize) -> Vec<(u64, Op)> {
+    let mut random = Random(0x9e37_79b9_7f4a_7c15);
+    let mut generations = BTreeMap::new();
+    let mut step = |_| {
+        let object = OBJECTS[random.below(OBJECTS.len() as u64) as usize];
+        let op = match random.below(20) {
+            0..8 => Op::Write(extents(&mut random, object == 3)),
+            8..13 => Op::Commit,
+            13 => Op::Truncate(random.below(60_000)),
+            14 => Op::Truncate(random.below(15) * BLOCK),
+            15 => Op::Punch(random.below(40_000), random.below(30_000)),
+            16 => Op::Remove,
+            17 => {
+                let generation = generations.entry(object).or_insert(1);
+                *generation += 1;
+                Op::Fence(*generation)
+            }
+            // Over what is there already.
+            _ => Op::Write(vec![(random.below(4) * BLOCK, 2 * BLOCK as usize), (40_000, 100)]),
+        };
+        (object, op)
+    };
+    (0..len).map(&mut step).collect()
+}
+
+/// Ranges that do not overlap, some far behind.
+fn extents(random: &mut Random, far: bool) -> Vec<(u64, usize)> {
+    let mut at = if far && random.below(2) == 0 { 250_000 } else { 0 };
+    (0..1 + random.below(3))
+        .map(|_| {
+            let aligned = random.below(2) == 0;
+            let (gap, len) = (random.below(20_000), 1 + random.below(12_000));
+            let start = if aligned { (at + gap).next_multiple_of(BLOCK) } else { at + gap };
+            let len = if aligned { len.next_multiple_of(BLOCK) } else { len };
+            at = start + len;
+            (start, len as usize)
+        })
+        .collect()
+}
+
+fn bytes(step: usize, len: usize) -> Vec<u8> {
+    (0..len).map(|i| (step * 31 + i / 7) as u8 | 1).collect()
+}
+
+/// What an object may be after a power cut.
+#[derive(Clone, Default)]
+struct Model {
+    /// What it was when it was committed last, and after each change since; the last is what it is now.
+    versions: Vec<Rc<Vec<u8>>>,
+    /// Blocks changed since then.
+    touched: BTreeSet<u64>,
+    /// Blocks with data that were committed.
+    committed: BTreeSet<u64>,
+    data: BTreeSet<u64>,
+    generation: u32,
+}
+
+impl Model {
+    fn new() -> Self {
+        Model { versions: vec![Rc::default()], ..Model::default() }
+    }
+
+    fn now(&self) -> &Vec<u8> {
+        &self.versions[self.versions.len() - 1]
+    }
+
+    fn settle(&mut self) {
+        self.versions.drain(..self.versions.len() - 1);
+        self.touched.clear();
+        self.committed = self.data.clone();
+    }
+
+    fn touch(&mut self, start: u64, end: u64) {
+        self.touched.extend(start / BLOCK..end.div_ceil(BLOCK));
+    }
+
+    /// The effect of an operation, not yet durable.
+    fn begin(&mut self, step: usize, op: &Op) {
+        if matches!(op, Op::Commit) {
+            return;
+        }
+        let mut now = self.now().clone();
+        match op {
+            Op::Write(extents) => {
+                for (offset, len) in extents {
+                    let end = offset + *len as u64;
+                    now.resize(now.len().max(end as usize), 0);
+                    now[*offset as usize..end as usize].copy_from_slice(&bytes(step, *len));
+                    self.touch(*offset, end);
+                    self.data.extend(offset / BLOCK..end.div_ceil(BLOCK));
+                }
+            }
+            Op::Truncate(size) => {
+                self.touch(*size, now.len() as u64);
+                now.resize(*size as usize, 0);
+                self.data.retain(|block| block * BLOCK < *size);
+            }
+            Op::Punch(offset, len) => {
+                let end = (offset + len).min(now.len() as u64);
+                if *offset < end {
+                    now[*offset as usize..end as usize].fill(0);
+                    self.touch(*offset, end);
+                    self.data.retain(|block| *block < offset.div_ceil(BLOCK) || *block >= end / BLOCK);
+                }
+            }
+            Op::Remove => {
+                self.touch(0, now.len() as u64);
+                (now, self.generation) = (Vec::new(), 0);
+                self.data.clear();
+            }
+            Op::Fence(generation) => self.generation = *generation,
+            Op::Commit => {}
+        }
+        self.versions.push(Rc::new(now));
+    }
+
+    /// The operation was answered.
+    fn end(&mut self, op: &Op) {
+        if !matches!(op, Op::Write(_)) {
+            self.settle();
+        }
+    }
+
+    fn check(&self, found: &[u8]) -> Result<(), String> {
+        let sizes = || self.versions.iter().map(|v| v.len());
+        let (least, most) = (sizes().min().unwrap_or(0), sizes().max().unwrap_or(0));
+        if found.len() < least || found.len() > most {
+            return Err(format!("size {} is not between {least} and {most}", found.len()));
+        }
+        // Old or new, byte by byte; zeros where some version ends before.
+        let allowed = |at: usize, byte: u8| self.versions.iter().any(|v| v.get(at).copied().unwrap_or(0) == byte);
+        for (start, page) in (0..).step_by(4096).zip(found.chunks(4096)) {
+            // Most pages are the same as ever.
+            if self.versions.iter().any(|v| v.get(start..start + page.len()) == Some(page)) {
+                continue;
+            }
+            if let Some((at, byte)) = (start..).zip(page).find(|(at, byte)| !allowed(*at, **byte)) {
+                return Err(format!("byte {at} is {byte:#x}"));
+            }
+        }
+        Ok(())
+    }
+}
+
+const NOW: Generation = Generation(1000);
+
+fn perform(store: &Store, object: u64, step: usize, op: &Op) -> Result<(), Failure> {
+    let object = store.object(FileId(object));
+    match op {
+        Op::Write(parts) => {
+            let extents: Vec<_> = parts
+                .iter()
+                .map(|(offset, len)| WriteExtent { offset: *offset, len: *len as u32, crc32c: 0 })
+                .collect();
+            let data: Vec<u8> = parts.iter().flat_map(|(_, len)| bytes(step, *len)).collect();
+            let (a, b) = data.split_at(data.len() / 3);
+            // The object is made with the oldest generation, so that fences have something to do.
+            object.write(store, NOW, &extents, [a, b]).map(drop)
+        }
+        Op::Commit => object.commit(store, NOW).map(drop),
+        Op::Truncate(size) => object.truncate(store, NOW, *size),
+        Op::Punch(offset, len) => object.punch(store, NOW, *offset, *len),
+        Op::Remove => object.remove(store, NOW),
+        Op::Fence(generation) => object.fence(store, NOW, Generation(NOW.0 - 500 + generation)),
+    }
+}
+
+fn read(store: &Store, object: u64) -> Result<Vec<u8>, Failure> {
+    let mut plan = ReadPlan::default();
+    let extent = [Extent { offset: 0, len: 1 << 20 }];
+    let open = store.object(FileId(object)).plan_read(store, Generation(u32::MAX), &extent, &mut plan)?;
+    let mut out = vec![0; plan.size as usize];
+    if let Some(open) = open {
+        let mut data = vec![0; plan.data_len as usize];
+        open.read(&plan.runs, &mut data, store.counters())?;
+        let mut rest = &data[..];
+        for (offset, len) in &plan.runs {
+            let (run, behind) = rest.split_at(*len as usize);
+            out[*offset as usize..(*offset + *len) as usize].copy_from_slice(run);
+            rest = behind;
+        }
+    }
+    Ok(out)
+}
+
+struct Trial {
+    sums: bool,
+    history: Vec<(u64, Op)>,
+}
+
+impl Trial {
+    fn disk(&self) -> Memory {
+        let disk = Memory::new("m", 1 << 30);
+        Store::format_with(&disk, FSID, Features { block_checksums: self.sums }).unwrap();
+        disk
+    }
+
+    fn open(disk: &Memory) -> Store {
+        // So few objects at a time that some are closed in between.
+        Store::open_with(std::sync::Arc::new(disk.clone()), 3).unwrap()
+    }
+
+    /// Cuts the power before every change of the history, and at its end; answers how many changes there were.
+    fn everywhere(&self) -> usize {
+        let disk = self.disk();
+        let store = Self::open(&disk);
+        disk.keep_copies();
+        let mut models: BTreeMap<u64, Model> = OBJECTS.iter().map(|id| (*id, Model::new())).collect();
+        let mut points = 0;
+        for (step, (object, op)) in self.history.iter().enumerate() {
+            models.get_mut(object).unwrap().begin(step, op);
+            perform(&store, *object, step, op).unwrap();
+            // Dead in the middle of the operation.
+            for copy in disk.copies() {
+                for variant in 0..3 {
+                    self.cut(&copy.copy(), &models, points << 8 | variant);
+                }
+                points += 1;
+            }
+            models.get_mut(object).unwrap().end(op);
+            // Dead after its answer.
+            for variant in 0..3 {
+                self.cut(&disk.copy(), &models, points << 8 | variant);
+            }
+        }
+        points as usize
+    }
+
+    /// Cuts the power of a disk and checks what is left; the lower bits of `seed` tell how.
+    fn cut(&self, disk: &Memory, models: &BTreeMap<u64, Model>, seed: u64) {
+        let mut random = Random(seed | 1 << 60);
+        disk.power_cut(&mut |bound| match seed & 0xff {
+            0 => 0,
+            1 => bound - 1,
+            _ => random.below(bound),
+        });
+        let store = Self::open(disk);
+        for (object, model) in models {
+            let found = read(&store, *object)
+                .unwrap_or_else(|failure| panic!("object {object} after a cut of seed {seed:#x}: {failure}"));
+            if let Err(problem) = model.check(&found) {
+                panic!("object {object} after a cut of seed {seed:#x}: {problem}");
+            }
+        }
+        if self.sums {
+            self.damage_is_seen(disk, &store, models, &mut random);
+        }
+        // It goes on as if nothing had been.
+        let object = OBJECTS[random.below(OBJECTS.len() as u64) as usize];
+        for op in [Op::Write(vec![(5, 9000)]), Op::Commit, Op::Remove, Op::Write(vec![(0, 10)]), Op::Commit] {
+            perform(&store, object, 1, &op).unwrap();
+        }
+        assert_eq!(read(&store, object).unwrap(), bytes(1, 10));
+        let listed = store.list(0, 100).unwrap().entries;
+        assert!(listed.iter().any(|entry| entry.object.0 == object) && listed.iter().all(|entry| !entry.damaged));
+    }
+
+    /// A byte that goes bad in a block that was committed, and not changed since, is never answered.
+    fn damage_is_seen(&self, disk: &Memory, store: &Store, models: &BTreeMap<u64, Model>, random: &mut Random) {
+        for (object, model) in models {
+            let kept: Vec<_> = model.committed.difference(&model.touched).collect();
+            let Some(block) = kept.get(random.below(kept.len() as u64) as usize) else { continue };
+            // The first byte of a block is always one of those that were committed.
+            let path = crate::store::Shards::path(FileId(*object));
+            assert!(disk.spoil(&path, crate::store::HEAD_LEN + **block * BLOCK, 4), "object {object} block {block}");
+            let status = read(store, *object).map(drop).map_err(|f| f.status);
+            assert_eq!(status, Err(Status::Corrupt), "object {object} block {block}");
+            disk.spoil(&path, crate::store::HEAD_LEN + **block * BLOCK, 4);
+        }
+    }
+}
+
+fn full() -> bool {
+    std::env::var_os("WEIR_TEST_SCALE").is_some_and(|scale| scale == "full")
+}
+
+fn trial(sums: bool) -> Trial {
+    Trial { sums, history: history(if full() { 2500 } else { 80 }) }
+}
+
+#[test]
+fn power_cuts_everywhere() {
+    let points = trial(false).everywhere();
+    assert!(points > if full() { 3000 } else { 100 }, "only {points} changes");
+}
+
+#[test]
+fn power_cuts_everywhere_with_checksums() {
+    let points = trial(true).everywhere();
+    assert!(points > if full() { 5000 } else { 150 }, "only {points} changes");
+}

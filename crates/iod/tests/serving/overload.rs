@@ -1,0 +1,166 @@
+//! Peers that take their time, and many of them: bounded in time, memory and number, and of no harm to others.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use iod::{Iod, Store};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use types::limits::{IDLE_BYTES_MAX, IOD_BUFFERS_MAX};
+use wire::native::*;
+use wire::rpc::record::mark;
+
+use crate::cluster::{ALL, Client, FSID, Server, cap, config, pattern, wait_until};
+
+/// Every byte is progress, but it would never end.
+#[test]
+fn who_writes_or_reads_byte_by_byte_is_cut_off_in_time() {
+    let server = Server::with(|config| config.stall = Duration::from_millis(400));
+    let mut dripping = server.client();
+    let args = dripping.write_args(1, false, &[(0, &pattern(500_000, 1))]);
+    let record = mark(dripping.message(Procedure::Write as u32, &args)).to_bytes();
+    let dripped = std::thread::spawn(move || record.chunks(1).any(|byte| dripping.stream.write_all(byte).is_err()));
+
+    let mut sipping = server.client_with(false);
+    sipping.write(2, 0, &pattern(1 << 20, 2)).unwrap();
+    let read = ReadArgs { cap: cap(2, ALL), extents: vec![Extent { offset: 0, len: 1 << 20 }] };
+    let asked = mark(sipping.message(Procedure::Read as u32, &read)).to_bytes().repeat(20);
+    sipping.stream.write_all(&asked).unwrap();
+    let over = Arc::new(AtomicBool::new(false));
+    let seen = over.clone();
+    let sipped = std::thread::spawn(move || {
+        let mut some = [0; 64];
+        // Slower than a reply has to be taken, whatever the machine.
+        while !seen.load(Ordering::Acquire) {
+            sipping.stream.read_exact(&mut some).unwrap();
+            wait_a_little();
+        }
+        // What was on its way comes, and then the end.
+        std::io::copy(&mut sipping.stream, &mut std::io::sink()).unwrap_or(0)
+    });
+
+    let mut good = server.client();
+    wait_until(|| {
+        good.write(3, 0, b"works").unwrap();
+        assert_eq!(good.read(3, 0, 9).unwrap(), b"works");
+        server.counter("connections.stalled") == 2
+    });
+    over.store(true, Ordering::Release);
+    assert!(dripped.join().unwrap(), "it could not go on");
+    assert!(sipped.join().unwrap() < 20 << 20);
+    wait_until(|| server.counter("connections.open") == 1);
+}
+
+/// Lets a millisecond pass without sleeping: the time is that of a condition that never comes.
+fn wait_a_little() {
+    let nothing = std::sync::Condvar::new();
+    let lock = std::sync::Mutex::new(());
+    drop(nothing.wait_timeout(lock.lock().unwrap(), Duration::from_millis(1)));
+}
+
+#[test]
+fn buffers_are_bounded_and_those_who_hold_them_idly_lose_them() {
+    let server = Server::new();
+    allow_files(4 * IOD_BUFFERS_MAX as u64);
+    let data = pattern(500_000, 1);
+    // More halves of requests than there are buffers.
+    let half: Vec<_> = (0..IOD_BUFFERS_MAX as u64 + 20)
+        .map(|id| {
+            let mut client = server.client();
+            let args = client.write_args(id + 10, false, &[(0, &data)]);
+            let record = mark(client.message(Procedure::Write as u32, &args)).to_bytes();
+            client.stream.write_all(&record[..100_000]).unwrap();
+            client
+        })
+        .collect();
+    let mut good = server.client();
+    good.write_list(1, true, &[(0, &data)]).unwrap();
+    assert_eq!(good.read(1, 0, 500_000).unwrap(), data);
+    assert!(server.counter("connections.stalled") > 0, "somebody had to make room");
+    drop(half);
+}
+
+#[test]
+fn one_address_cannot_take_all_places() {
+    let server = Server::with(|config| (config.max_connections, config.max_per_peer) = (4, 2));
+    let _first = server.client();
+    let mut second = server.client();
+    assert!(Client::new(server.tcp()).is_closed());
+    let mut local = server.local_client(true);
+    local.write(1, 0, b"fine").unwrap();
+    second.write(1, 0, b"fine").unwrap();
+    assert_eq!(server.counter("connections.refused"), 1);
+}
+
+/// Not a test of its own: the iod whose memory [`a_thousand_idle_sessions_take_little_memory`] looks at.
+#[test]
+fn the_iod_to_be_measured() {
+    let Some(dir) = std::env::var_os(TO_BE_MEASURED) else { return };
+    let running = Iod::start(config(dir.as_ref())).unwrap();
+    println!("\nport {}", running.addrs()[0].port());
+    std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
+}
+
+const TO_BE_MEASURED: &str = "WEIR_TEST_IOD_TO_BE_MEASURED";
+const SESSIONS: usize = 1000;
+
+#[test]
+fn a_thousand_idle_sessions_take_little_memory() {
+    if !allow_files(SESSIONS as u64 + 200) {
+        return println!("skipped: too few files may be open here");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("store");
+    Store::format(&store, FSID).unwrap();
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "overload::the_iod_to_be_measured", "--nocapture"])
+        .env(TO_BE_MEASURED, &store)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = std::io::BufRead::lines(std::io::BufReader::new(child.stdout.take().unwrap()));
+    let port = lines.find_map(|line| line.unwrap().strip_prefix("port ").map(|p| p.parse::<u16>().unwrap())).unwrap();
+    let client = || {
+        let mut client = Client::new(TcpStream::connect(("127.0.0.1", port)).unwrap());
+        client.hello(true).unwrap();
+        client
+    };
+    // What the first of all takes is not theirs.
+    let mut first = client();
+    first.write(1, 0, &pattern(100_000, 1)).unwrap();
+    let before = memory(&child);
+    let sessions: Vec<_> = (0..SESSIONS)
+        .map(|_| {
+            let mut client = client();
+            client.read(1, 0, 4096).unwrap();
+            client
+        })
+        .collect();
+    let each = memory(&child).saturating_sub(before) / SESSIONS as u64;
+    println!("{each} bytes each");
+    assert!(each > 0 && each <= IDLE_BYTES_MAX as u64, "{each} bytes each");
+    drop(sessions);
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+/// Bytes of memory that a process has in use.
+fn memory(child: &Child) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches(" kB").trim().parse::<u64>().unwrap() * 1024
+}
+
+/// Lets this process have so many files open, if the system allows.
+fn allow_files(count: u64) -> bool {
+    let limit = getrlimit(Resource::Nofile);
+    if limit.current.is_none_or(|current| current >= count) {
+        return true;
+    }
+    limit.maximum.is_none_or(|maximum| maximum >= count)
+        && setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum }).is_ok()
+}

@@ -1,0 +1,57 @@
+//! Records without sockets: the same answers, on a disk in memory.
+
+use std::sync::Arc;
+
+use bytes::{Buf, Bytes};
+use iod::{Memory, Peer, Served, Store};
+use types::Status;
+use wire::native::*;
+use wire::rpc::record::mark;
+use xdr::Xdr;
+
+use crate::cluster::{Client, FSID, Fault, Nowhere, decoded, key, now, object_args, pattern};
+
+fn record<R: Xdr>(peer: &mut Peer, client: &mut Client, procedure: Procedure, args: &impl Xdr) -> Result<R, Fault> {
+    let mut request = mark(client.message(procedure as u32, args)).to_bytes();
+    request.advance(4);
+    decoded(peer.record(request).map_err(|_| Fault::Closed)?, client.xid())
+}
+
+fn hello() -> HelloArgs {
+    let ticket = key().sign_ticket(FSID, crate::cluster::SESSION, now() + 1000);
+    HelloArgs { ticket, min_version: 1, max_version: 1, checksums: true, max_payload: 1 << 20 }
+}
+
+#[test]
+fn a_whole_life_without_a_socket() {
+    let disk = Memory::new("disk of a test", 1 << 30);
+    Store::format_on(&disk, FSID).unwrap();
+    let mut client = Client::new(Nowhere);
+    client.checksums = true;
+    let data = pattern(1 << 20, 1);
+    let mut verifiers = Vec::new();
+    for life in 0..3u64 {
+        let served = Arc::new(Served::new(Store::open_on(Arc::new(disk.clone())).unwrap(), key()));
+        let mut peer = Peer::new(served.clone());
+        let early = record::<Nothing>(&mut peer, &mut client, Procedure::Commit, &object_args(1));
+        assert_eq!(early.unwrap_err().status(), Status::NoSession);
+        let reply: HelloReply = record(&mut peer, &mut client, Procedure::Hello, &hello()).unwrap();
+        verifiers.push(reply.verifier);
+        if life > 0 {
+            let args = ReadArgs { cap: object_args(1).cap, extents: vec![Extent { offset: 0, len: 1 << 20 }] };
+            let reply: ReadReply = record(&mut peer, &mut client, Procedure::Read, &args).unwrap();
+            assert!(reply.data == data && reply.head.size == 1 << 20);
+        }
+        let args = client.write_args(1, true, &[(0, &data)]);
+        record::<WriteReply>(&mut peer, &mut client, Procedure::Write, &args).unwrap();
+        let args = client.write_args(2, false, &[(0, b"not committed")]);
+        record::<WriteReply>(&mut peer, &mut client, Procedure::Write, &args).unwrap();
+        peer.record(Bytes::from_static(b"this is no request")).unwrap_err();
+        peer.record(Bytes::new()).unwrap_err();
+        drop((peer, served));
+        disk.power_cut(&mut |_| 0);
+        assert_eq!(disk.files(), ["FORMAT", "objects/00/00/0000000000000001"]);
+    }
+    verifiers.dedup();
+    assert_eq!(verifiers.len(), 3);
+}
