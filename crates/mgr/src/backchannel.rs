@@ -43,29 +43,23 @@ impl Backchannel {
     }
 }
 
-fn auth(security: &[callback_sec_parms4]) -> Auth {
-    for parms in security {
-        match parms {
-            callback_sec_parms4::AUTH_NONE => return Auth::None,
-            callback_sec_parms4::AUTH_SYS(sys) => {
-                return Auth::Sys(AuthSys {
-                    stamp: sys.stamp,
-                    machine: sys.machinename.clone(),
-                    uid: sys.uid,
-                    gid: sys.gid,
-                    gids: sys.gids.clone(),
-                });
-            }
-            callback_sec_parms4::RPCSEC_GSS(_) => {}
-        }
+fn auth(security: Option<&callback_sec_parms4>) -> Auth {
+    match security {
+        Some(callback_sec_parms4::AUTH_SYS(sys)) => Auth::Sys(AuthSys {
+            stamp: sys.stamp,
+            machine: sys.machinename.clone(),
+            uid: sys.uid,
+            gid: sys.gid,
+            gids: sys.gids.clone(),
+        }),
+        _ => Auth::None,
     }
-    Auth::None
 }
 
 impl Callbacks for Backchannel {
     async fn call(&self, path: CallbackPath, arguments: Segments) -> Result<Bytes, Lost> {
         let connection = self.map().get(&path.connection.0).cloned().ok_or(Lost)?;
-        let auth = auth(&path.security);
+        let auth = auth(path.security.as_ref());
         let reply = connection.call(path.program, CB_VERSION, CB_COMPOUND, &auth, arguments, CALLBACK_TIMEOUT).await;
         reply.map(|reply| reply.body.rest()).map_err(|e| {
             tracing::info!(peer = %connection.peer(), "a callback failed: {e}");

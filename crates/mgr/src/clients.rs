@@ -12,11 +12,12 @@ use xdr::{Malformed, Reader, Writer};
 const PREFIX: &[u8] = b"client/";
 const VERSION: u32 = 1;
 
-/// Records by client owner. A record's key is the client id, as owners may be longer than keys.
+/// Records by client owner. A record's key is the client id, as owners may be longer than keys; so an owner has two for a
+/// moment while one takes the place of another, and after a crash in that moment until the next.
 #[derive(Debug)]
 pub(crate) struct Clients {
     namespace: Arc<Namespace<Embedded>>,
-    owners: Mutex<HashMap<Bytes, u64>>,
+    owners: Mutex<HashMap<Bytes, Vec<u64>>>,
 }
 
 fn key(clientid: u64) -> Vec<u8> {
@@ -42,47 +43,74 @@ fn decode(value: Bytes) -> Result<ClientRecord, Malformed> {
     Ok(record)
 }
 
+/// Whether a registry record is of a client.
+pub(crate) fn is_record(key: &[u8]) -> bool {
+    key.starts_with(PREFIX)
+}
+
+/// Whether a registry record is of a client and can be read, or why not; `None` for a record of something else.
+pub(crate) fn record(key: &[u8], value: Bytes) -> Option<Result<(), String>> {
+    key.strip_prefix(PREFIX)?;
+    Some(decode(value).map(drop).map_err(|e| e.to_string()))
+}
+
 impl Clients {
     /// The records that earlier starts left.
     pub(crate) fn load(namespace: Arc<Namespace<Embedded>>) -> Result<Self, Status> {
         let clients = Clients { namespace, owners: Mutex::default() };
-        let owners = clients.all()?.into_iter().map(|record| (record.owner, record.clientid)).collect();
-        *clients.owners() = owners;
+        for record in clients.all()? {
+            clients.owners().entry(record.owner).or_default().push(record.clientid);
+        }
         Ok(clients)
     }
 
-    /// All records stored.
+    /// All records stored. A damaged one is passed over: its client cannot reclaim.
     pub(crate) fn all(&self) -> Result<Vec<ClientRecord>, Status> {
-        let records = self.namespace.registry_list(PREFIX, 2 * CLIENTS_MAX)?;
-        let decode = |(_, value): (_, Bytes)| {
-            decode(value).map_err(|e| {
-                tracing::error!("damaged record of a client in the metadata store: {e}");
-                Status::Corrupt
-            })
+        let records = self.namespace.registry_survey(PREFIX, 2 * CLIENTS_MAX)?;
+        let whole = |(key, value): (Bytes, Option<Bytes>)| {
+            let record = value.and_then(|value| decode(value).ok());
+            if record.is_none() {
+                tracing::error!(key = %key.escape_ascii(), "the record of a client cannot be read: run `weir fsck`");
+            }
+            record
         };
-        records.into_iter().map(decode).collect()
+        Ok(records.into_iter().filter_map(whole).collect())
     }
 
-    /// Stores a record, durably, in place of an older one of the same owner.
+    /// Stores a record, durably, in place of all older ones of the same owner.
     pub(crate) async fn put(&self, now: Timestamp, record: ClientRecord) -> Result<(), Status> {
-        self.namespace.registry_put(now, &key(record.clientid), Some(&encode(&record))).await?;
-        let older = self.owners().insert(record.owner, record.clientid).filter(|older| *older != record.clientid);
-        match older {
-            Some(older) => self.namespace.registry_put(now, &key(older), None).await,
-            None => Ok(()),
-        }
+        let ClientRecord { owner, clientid } = &record;
+        self.namespace.registry_put(now, &key(*clientid), Some(&encode(&record))).await?;
+        let older = {
+            let mut owners = self.owners();
+            let ids = owners.entry(owner.clone()).or_default();
+            ids.retain(|id| id != clientid);
+            std::mem::replace(ids, vec![*clientid])
+        };
+        self.remove(now, owner, older).await
     }
 
-    /// Removes the record of an owner.
+    /// Removes every record of an owner, durably.
     pub(crate) async fn forget(&self, now: Timestamp, owner: &Bytes) -> Result<(), Status> {
-        let clientid = self.owners().remove(owner);
-        match clientid {
-            Some(clientid) => self.namespace.registry_put(now, &key(clientid), None).await,
-            None => Ok(()),
-        }
+        let ids = self.owners().remove(owner).unwrap_or_default();
+        self.remove(now, owner, ids).await
     }
 
-    fn owners(&self) -> MutexGuard<'_, HashMap<Bytes, u64>> {
+    /// Removes these records. What could not be removed is known again afterwards: as long as a record is on the disk its
+    /// owner may reclaim after a restart.
+    async fn remove(&self, now: Timestamp, owner: &Bytes, ids: Vec<u64>) -> Result<(), Status> {
+        let mut outcome = Ok(());
+        for id in ids {
+            let removed = self.namespace.registry_put(now, &key(id), None).await;
+            if removed.is_err() {
+                self.owners().entry(owner.clone()).or_default().push(id);
+            }
+            outcome = outcome.and(removed);
+        }
+        outcome
+    }
+
+    fn owners(&self) -> MutexGuard<'_, HashMap<Bytes, Vec<u64>>> {
         self.owners.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -90,6 +118,31 @@ impl Clients {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn of_an_owner_nothing_is_left_behind() {
+        let dir = tempfile::tempdir().unwrap();
+        let engine = Embedded::create(&dir.path().join("store"), [3; 16], meta::merge).unwrap();
+        let (now, fsid) = (Timestamp::default(), types::Fsid([1; 16]));
+        let format = meta::Format { fsid, now, cookie_key: [2; 16], root_mode: 0o755, root_uid: 0, root_gid: 0 };
+        let namespace = Arc::new(Namespace::format(engine, format).await.unwrap());
+        let record = |clientid| ClientRecord { owner: Bytes::from_static(b"me"), clientid };
+        // A crash came after the new record was stored, and before the old one was removed.
+        for clientid in [1, 2] {
+            let value = encode(&record(clientid));
+            namespace.registry_put(now, &key(clientid), Some(&value)).await.unwrap();
+        }
+        let clients = Clients::load(namespace.clone()).unwrap();
+        clients.put(now, record(3)).await.unwrap();
+        assert_eq!(clients.all().unwrap(), [record(3)]);
+        clients.put(now, record(3)).await.unwrap();
+        assert_eq!(clients.all().unwrap(), [record(3)]);
+        namespace.registry_put(now, &key(2), Some(&encode(&record(2)))).await.unwrap();
+        let clients = Clients::load(namespace).unwrap();
+        clients.forget(now, &record(3).owner).await.unwrap();
+        assert_eq!(clients.all().unwrap(), []);
+        assert!(clients.owners().is_empty());
+    }
 
     #[test]
     fn bytes_are_these() {

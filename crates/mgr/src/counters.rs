@@ -60,6 +60,12 @@ counters! {
     objects_swept,
     /// Files whose objects could not be deleted yet, because an iod was down or failed.
     sweeps_postponed,
+    /// Objects that iods listed.
+    objects_listed,
+    /// Objects that were deleted because their file was gone, and no list told of them.
+    objects_collected,
+    /// Objects without files that were left where they are: there were too many to be believed.
+    objects_spared,
 }
 
 pub(crate) fn add(counter: &AtomicU64, n: u64) {

@@ -54,6 +54,9 @@ pub enum Error {
     /// What is in the metadata store cannot be used.
     #[error(transparent)]
     Namespace(#[from] meta::OpenError),
+    /// The metadata store failed while the mgr ran.
+    #[error("{0}; everything that was promised is kept: see to its disk, then start the mgr again")]
+    StoreFailed(meta::engine::Broken),
     /// Store and cluster file belong to different file systems.
     #[error(
         "the metadata store {store} is of file system {found}, but the cluster file {file} is of {expected}: give the \
@@ -72,6 +75,9 @@ pub enum Error {
     /// Nothing can listen there.
     #[error(transparent)]
     Net(#[from] net::Error),
+    /// A start needs a little room on the metadata disk.
+    #[error("no room on the disk of the metadata store: nothing is lost, make room and start again")]
+    Full,
     /// The metadata store failed while starting.
     #[error("the metadata store failed: {0}")]
     Metadata(types::Status),

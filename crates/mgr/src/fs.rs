@@ -137,8 +137,14 @@ impl FileSystem for Files {
             OpenHow::Exclusive(verifier) => How::Exclusive(verifier.0, set),
         };
         let layout = self.0.layout_in(dir)?;
-        match self.0.namespace.create(&ctx.cred, ctx.now, dir, name, &how, layout.as_ref()).await {
-            Ok(made) => Ok(Opened { attrs: made.file.attrs, created: made.created, change: change(made.dir) }),
+        match self.0.namespace.create(&ctx.cred, ctx.now, dir, name, &how, Some(&layout)).await {
+            Ok(made) => {
+                // An exclusive create that is sent again finds what it made.
+                if made.created && made.dir.before != made.dir.after {
+                    self.0.notes.made(made.file.attrs.id);
+                }
+                Ok(Opened { attrs: made.file.attrs, created: made.created, change: change(made.dir) })
+            }
             // Something that is no regular file has the name: what to make of it is the caller's.
             Err(Status::IsDir | Status::Symlink | Status::WrongType) => {
                 let attrs = self.lookup(ctx, dir, name).await?;
@@ -182,11 +188,8 @@ impl FileSystem for Files {
         self.0.commit(file).await
     }
 
-    async fn reap(&self, ctx: &Ctx, file: FileId) -> Result<()> {
-        if self.0.namespace.reap(ctx.now, file).await?.is_some() {
-            self.0.doomed.notify_one();
-        }
-        Ok(())
+    async fn reap(&self, _: &Ctx, file: FileId) -> Result<()> {
+        self.0.reap(file).await
     }
 
     async fn closed(&self, ctx: &Ctx, file: FileId, wrote: bool) -> Result<()> {
@@ -254,9 +257,9 @@ impl FileSystem for Files {
         file: FileId,
         last_byte: Option<u64>,
         mtime: Option<Timestamp>,
-        _: Bytes,
+        body: Bytes,
     ) -> Result<Option<u64>> {
-        self.0.layout_commit(ctx, file, last_byte, mtime).await
+        self.0.layout_commit(ctx, file, last_byte, mtime, &body).await
     }
 
     async fn layout_gone(
@@ -272,7 +275,17 @@ impl FileSystem for Files {
     }
 
     async fn persist_client(&self, record: ClientRecord) -> Result<()> {
-        self.0.clients.put(now(), record).await
+        match self.0.clients.put(now(), record).await {
+            // Without a record it cannot reclaim after a restart and is told so then; without a session it could not even
+            // read.
+            Err(Status::NoSpc) => {
+                tracing::warn!(
+                    "the disk of the metadata store is full: a client is let in that a restart will not know"
+                );
+                Ok(())
+            }
+            other => other,
+        }
     }
 
     async fn forget_client(&self, owner: Bytes) -> Result<()> {

@@ -1,23 +1,28 @@
 //! Everything that is served on the mgr's port: NFS and the admin program.
 
 use crate::backchannel::Backchannel;
+use crate::check::Checks;
 use crate::fs::Files;
 use crate::room::now;
-use crate::status;
+use crate::{scrub, status};
 use net::rpc::{CallContext, Refusal, Service};
-use nfs::server::{Call, Server};
+use nfs::server::{Call, Server, reply_bound};
 use nfs::state::ConnectionId;
 use std::sync::Arc;
-use std::time::Instant;
-use wire::admin;
+use tokio::time::Instant;
+use types::{FileId, limits};
+use wire::admin::{self, CheckArgs, CheckReply, ScrubArgs, ScrubReply};
 use wire::nfs4::NFS4_PROGRAM;
-use wire::rpc::AUTH_TOOWEAK;
+use wire::rpc::{AUTH_TOOWEAK, CallHeader};
 use xdr::{Reader, Segments, Xdr};
 
 /// The NFS program's version and procedures (RFC 8881 §16).
 const NFS_V4: u32 = 4;
 const NFSPROC4_NULL: u32 = 0;
 const NFSPROC4_COMPOUND: u32 = 1;
+
+/// What is told to those who may not check a file system.
+const NOT_ALLOWED: &str = "only the superuser and the owner of the root directory may check a file system";
 
 /// The NFS server of a mgr.
 pub(crate) type NfsServer = Server<Files, Backchannel>;
@@ -28,6 +33,7 @@ pub(crate) struct Gateway {
     pub(crate) backchannel: Backchannel,
     pub(crate) network: net::Counters,
     pub(crate) started: Instant,
+    pub(crate) checks: Checks,
 }
 
 impl Gateway {
@@ -57,10 +63,38 @@ impl Gateway {
         }
     }
 
-    fn admin(&self, context: &CallContext) -> Result<Segments, Refusal> {
+    /// Whether the caller may look at all files: the superuser, or who owns the root directory.
+    fn may_check(&self, context: &CallContext) -> bool {
+        let Some((_, cred)) = Call::identity(&context.header.cred) else { return false };
+        let owner = self.server.fs().0.namespace.getattr(FileId::ROOT).map(|root| root.uid);
+        cred.is_root() || owner == Ok(cred.uid)
+    }
+
+    async fn admin(&self, context: &CallContext, mut body: Reader) -> Result<Segments, Refusal> {
         match (context.header.version, context.header.procedure) {
             (admin::VERSION, admin::NULL) => Ok(Segments::default()),
             (admin::VERSION, admin::STATUS) => Ok(status::of(self).to_bytes().into()),
+            (admin::VERSION, admin::CHECK) => {
+                let args = CheckArgs::decode(&mut body).map_err(|_| Refusal::GarbageArgs)?;
+                body.finish().map_err(|_| Refusal::GarbageArgs)?;
+                let reply = match self.may_check(context) {
+                    true => self.checks.call(&self.server, args).await,
+                    false => CheckReply { refused: Some(NOT_ALLOWED.to_owned()), ..CheckReply::default() },
+                };
+                Ok(reply.to_bytes().into())
+            }
+            (admin::VERSION, admin::SCRUB) => {
+                let args = ScrubArgs::decode(&mut body).map_err(|_| Refusal::GarbageArgs)?;
+                body.finish().map_err(|_| Refusal::GarbageArgs)?;
+                let reply = match self.may_check(context) {
+                    true => scrub::answer(&self.server.fs().0, args).await.map_err(|e| {
+                        tracing::error!("a scrub cannot be told about: {e}");
+                        Refusal::SystemErr
+                    })?,
+                    false => ScrubReply { refused: Some(NOT_ALLOWED.to_owned()), ..ScrubReply::default() },
+                };
+                Ok(reply.to_bytes().into())
+            }
             (admin::VERSION, _) => Err(Refusal::ProcUnavail),
             _ => Err(Refusal::ProgMismatch { low: admin::VERSION, high: admin::VERSION }),
         }
@@ -71,8 +105,17 @@ impl Service for Gateway {
     async fn call(&self, context: CallContext, body: Reader) -> Result<Segments, Refusal> {
         match context.header.program {
             NFS4_PROGRAM => self.nfs(context, body).await,
-            admin::PROGRAM => self.admin(&context),
+            admin::PROGRAM => self.admin(&context, body).await,
             _ => Err(Refusal::ProgUnavail),
+        }
+    }
+
+    fn reply_bound(&self, header: &CallHeader, body: &Reader) -> usize {
+        match (header.program, header.procedure) {
+            (NFS4_PROGRAM, NFSPROC4_COMPOUND) => reply_bound(&body.clone().rest()),
+            // Lists of daemons, counters and findings.
+            (admin::PROGRAM, _) => limits::RECORD_MAX,
+            _ => limits::REPLY_SMALL,
         }
     }
 

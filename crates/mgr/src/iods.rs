@@ -8,8 +8,8 @@ mod link;
 mod register;
 mod verifiers;
 
-pub(crate) use link::{Link, MGR_SESSION, unix_now};
-pub(crate) use register::Registered;
+pub(crate) use link::{Asked, Link, MGR_SESSION};
+pub(crate) use register::{Registered, record};
 pub(crate) use verifiers::Verifiers;
 
 use crate::cluster_file::ClusterFile;
@@ -125,7 +125,10 @@ impl Iods {
     pub(crate) async fn keep(self: &Arc<Self>) -> Keeping {
         let mut tasks = JoinSet::new();
         for index in 0..self.slots.len() {
-            tasks.spawn(keeper::keep(self.clone(), index));
+            let iods = self.clone();
+            net::task::spawn_in(&mut tasks, async move {
+                net::supervise("keeping an iod", iods.counters.clone(), || keeper::keep(iods.clone(), index)).await;
+            });
         }
         for slot in &self.slots {
             // The sender lives as long as `self`.
@@ -147,6 +150,23 @@ impl Iods {
     pub(crate) fn link(&self, number: u16) -> Result<Arc<Link>, Status> {
         let link = self.state().members.get(&number).and_then(|m| m.link.clone());
         link.filter(|link| !link.is_closed()).ok_or(Status::Delay)
+    }
+
+    /// Every iod that was ever registered, by number.
+    pub(crate) fn all(&self) -> Vec<Registered> {
+        self.state().members.values().map(|member| member.registered.clone()).collect()
+    }
+
+    /// The iods that are up, by number, and the ways to them.
+    pub(crate) fn up(&self) -> Vec<(u16, Arc<Link>)> {
+        let state = self.state();
+        let up = state.members.iter().filter_map(|(number, member)| Some((*number, member.link.clone()?)));
+        up.filter(|(_, link)| !link.is_closed()).collect()
+    }
+
+    /// The numbers of all iods that were ever registered.
+    pub(crate) fn numbers(&self) -> Vec<u16> {
+        self.state().members.keys().copied().collect()
     }
 
     /// The iod with this number; `Corrupt` for a number that was never given out.

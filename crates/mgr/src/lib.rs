@@ -3,8 +3,10 @@
 //! [`format`] makes a file system, [`Mgr::start`] serves it.
 
 mod backchannel;
+mod check;
 mod clients;
 mod cluster_file;
+mod collector;
 mod config;
 mod counters;
 mod error;
@@ -14,9 +16,13 @@ mod grants;
 mod handle;
 mod iods;
 mod locks;
+mod notes;
+mod paths;
 mod proxy;
 mod room;
 mod running;
+mod scrub;
+mod settler;
 mod status;
 mod store;
 mod sweeper;

@@ -11,10 +11,11 @@ mod size;
 mod truncate;
 mod write;
 
-use crate::iods::{Iods, Link, MGR_SESSION, unix_now};
+use crate::iods::{Iods, Link, MGR_SESSION};
 use futures_util::future;
 use layout::Distribution;
 use layout::kinds::native::{KIND, Record};
+use net::clock::unix_now;
 use std::sync::Arc;
 use types::{ByteRange, FileId, Fsid, Generation, Status};
 use wire::native::{Capability, Key, Rights};
@@ -54,7 +55,7 @@ impl<'a> Objects<'a> {
     }
 
     /// Number of the iod that holds object `index`.
-    fn iod(&self, index: usize) -> u16 {
+    pub(crate) fn iod(&self, index: usize) -> u16 {
         self.record.iods[index]
     }
 

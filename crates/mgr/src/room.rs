@@ -9,11 +9,14 @@ use crate::counters::Counting;
 use crate::grants::Grants;
 use crate::iods::Iods;
 use crate::locks::FileLocks;
+use crate::notes::Notes;
 use crate::proxy::Objects;
-use layout::Policy;
+use crate::scrub::Scrubs;
 use layout::kinds::native::KIND;
+use layout::{Later, Policy};
 use meta::{Embedded, FileInfo, Layout, Namespace};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use tokio::sync::Notify;
 use types::{FileId, FileKind, Status, Timestamp};
 use xdr::Xdr;
@@ -25,6 +28,8 @@ pub(crate) struct Room {
     pub(crate) iods: Arc<Iods>,
     pub(crate) clients: Clients,
     pub(crate) grants: Grants,
+    pub(crate) notes: Notes,
+    pub(crate) scrubs: Scrubs,
     pub(crate) locks: FileLocks,
     pub(crate) counters: Counting,
     /// How files are laid out where no directory says otherwise.
@@ -33,15 +38,17 @@ pub(crate) struct Room {
     pub(crate) capability_secs: u32,
     /// Told when a file's objects are to be deleted.
     pub(crate) doomed: Notify,
+    /// Whether files may be left that have neither a name nor an open: from before the start, or because freeing one failed.
+    pub(crate) orphans_left: AtomicBool,
 }
 
 pub(crate) fn now() -> Timestamp {
-    std::time::SystemTime::now().into()
+    net::clock::now().into()
 }
 
 impl Room {
-    /// Where the bytes of a new file in `dir` shall live; `None` while no iod is up, then it is decided at first use.
-    pub(crate) fn layout_in(&self, dir: FileId) -> Result<Option<Layout>, Status> {
+    /// Where the bytes of a new file in `dir` shall live; while no iod is up, how that is to be decided at first use.
+    pub(crate) fn layout_in(&self, dir: FileId) -> Result<Layout, Status> {
         let xattrs = self.namespace.effective_xattrs(dir, layout::policy::PREFIX.as_bytes())?;
         let policy = self.policy.with_xattrs(xattrs.iter().map(|(name, value)| (&name[..], &value[..])));
         let policy = policy.unwrap_or_else(|e| {
@@ -49,8 +56,8 @@ impl Room {
             self.policy
         });
         match self.choose(&policy) {
-            Ok(layout) => Ok(Some(layout)),
-            Err(Status::Delay) => Ok(None),
+            Ok(layout) => Ok(layout),
+            Err(Status::Delay) => Ok(Layout { kind: Layout::LATER, body: Later::from(&policy).to_bytes() }),
             Err(e) => Err(e),
         }
     }
@@ -74,7 +81,7 @@ impl Room {
     /// The objects of a file, `None` while nothing was ever written to it.
     pub(crate) fn objects(&self, info: &FileInfo) -> Result<Option<Objects<'_>>, Status> {
         let objects = |layout| Objects::new(&self.iods, info.attrs.id, info.generation, layout);
-        info.layout.as_ref().map(objects).transpose()
+        info.layout.as_ref().filter(|layout| layout.is_final()).map(objects).transpose()
     }
 
     /// The objects of a file that is about to be used, chosen now if they were not before.
@@ -82,7 +89,12 @@ impl Room {
         if let Some(objects) = self.objects(info)? {
             return Ok(objects);
         }
-        let layout = self.choose(&self.policy)?;
+        let later = info.layout.as_ref().map(|layout| Later::from_bytes(&layout.body)).transpose();
+        let later = later.map_err(|e| {
+            tracing::error!(file = info.attrs.id.0, "how a file is to be laid out cannot be read: {e}");
+            Status::Corrupt
+        })?;
+        let layout = self.choose(&later.map_or(self.policy, |later| later.policy(self.policy)))?;
         let info = self.namespace.set_layout(now, info.attrs.id, &layout).await?;
         self.objects(&info)?.ok_or(Status::ServerFault)
     }

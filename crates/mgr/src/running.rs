@@ -9,19 +9,24 @@ use crate::error::{Error, random};
 use crate::fs::{Files, own_ctx};
 use crate::gateway::{Gateway, NfsServer};
 use crate::iods::{Iods, Keeping};
+use crate::notes::Notes;
 use crate::room::{Room, now};
-use crate::{status, store, sweeper};
+use crate::scrub::Scrubs;
+use crate::{collector, scrub, settler, status, store, sweeper};
 use meta::{Embedded, Namespace};
 use net::rpc::{Limits, serve};
-use net::{Address, Listener};
+use net::{Address, Listener, task};
 use nfs::fs::FileSystem;
 use nfs::server::{self, Server};
 use nfs::state;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 use types::{FileId, Status};
+use wire::admin::{CheckArgs, CheckReply};
 use wire::nfs4::EXCHGID4_FLAG_USE_PNFS_MDS;
 
 /// How often leases are looked at.
@@ -48,9 +53,20 @@ impl Mgr {
     /// Starts serving in tasks of the current tokio runtime. When this completes, every iod was tried once; those that
     /// are down are tried again for ever.
     pub async fn start(config: Config) -> Result<Running, Error> {
-        let checked = config.check()?;
+        config.check()?;
         let cluster = ClusterFile::load(&config.cluster_file)?;
         let namespace = store::open(&config.dir, &cluster, &config.cluster_file).await?;
+        Self::start_on(&config, cluster, namespace).await
+    }
+
+    /// As [`Self::start`], on the store of `cluster` that the caller has opened: the paths of `config` are not used.
+    /// Does nothing that blocks, and no input or output but through [`net`] and the store.
+    pub async fn start_on(
+        config: &Config,
+        cluster: ClusterFile,
+        namespace: Arc<Namespace<Embedded>>,
+    ) -> Result<Running, Error> {
+        let checked = config.check()?;
         // Before anything is changed: a port that is taken means that nothing was started.
         let mut listeners = Vec::new();
         for address in &checked.listen {
@@ -68,12 +84,15 @@ impl Mgr {
             iods,
             clients: Clients::load(namespace.clone()).map_err(Error::Metadata)?,
             grants: Default::default(),
+            notes: Notes::load(namespace.clone()).map_err(Error::Metadata)?,
+            scrubs: Scrubs::load(namespace.clone()).map_err(Error::Metadata)?,
             locks: Default::default(),
             counters: Default::default(),
             policy: checked.policy,
             lease_secs: checked.lease_secs,
             capability_secs: checked.capability_secs,
             doomed: Notify::new(),
+            orphans_left: AtomicBool::new(true),
         });
         let lease = Duration::from_secs(checked.lease_secs.into());
         let config = server::Config {
@@ -85,9 +104,20 @@ impl Mgr {
         let server = Server::start(Files(room.clone()), backchannel.clone(), config, now()).await;
         let server = Arc::new(server.map_err(Error::Metadata)?);
         let mut background = JoinSet::new();
-        background.spawn(sweeper::sweep(room));
-        background.spawn(tick(server.clone()));
-        let gateway = Arc::new(Gateway { server, backchannel, network: network.clone(), started: Instant::now() });
+        in_background(&mut background, "removing objects", &network, &room, sweeper::sweep);
+        in_background(&mut background, "scrubbing", &network, &room, scrub::run);
+        in_background(&mut background, "forgetting notes", &network, &room, settler::forget);
+        in_background(&mut background, "settling notes", &network, &server, settler::settle);
+        in_background(&mut background, "collecting objects", &network, &server, collector::collect);
+        in_background(&mut background, "the watch over leases", &network, &server, tick);
+        drop(room);
+        let gateway = Arc::new(Gateway {
+            server,
+            backchannel,
+            network: network.clone(),
+            started: Instant::now(),
+            checks: Default::default(),
+        });
         let network = serve(listeners, gateway.clone(), Limits::default(), network);
         for address in network.addresses() {
             tracing::info!(%address, epoch, "mgr is up");
@@ -96,17 +126,33 @@ impl Mgr {
     }
 }
 
+/// Starts work that goes on as long as the mgr does, whatever mistakes it makes.
+fn in_background<T, F>(
+    background: &mut JoinSet<()>,
+    what: &'static str,
+    network: &net::Counters,
+    with: &Arc<T>,
+    work: fn(Arc<T>) -> F,
+) where
+    T: Send + Sync + 'static,
+    F: Future<Output = ()> + Send + 'static,
+{
+    let (network, with) = (network.clone(), with.clone());
+    task::spawn_in(background, async move { net::supervise(what, network, || work(with.clone())).await });
+}
+
 /// Lets time pass for the NFS server; once its grace period is over, frees what nobody reopened.
 async fn tick(server: Arc<NfsServer>) {
-    let mut orphans_left = true;
+    let orphans_left = &server.fs().0.orphans_left;
     loop {
         let time = now();
         server.tick(time).await;
-        if orphans_left && !server.inspect(|state| state.in_grace(time)) {
-            match reap_orphans(&server).await {
-                Ok(()) => orphans_left = false,
-                Err(e) => tracing::error!("cannot free the files that were removed before the last stop: {e}"),
-            }
+        if !server.inspect(|state| state.in_grace())
+            && orphans_left.swap(false, SeqCst)
+            && let Err(e) = reap_orphans(&server).await
+        {
+            orphans_left.store(true, SeqCst);
+            tracing::error!("cannot free all files that have no name any more: {e}");
         }
         tokio::time::sleep(TICK).await;
     }
@@ -149,11 +195,38 @@ impl Running {
         status::of(&self.gateway)
     }
 
+    /// Completes when the mgr cannot go on, and never otherwise. Whoever runs it must end it at once: it only answers
+    /// with errors from now on, and a new start finds everything that was promised.
+    pub async fn failed(&self) -> Error {
+        Error::StoreFailed(self.namespace.failed().await)
+    }
+
+    /// Looks for damage, and repairs it if asked to; the last page, with the findings of all pages.
+    pub fn check(&self, repair: bool) -> impl Future<Output = CheckReply> + Send + use<> {
+        let gateway = self.gateway.clone();
+        async move {
+            let mut args = CheckArgs { run: 0, page: 0, repair };
+            let mut findings = Vec::new();
+            loop {
+                let mut page = gateway.checks.call(&gateway.server, args).await;
+                findings.append(&mut page.findings);
+                if page.end || page.refused.is_some() {
+                    return CheckReply { findings, ..page };
+                }
+                args = CheckArgs { run: page.run, page: page.page + 1, repair };
+            }
+        }
+    }
+
     /// Stops: requests in progress are finished, connections closed, the store made durable and closed.
     pub async fn stop(self) {
         let Running { network, gateway, namespace, _keeping, mut background } = self;
         network.shutdown().await;
         background.shutdown().await;
+        // The next start need not look at what is done.
+        if let Err(e) = gateway.server.fs().0.notes.forget().await {
+            tracing::error!("cannot forget what is done about files: {e}");
+        }
         drop((_keeping, gateway));
         if let Err(e) = namespace.settle().await {
             tracing::error!("the metadata store failed while stopping: {e}");

@@ -2,7 +2,11 @@
 
 use crate::gateway::Gateway;
 use crate::iods::Report;
+use types::FileId;
 use wire::admin::{Group, Status};
+
+/// Entries of a list that are counted: a longer one shows as this long.
+const LISTED: usize = 10_000;
 
 /// How the mgr and its iods stand.
 pub(crate) fn of(gateway: &Gateway) -> Status {
@@ -13,6 +17,7 @@ pub(crate) fn of(gateway: &Gateway) -> Status {
     let mut payload = Group::new("counters");
     room.counters.snapshot().rows().into_iter().for_each(|(name, value)| payload.number(name, value));
     groups.push(payload);
+    groups.push(work(gateway));
     groups.push(store(gateway));
     groups.push(network(gateway));
     Status { groups }
@@ -32,7 +37,10 @@ fn mgr(gateway: &Gateway) -> Group {
     group.number("files", room.namespace.files().unwrap_or(0));
     group.number("clients", counts.clients as u64);
     group.number("sessions", counts.sessions as u64);
+    group.number("clients_lapsed", counts.lapsed as u64);
     group.number("open_files", counts.opens as u64);
+    group.number("locks", counts.locks as u64);
+    group.number("lock_waits", counts.lock_waits as u64);
     group.number("layouts", counts.layouts as u64);
     group.number("recalls_pending", counts.recalls as u64);
     group
@@ -80,6 +88,20 @@ fn operations(gateway: &Gateway) -> Group {
     group
 }
 
+/// What is still to be done about files.
+fn work(gateway: &Gateway) -> Group {
+    let room = &gateway.server.fs().0;
+    let notes = room.notes.counted();
+    let mut group = Group::new("work");
+    group.number("orphans", room.namespace.orphans(FileId(0), LISTED).map_or(0, |list| list.len() as u64));
+    group.number("doomed", room.namespace.doomed(FileId(0), LISTED).map_or(0, |list| list.len() as u64));
+    group.number("intents_written", notes.written as u64);
+    group.number("sizes_to_learn", notes.left as u64);
+    group.number("cuts_pending", notes.cuts as u64);
+    group.number("fences_pending", notes.fences as u64);
+    group
+}
+
 fn store(gateway: &Gateway) -> Group {
     let standing = gateway.server.fs().0.namespace.standing();
     let mut group = Group::new("store");
@@ -87,6 +109,8 @@ fn store(gateway: &Gateway) -> Group {
     group.number("size_bytes", standing.bytes);
     group.number("batches", standing.counters.batches);
     group.number("flushes", standing.counters.flushes);
+    group.number("checkpoints", standing.counters.checkpoints);
+    group.number("damaged_records_met", standing.counters.corrupt);
     group.number("conflicts", standing.counters.conflicts);
     group.number("written_bytes", standing.counters.bytes);
     group
@@ -100,5 +124,11 @@ fn network(gateway: &Gateway) -> Group {
     group.number("connections_open", traffic.connections_open);
     group.number("connections_made", traffic.connections_opened);
     group.number("connections_refused", traffic.connections_refused);
+    group.number("connections_cut", traffic.connections_cut);
+    group.number("connections_malformed", traffic.connections_malformed);
+    group.number("memory_held_bytes", traffic.memory_held);
+    group.number("memory_most_bytes", traffic.memory_most);
+    group.number("memory_waits", traffic.memory_waits);
+    group.number("panics", traffic.panics);
     group
 }

@@ -30,11 +30,11 @@ pub async fn format(dir: &Path, cluster: &ClusterFile) -> Result<(), Error> {
         _ => {}
     }
     let owner = std::fs::metadata(dir).map_err(io("look at the directory"))?;
-    let cookie_key = random()?;
+    let (cookie_key, id) = (random()?, random()?);
     let path = store_path(dir);
     let engine = {
         let path = path.clone();
-        blocking(move || Embedded::create(&path, meta::merge)).await?
+        blocking(move || Embedded::create(&path, id, meta::merge)).await?
     };
     let format = Format {
         fsid: cluster.fsid,
@@ -97,6 +97,9 @@ pub(crate) async fn next_epoch(namespace: &Namespace<Embedded>) -> Result<u32, E
     };
     let epoch = last.checked_add(1).ok_or(Error::Metadata(Status::Corrupt))?;
     let value = Bytes::copy_from_slice(&epoch.to_be_bytes());
-    namespace.registry_put(now(), EPOCH, Some(&value)).await.map_err(Error::Metadata)?;
-    Ok(epoch)
+    match namespace.registry_put(now(), EPOCH, Some(&value)).await {
+        Ok(()) => Ok(epoch),
+        Err(Status::NoSpc) => Err(Error::Full),
+        Err(e) => Err(Error::Metadata(e)),
+    }
 }

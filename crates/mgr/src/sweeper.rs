@@ -29,6 +29,7 @@ pub(crate) async fn sweep(room: Arc<Room>) {
             }
         };
         tokio::select! {
+            biased;
             () = room.doomed.notified() => {}
             // The sender lives in `room`.
             _ = came_up.changed() => {}

@@ -1,9 +1,13 @@
 //! The mgr with real iods, all in one process: proxied I/O, layouts, failures, restarts, what it answers on its port.
 
+#[path = "room/check.rs"]
+mod check;
 #[path = "room/cluster.rs"]
 mod cluster;
 #[path = "room/failures.rs"]
 mod failures;
+#[path = "room/intents.rs"]
+mod intents;
 #[path = "room/layouts.rs"]
 mod layouts;
 #[path = "room/model.rs"]

@@ -2,19 +2,28 @@
 
 use super::link::Link;
 use super::{Iods, Member, Registered, Standing, register};
-use layout::kinds::native::{BOOT_ID_MAX, Local, SOCKET_PATH_MAX};
+use crate::proxy::own_capability;
+use layout::kinds::native::{BOOT_ID_MAX, KIND, Local, Record, SOCKET_PATH_MAX};
+use meta::schema::Intent;
 use net::Address;
 use std::sync::Arc;
 use std::time::Duration;
 use types::Status;
-use wire::native::{Nothing, Procedure, StatsReply};
+use wire::native::{FenceArgs, Nothing, Procedure, Rights, StatsReply};
+use xdr::Xdr;
 
 /// Pause after the first failure; doubles with every further one.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 /// Longest pause between two tries.
 const PAUSE_MAX: Duration = Duration::from_secs(3);
+/// Notes of files looked at in one go.
+const FENCES: usize = 1024;
 /// How often capacity and counters are asked for.
 const STATS_EVERY: Duration = Duration::from_secs(2);
+
+/// How long an iod may be silent before whoever waits for it is told that it is down. Its own work on one request takes less,
+/// unless its disk hangs.
+const SILENT: Duration = Duration::from_secs(20);
 
 /// Keeps the iod at `slot` connected, for ever.
 pub(super) async fn keep(iods: Arc<Iods>, slot: usize) {
@@ -55,6 +64,7 @@ async fn join(iods: &Iods, slot: usize) -> Result<(u16, Arc<Link>), String> {
         link.call(Procedure::Stats, &Nothing).await.map_err(|e| format!("no answer to STATS: {e}"))?;
     let registered = register(iods, address, &link).await.map_err(|e| format!("cannot be registered: {e}"))?;
     let number = registered.number;
+    fence(iods, number, &link).await.map_err(|e| format!("cannot be told which layouts were taken away: {e}"))?;
     {
         let mut state = iods.state();
         let twin = state.members.get(&number).and_then(|m| m.link.as_ref()).is_some_and(|l| !l.is_closed());
@@ -67,6 +77,36 @@ async fn join(iods: &Iods, slot: usize) -> Result<(u16, Arc<Link>), String> {
     iods.slots[slot].standing.send_replace(Standing::Up(number));
     iods.came_up.send_modify(|n| *n += 1);
     Ok((number, link))
+}
+
+/// Tells an iod, before it is used, which capabilities it may no longer take: those that were revoked while it was away.
+async fn fence(iods: &Iods, number: u16, link: &Link) -> Result<(), Status> {
+    let mut after = None;
+    loop {
+        let page = iods.namespace.intents(after, FENCES)?;
+        let Some(last) = page.last() else { return Ok(()) };
+        after = Some(*last);
+        for file in page.iter().filter(|noted| matches!(noted.intent, Intent::Fence(_))).map(|noted| noted.file) {
+            let info = match iods.namespace.info(file) {
+                Err(Status::Stale) => continue,
+                info => info?,
+            };
+            let record =
+                info.layout.filter(|layout| layout.kind == KIND).map(|layout| Record::from_bytes(&layout.body));
+            if !record.is_some_and(|record| record.is_ok_and(|record| record.iods.contains(&number))) {
+                continue;
+            }
+            let cluster = &iods.cluster;
+            let cap = own_capability(&cluster.key, cluster.fsid, file, info.generation, Rights::ADMIN);
+            let arguments = FenceArgs { cap, generation: info.generation };
+            match link.call::<Nothing>(Procedure::Fence, &arguments).await {
+                Ok(Nothing) => {}
+                Err(Status::Delay) => return Err(Status::Delay),
+                // An object that cannot be fenced can be neither written nor read.
+                Err(e) => tracing::error!(file = file.0, iod = %link.hello.iod, "cannot be fenced: {e}"),
+            }
+        }
+    }
 }
 
 /// The registry record of the iod, made or brought up to date.
@@ -105,7 +145,11 @@ async fn watch(iods: &Iods, number: u16, link: &Link) -> String {
     let stats = async {
         loop {
             tokio::time::sleep(STATS_EVERY).await;
-            if let Ok(stats) = link.call::<StatsReply>(Procedure::Stats, &Nothing).await
+            let Ok(answer) = tokio::time::timeout(SILENT, link.call::<StatsReply>(Procedure::Stats, &Nothing)).await
+            else {
+                return;
+            };
+            if let Ok(stats) = answer
                 && let Some(member) = iods.state().members.get_mut(&number)
             {
                 member.stats = stats;
@@ -113,8 +157,12 @@ async fn watch(iods: &Iods, number: u16, link: &Link) -> String {
         }
     };
     tokio::select! {
+        biased;
         why = link.closed() => why.to_string(),
-        () = stats => String::new(),
+        () = stats => {
+            link.close();
+            format!("no answer for {} s", SILENT.as_secs())
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! The connections to one iod, and the native procedures called over them.
 
+use net::clock::unix_now;
 use net::rpc::{Connection, Limits, NoService};
 use net::{Address, Counters, Error};
 use std::sync::Arc;
@@ -46,11 +47,6 @@ pub(super) enum LinkError {
     Inconsistent,
 }
 
-pub(crate) fn unix_now() -> u64 {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    since.map_or(0, |d| d.as_secs())
-}
-
 impl Link {
     /// Connects to the iod at `address`, over its Unix socket if it is on this host.
     pub(super) async fn connect(
@@ -94,6 +90,11 @@ impl Link {
         why
     }
 
+    /// Ends all connections.
+    pub(super) fn close(&self) {
+        self.connections.iter().for_each(Connection::close);
+    }
+
     /// Where it is connected to.
     pub(crate) fn path(&self) -> Address {
         self.connections[0].peer().clone()
@@ -107,6 +108,19 @@ impl Link {
         let connection = &self.connections[turn % self.connections.len()];
         let result = call(connection, procedure, arguments, CALL_TIMEOUT).await;
         result.map_err(|e| self.status(procedure, e))
+    }
+
+    /// As [`Self::call`] for whoever wants to know what exactly an iod has against it.
+    pub(crate) async fn ask<R: Xdr>(&self, procedure: Procedure, arguments: &impl Xdr) -> Result<R, Asked> {
+        let turn = self.turn.fetch_add(1, Relaxed);
+        let connection = &self.connections[turn % self.connections.len()];
+        call(connection, procedure, arguments, CALL_TIMEOUT).await.map_err(|e| match e {
+            CallError::Net(error) => {
+                tracing::info!(iod = %self.hello.iod, procedure = procedure.name(), "{error}");
+                Asked::Away
+            }
+            CallError::Failed(failure) => Asked::Refused(failure.status, failure.detail.unwrap_or_default()),
+        })
     }
 
     /// What a failed call means to whoever asked the mgr.
@@ -132,6 +146,15 @@ impl Link {
             },
         }
     }
+}
+
+/// Why an iod did not answer what it was asked.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Asked {
+    /// It is down, or was lost on the way.
+    Away,
+    /// It refused, with this explanation.
+    Refused(Status, String),
 }
 
 enum CallError {

@@ -70,12 +70,26 @@ pub(super) fn all(namespace: &Namespace<Embedded>) -> Result<Vec<Registered>, St
     records.into_iter().map(decode).collect()
 }
 
+/// The number in a registry record, or why it cannot be read; `None` for a record of something else.
+pub(crate) fn record(key: &[u8], value: &Bytes) -> Option<Result<u16, String>> {
+    let id = key.strip_prefix(PREFIX)?;
+    Some(match Registered::from_bytes(value) {
+        Ok(iod) if iod.id.0[..] == *id => Ok(iod.number),
+        Ok(_) => Err("it is of another iod than its key says".to_owned()),
+        Err(e) => Err(e.to_string()),
+    })
+}
+
 /// Stores the record, durably.
 pub(super) async fn put(namespace: &Namespace<Embedded>, iod: &Registered) -> Result<(), Status> {
     let key = [PREFIX, &iod.id.0].concat();
-    let now = Timestamp::from(std::time::SystemTime::now());
+    let now = Timestamp::from(net::clock::now());
     namespace.registry_put(now, &key, Some(&iod.to_bytes())).await
 }
+
+#[cfg(test)]
+#[path = "../../../../fuzz/mutate.rs"]
+mod mutate;
 
 #[cfg(test)]
 mod tests {
@@ -91,5 +105,16 @@ mod tests {
         want.extend([0, 0, 0, 1, 0, 0, 0, 1, b'b', 0, 0, 0, 0, 0, 0, 2, b'/', b's', 0, 0]);
         assert_eq!(iod.to_bytes(), want);
         assert_eq!(Registered::from_bytes(&want.into()), Ok(iod));
+    }
+    #[test]
+    fn damaged_records_are_refused_or_read_again_unchanged() {
+        let local = Some(Local { boot_id: "b".into(), path: "/s".into() });
+        let iod = Registered { number: 258, id: IodId([5; 16]), tcp: vec!["h:1".into(), "i:2".into()], local };
+        let bytes = iod.to_bytes();
+        for seed in 0..5000 {
+            if let Ok(read) = Registered::from_bytes(&mutate::mutate(&bytes, seed).into()) {
+                assert_eq!(Registered::from_bytes(&read.to_bytes()), Ok(read));
+            }
+        }
     }
 }

@@ -1,22 +1,22 @@
 //! The end of a file's objects, and fencing them.
 
-use super::Objects;
+use super::{Objects, own_capability};
 use types::{Generation, Status};
-use wire::native::{FenceArgs, Nothing, ObjectArgs, Procedure, Rights};
+use wire::native::{FenceArgs, GENERATION_GONE, Nothing, ObjectArgs, Procedure, Rights};
 
 impl Objects<'_> {
-    /// Deletes every object; one that is not there is as good. Fails with `Delay` while an iod is down, after all others
+    /// Deletes every object of a file that is gone; one that is not there is as good. Fails with `Delay` while an iod is down, after all others
     /// have deleted theirs.
     pub(crate) async fn remove(&self) -> Result<(), Status> {
-        let remove = |index| async move {
-            let arguments = ObjectArgs { cap: self.capability(Rights::ADMIN) };
-            self.link(index)?.call::<Nothing>(Procedure::Remove, &arguments).await
-        };
+        let cluster = self.iods.cluster();
+        let cap = own_capability(&cluster.key, cluster.fsid, self.file, GENERATION_GONE, Rights::ADMIN);
+        let arguments = &ObjectArgs { cap };
+        let remove = |index| async move { self.link(index)?.call::<Nothing>(Procedure::Remove, arguments).await };
         self.each(remove).await.map(drop)
     }
 
-    /// Makes the iods refuse capabilities older than `generation`, durably. Those that are down learn it when they see
-    /// a newer capability or a later fence; until then nobody reaches them either.
+    /// Makes the iods refuse capabilities older than `generation`, durably; `Delay` while one is down, after all others
+    /// do so.
     pub(crate) async fn fence(&self, generation: Generation) -> Result<(), Status> {
         let fence = |index| async move {
             let arguments = FenceArgs { cap: self.capability(Rights::ADMIN), generation };

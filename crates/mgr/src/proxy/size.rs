@@ -1,21 +1,38 @@
 //! What the objects tell of the size of their file.
 
 use super::Objects;
+use crate::iods::Asked;
 use futures_util::future;
 use types::Status;
 use wire::native::{ObjectArgs, Procedure, Rights, SizeReply};
 
+/// How far the objects of a file reach.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct End {
+    /// One past the last byte of the file that any object is known to hold.
+    pub(crate) reached: u64,
+    /// Whether every iod has answered: else the file may be longer.
+    pub(crate) complete: bool,
+}
+
 impl Objects<'_> {
-    /// One past the last byte of the file that any object holds. Every iod that is up is asked; those that are down hold
-    /// nothing anybody could see now.
-    pub(crate) async fn end(&self) -> u64 {
+    /// Size and room of one object, or why its iod does not tell.
+    pub(crate) async fn ask_size(&self, index: usize) -> Result<SizeReply, Asked> {
+        let arguments = ObjectArgs { cap: self.capability(Rights::READ) };
+        let link = self.link(index).map_err(|_| Asked::Away)?;
+        link.ask(Procedure::Size, &arguments).await
+    }
+
+    /// How far the objects reach, as far as their iods can be asked.
+    pub(crate) async fn end(&self) -> End {
         let ask = |index| async move {
             let arguments = ObjectArgs { cap: self.capability(Rights::READ) };
             let reply: SizeReply = self.link(index)?.call(Procedure::Size, &arguments).await?;
             Ok::<_, Status>(reply.size)
         };
         let answers = future::join_all((0..self.distribution.count()).map(ask)).await;
+        let complete = answers.iter().all(Result::is_ok);
         let sizes: Vec<u64> = answers.into_iter().map(|size| size.unwrap_or(0)).collect();
-        self.distribution.file_size(&sizes).min(types::limits::FILE_SIZE_MAX)
+        End { reached: self.distribution.file_size(&sizes).min(types::limits::FILE_SIZE_MAX), complete }
     }
 }

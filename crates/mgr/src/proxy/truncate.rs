@@ -5,14 +5,16 @@ use types::Status;
 use wire::native::{Procedure, Rights, TruncateArgs, TruncateReply};
 
 impl Objects<'_> {
+    /// Whether every iod of the file is up: `Delay` otherwise.
+    pub(crate) fn all_up(&self) -> Result<(), Status> {
+        (0..self.distribution.count()).try_for_each(|index| self.link(index).map(drop))
+    }
+
     /// Cuts every object so that nothing of the file at and behind `size` is left, durably.
     ///
-    /// Nothing is cut when an iod is down (`Delay`). When one fails on the way, others may have been cut: their bytes
-    /// read as zeros until the cut is tried again.
+    /// Nothing is cut when an iod is down (`Delay`). When one fails on the way, others may have been cut.
     pub(crate) async fn truncate(&self, size: u64) -> Result<(), Status> {
-        for index in 0..self.distribution.count() {
-            self.link(index)?;
-        }
+        self.all_up()?;
         let cut = |index| async move {
             let size = self.distribution.object_size(size, index);
             let arguments = TruncateArgs { cap: self.capability(Rights::WRITE), size };

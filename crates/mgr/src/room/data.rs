@@ -38,7 +38,7 @@ impl Room {
         wanted: Stability,
     ) -> Result<WriteOut, Status> {
         data.truncate(limits::PAYLOAD_MAX);
-        let _shared = self.locks.shared(file).await;
+        let _shared = self.shared(file).await?;
         let info = self.regular(file)?;
         let end = offset.checked_add(data.len() as u64).filter(|end| *end <= limits::FILE_SIZE_MAX);
         let end = end.ok_or(Status::FBig)?;
@@ -47,6 +47,7 @@ impl Room {
         }
         let stable = wanted > Stability::Unstable;
         let objects = self.objects_now(ctx.now, &info).await?;
+        let writing = self.notes.writing(file).await?;
         let written = objects.write(offset, &data, stable).await?;
         if stable && !written.stable {
             tracing::error!(file = file.0, "an iod did not make a write durable as it was told to");
@@ -57,6 +58,7 @@ impl Room {
         } else {
             self.namespace.note_write(&ctx.cred, ctx.now, file, end).await?;
         }
+        writing.done();
         add(&self.counters.proxy_writes, 1);
         add(&self.counters.proxy_write_bytes, data.len() as u64);
         // The namespace is as durable as was asked for, and no more.
@@ -96,7 +98,7 @@ impl Room {
     }
 
     pub(crate) async fn deallocate(&self, ctx: &Ctx, file: FileId, range: ByteRange) -> Result<(), Status> {
-        let _shared = self.locks.shared(file).await;
+        let _shared = self.shared(file).await?;
         let info = self.regular(file)?;
         // Behind the end there is nothing to forget; objects that others are writing may reach further.
         let end = if self.grants.written(file) { limits::FILE_SIZE_MAX } else { info.attrs.size };

@@ -2,9 +2,9 @@
 
 use super::Room;
 use crate::counters::add;
-use crate::iods::unix_now;
 use bytes::Bytes;
-use layout::kinds::native::{Body, Device, KIND};
+use layout::kinds::native::{Body, Device, KIND, Update};
+use net::clock::unix_now;
 use nfs::fs::{Ctx, Iomode, LayoutAsk, LayoutGone, LayoutOut};
 use types::{ByteRange, FileId, IodId, Status, Timestamp, limits};
 use wire::native::Rights;
@@ -16,6 +16,9 @@ impl Room {
         if ask.kind != KIND || ctx.client == 0 {
             return Err(Status::NoLayout);
         }
+        let write = ask.iomode == Iomode::ReadWrite;
+        // Held until the grant is known: a cut asks who was granted what.
+        let _shared = if write { Some(self.shared(ask.file).await?) } else { None };
         let info = self.regular(ask.file)?;
         let objects = self.objects_now(ctx.now, &info).await?;
         let devices = objects.record.iods.iter().map(|number| Ok(self.iods.registered(*number)?.id));
@@ -40,8 +43,10 @@ impl Room {
         if body.len() > ask.max_body {
             return Err(Status::TooSmall);
         }
-        if ask.iomode == Iomode::ReadWrite {
+        if write {
+            let writing = self.notes.writing(ask.file).await?;
             self.grants.granted(ask.file, ctx.client);
+            writing.done();
         }
         add(counter, 1);
         Ok(LayoutOut { range: ByteRange::ALL, iomode: ask.iomode, kind: KIND, body, return_on_close: true })
@@ -65,15 +70,30 @@ impl Room {
         file: FileId,
         last_byte: Option<u64>,
         mtime: Option<Timestamp>,
+        body: &Bytes,
     ) -> Result<Option<u64>, Status> {
+        let update = match body.is_empty() {
+            true => Update::default(),
+            false => Update::from_bytes(body).map_err(|_| Status::Inval)?,
+        };
         let end = last_byte.map_or(Some(0), |last| last.checked_add(1)).filter(|end| *end <= limits::FILE_SIZE_MAX);
         let end = end.ok_or(Status::FBig)?;
-        let _shared = self.locks.shared(file).await;
-        self.grants.committed(file, ctx.client);
+        let _shared = self.shared(file).await?;
         if last_byte.is_none() && mtime.is_none() {
+            if update.durable {
+                self.grants.committed(file, ctx.client);
+            }
             return Ok(None);
         }
-        let changed = self.namespace.set_size(&ctx.cred, ctx.now, file, end, mtime).await?;
+        let changed = match update.durable {
+            true => self.namespace.set_size(&ctx.cred, ctx.now, file, end, mtime).await?,
+            false => self.namespace.grow(&ctx.cred, ctx.now, file, end, mtime).await?,
+        };
+        // Only now: a report that found no room has told nothing. And one of a client that may have failed to write
+        // something does not tell how far that has come.
+        if update.durable {
+            self.grants.committed(file, ctx.client);
+        }
         add(&self.counters.layout_commits, 1);
         Ok((changed.after.size != changed.before.size).then_some(changed.after.size))
     }
@@ -86,15 +106,18 @@ impl Room {
         iomode: Iomode,
         why: LayoutGone,
     ) -> Result<(), Status> {
-        let untold = iomode == Iomode::ReadWrite && self.grants.gone(file, client);
+        let write = iomode == Iomode::ReadWrite;
+        let revoked = why == LayoutGone::Revoked;
+        let untold = write && self.grants.gone(file, client);
         let result = async {
-            if why == LayoutGone::Revoked {
-                self.fence(ctx, file).await?;
+            let fenced = if revoked { self.fence(ctx, file).await } else { Ok(()) };
+            if untold || (write && revoked) {
+                // Whoever lost its layout may have written since it last told how far.
+                self.measure_or_later(file).await?;
+            } else if write {
+                self.all_told(file);
             }
-            if untold {
-                self.learn_size(ctx.now, file).await?;
-            }
-            Ok(())
+            fenced
         };
         match result.await {
             // Nothing is left to protect or to measure.
@@ -103,25 +126,12 @@ impl Room {
         }
     }
 
-    /// Makes every capability given out so far worthless; whoever still has a layout has to ask for a new one.
-    async fn fence(&self, ctx: &Ctx, file: FileId) -> Result<(), Status> {
-        add(&self.counters.layouts_revoked, 1);
-        let generation = self.namespace.fence(ctx.now, file).await?;
-        let info = self.namespace.info(file)?;
-        match self.objects(&info)? {
-            Some(objects) => objects.fence(generation).await,
-            None => Ok(()),
-        }
-    }
-
     /// A client closed a file that it could write: if it never told how far it wrote, the iods do.
     pub(crate) async fn closed(&self, ctx: &Ctx, file: FileId, wrote: bool) -> Result<(), Status> {
         if wrote && self.grants.take_untold(file, ctx.client) {
-            match self.learn_size(ctx.now, file).await {
-                Err(Status::Stale) => {}
-                other => drop(other?),
-            }
+            return self.measure_or_later(file).await;
         }
+        self.all_told(file);
         Ok(())
     }
 }

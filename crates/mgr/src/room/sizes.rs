@@ -2,41 +2,135 @@
 //!
 //! The namespace is told of growth by LAYOUTCOMMIT and by writes through the mgr. A client that writes past the mgr may
 //! be ahead of that, or may end without a word; then the iods are asked: one past the last byte that any object holds
-//! is written data, as every cut takes the objects first.
+//! is written data, as nothing grows before every cut has reached the objects.
 
 use super::Room;
 use crate::counters::add;
+use crate::fs::own_ctx;
+use crate::locks::FileGuard;
+use crate::notes::Cut;
+use crate::room::now;
+use meta::schema::{Intent, Noted};
 use nfs::fs::Ctx;
-use types::{Attrs, Cred, FileId, SetAttrs, SetTime, Status, Timestamp, limits};
+use std::sync::atomic::Ordering::SeqCst;
+use types::{Attrs, Cred, FileId, SetAttrs, Status, Timestamp, limits};
 
 impl Room {
     /// The attributes as they are now; the iods are asked only while others than the asking client may be writing.
     pub(crate) async fn attrs(&self, ctx: &Ctx, file: FileId) -> Result<Attrs, Status> {
-        if self.grants.written_by_others(file, ctx.client) {
-            return self.learn_size(ctx.now, file).await;
+        if self.grants.written_by_others(file, ctx.client) || self.notes.is_left(file) {
+            return Ok(self.learn_size(ctx.now, file).await?.0);
         }
         self.namespace.getattr(file)
     }
 
-    /// Takes over the size that the iods know of.
-    pub(crate) async fn learn_size(&self, now: Timestamp, file: FileId) -> Result<Attrs, Status> {
-        let _shared = self.locks.shared(file).await;
+    /// Takes over the size that the iods know of; also tells whether all of them were asked.
+    pub(crate) async fn learn_size(&self, now: Timestamp, file: FileId) -> Result<(Attrs, bool), Status> {
+        let _shared = self.shared(file).await?;
         let info = self.namespace.info(file)?;
-        let Some(objects) = self.objects(&info)? else { return Ok(info.attrs) };
+        let Some(objects) = self.objects(&info)? else { return Ok((info.attrs, true)) };
         add(&self.counters.size_queries, 1);
         let end = objects.end().await;
-        if end <= info.attrs.size {
-            return Ok(info.attrs);
+        if end.reached <= info.attrs.size {
+            return Ok((info.attrs, end.complete));
         }
         // Not on behalf of anybody: the writer's permissions were checked when it got its layout.
-        Ok(self.namespace.note_write(&Cred::root(), now, file, end).await?.after)
+        let attrs = self.namespace.note_write(&Cred::root(), now, file, end.reached).await?.after;
+        Ok((attrs, end.complete))
     }
 
-    /// Changes attributes, a size among them: permission first, then the objects, then the namespace.
+    /// Learns the size of a file that nobody writes any more, from all of its iods.
+    pub(crate) async fn measure(&self, file: FileId) -> Result<(), Status> {
+        let outcome = match self.learn_size(now(), file).await {
+            Ok((_, true)) => {
+                if !self.grants.written(file) {
+                    self.notes.measured(file);
+                }
+                Ok(())
+            }
+            Ok((_, false)) => Err(Status::Delay),
+            Err(Status::Stale) => {
+                self.notes.gone(file);
+                Ok(())
+            }
+            Err(e) => Err(e),
+        };
+        if outcome.is_err() {
+            // Whoever might tell has gone: tried again until it is known.
+            self.notes.left(file);
+        }
+        outcome
+    }
+
+    /// As [`Self::measure`], but what cannot be learnt or stored now is tried again later.
+    pub(crate) async fn measure_or_later(&self, file: FileId) -> Result<(), Status> {
+        match self.measure(file).await {
+            Err(Status::Delay | Status::NoSpc) => Ok(()),
+            other => other,
+        }
+    }
+
+    /// What was written is known: forgets that somebody might write, unless somebody still might.
+    pub(crate) fn all_told(&self, file: FileId) {
+        if !self.grants.written(file) {
+            self.notes.told(file);
+        }
+    }
+
+    /// Shares a file whose objects have all been cut as its size says.
+    pub(crate) async fn shared(&self, file: FileId) -> Result<FileGuard<'_>, Status> {
+        loop {
+            let shared = self.locks.shared(file).await;
+            if self.notes.cut(file).is_none() {
+                return Ok(shared);
+            }
+            drop(shared);
+            self.finish_cut(file).await?;
+        }
+    }
+
+    /// Cuts the objects of a file whose cut was not done to its end; `Delay` while that cannot be.
+    pub(crate) async fn finish_cut(&self, file: FileId) -> Result<(), Status> {
+        let _alone = self.locks.alone(file).await;
+        self.finish_cut_alone(file).await
+    }
+
+    async fn finish_cut_alone(&self, file: FileId) -> Result<(), Status> {
+        let size = match self.notes.cut(file) {
+            None => return Ok(()),
+            Some(Cut::To(size)) => size,
+            Some(Cut::Perhaps) => {
+                // What was handed over before is in the view after this.
+                self.namespace.settle().await?;
+                let noted = self.namespace.intents_of(file)?;
+                let size = noted.iter().find_map(|intent| match intent {
+                    Intent::Cut(size) => Some(*size),
+                    _ => None,
+                });
+                self.notes.cut_noted(file, size);
+                let Some(size) = size else { return Ok(()) };
+                size
+            }
+        };
+        let info = match self.namespace.info(file) {
+            Err(Status::Stale) => {
+                self.notes.gone(file);
+                return Ok(());
+            }
+            info => info?,
+        };
+        if let Some(objects) = self.objects(&info)? {
+            add(&self.counters.truncates, 1);
+            objects.truncate(size).await?;
+        }
+        self.notes.cut_done(file, size).await
+    }
+
+    /// Changes attributes, a size among them: first the namespace, with a note that the objects are to be cut, then the
+    /// objects.
     ///
-    /// Cutting before the namespace says so is safe at every moment: a mgr that dies in between leaves a file of the
-    /// old size whose end reads as zeros, and the client asks again. The other order would leave bytes behind the end
-    /// that come back when the file grows.
+    /// A mgr that dies before the namespace says so has changed nothing. One that dies later finds the note, and cuts
+    /// the objects before anything can make the file grow over what they still hold.
     pub(crate) async fn set_size(
         &self,
         ctx: &Ctx,
@@ -50,24 +144,68 @@ impl Room {
             return Err(Status::FBig);
         }
         let _alone = self.locks.alone(file).await;
+        self.finish_cut_alone(file).await?;
         let info = self.namespace.info(file)?;
-        let beyond = size < info.attrs.size || self.grants.may_hold_more(file, ctx.client);
-        let objects = if beyond { self.objects(&info)? } else { None };
+        let unknown = self.grants.may_hold_more(file, ctx.client) || self.notes.is_left(file);
+        let objects = if size < info.attrs.size || unknown { self.objects(&info)? } else { None };
         let Some(objects) = objects else {
             return Ok(self.namespace.setattr(&ctx.cred, ctx.now, file, &set, opened).await?.after);
         };
-        if !opened && !self.namespace.access(&ctx.cred, file)?.write {
-            return Err(Status::Access);
-        }
-        let chosen = |time: &SetTime| matches!(time, SetTime::To(_));
-        let rest = SetAttrs { size: None, atime: set.atime.filter(chosen), mtime: set.mtime.filter(chosen), ..set };
-        if !rest.is_empty() {
-            // Whoever may not change the rest changes nothing.
-            self.namespace.setattr(&ctx.cred, ctx.now, file, &rest, opened).await?;
-        }
+        // A cut that cannot be done shall change nothing.
+        objects.all_up()?;
+        self.notes.cutting(file);
+        let changed = self.namespace.cut(&ctx.cred, ctx.now, file, &set, opened).await;
+        self.notes.cut_noted(file, changed.is_ok().then_some(size));
+        let changed = changed?;
         add(&self.counters.truncates, 1);
         objects.truncate(size).await?;
-        let after = SetAttrs { size: Some(size), atime: set.atime, mtime: set.mtime, ..SetAttrs::default() };
-        Ok(self.namespace.setattr(&ctx.cred, ctx.now, file, &after, true).await?.after)
+        self.notes.cut_done(file, size).await?;
+        Ok(changed.after)
+    }
+
+    /// Makes every capability given out so far worthless; whoever still has a layout has to ask for a new one.
+    pub(crate) async fn fence(&self, ctx: &Ctx, file: FileId) -> Result<(), Status> {
+        add(&self.counters.layouts_revoked, 1);
+        let generation = self.namespace.fence(ctx.now, file).await?;
+        self.notes.fence_noted(file, generation);
+        self.finish_fence(file).await
+    }
+
+    /// Tells all iods of a file that older capabilities are worth nothing. One that is down is told when it comes back,
+    /// before it is used for anything.
+    pub(crate) async fn finish_fence(&self, file: FileId) -> Result<(), Status> {
+        let info = match self.namespace.info(file) {
+            Err(Status::Stale) => {
+                self.notes.gone(file);
+                return Ok(());
+            }
+            info => info?,
+        };
+        if let Some(objects) = self.objects(&info)? {
+            objects.fence(info.generation).await?;
+        }
+        self.notes.fence_done(file, info.generation);
+        Ok(())
+    }
+
+    /// Tells all iods of a file once more which capabilities are worth nothing.
+    pub(crate) async fn fence_again(&self, file: FileId) -> Result<(), Status> {
+        let generation = self.namespace.info(file)?.generation;
+        self.namespace.note(now(), Noted { file, intent: Intent::Fence(generation) }).await?;
+        self.notes.fence_noted(file, generation);
+        self.finish_fence(file).await
+    }
+
+    /// As whoever acts when nobody asked: ends an orphan that nobody has open.
+    pub(crate) async fn reap(&self, file: FileId) -> Result<(), Status> {
+        let reaped = self.namespace.reap(own_ctx().now, file).await;
+        if reaped.is_err() {
+            self.orphans_left.store(true, SeqCst);
+        }
+        if reaped?.is_some() {
+            self.doomed.notify_one();
+        }
+        self.notes.gone(file);
+        Ok(())
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::cluster::{Cluster, create, ctx, pattern, read, set_size, write};
 use bytes::Bytes;
-use layout::kinds::native::{Body, Device, KIND};
+use layout::kinds::native::{Body, Device, KIND, Update};
 use mgr::Files;
 use net::rpc::{Connection, Limits, NoService};
 use nfs::fs::{FileSystem, Iomode, LayoutAsk, LayoutGone, Stability};
@@ -149,7 +149,8 @@ async fn the_end_of_a_silent_writer_is_learned_from_the_iods() {
     let body = layout(&files, 7, file, Iomode::ReadWrite).await;
     write_direct(&files, 7, &body, 0, &pattern(10, 1)).await.unwrap();
     let before = cluster.mgr().counters().size_queries;
-    files.layout_commit(&ctx(7), file, Some(9), None, Bytes::new()).await.unwrap();
+    let all = Bytes::from(Update { durable: true }.to_bytes().to_vec());
+    files.layout_commit(&ctx(7), file, Some(9), None, all).await.unwrap();
     // Nor does setting the size that it has, as copies do; a size below it is another matter.
     let set = |size| SetAttrs { size: Some(size), mode: Some(0o600), ..SetAttrs::default() };
     assert_eq!(files.setattr(&ctx(7), file, set(10), true).await.unwrap().size, 10);

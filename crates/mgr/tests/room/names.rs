@@ -58,7 +58,7 @@ async fn policies_are_checked_inherited_and_followed() {
 async fn creating_asks_no_iod() {
     let cluster = Cluster::new(2, "1M").await;
     let files = cluster.files();
-    // Statistics are asked for in the background; everything else would be on behalf of the files.
+    // Statistics and lists are asked for in the background; everything else would be on behalf of the files.
     let requests = || {
         let count = |iod: &iod::Running| {
             iod.counters().iter().filter(|c| is_file_request(&c.name)).map(|c| c.value).sum::<u64>()
@@ -76,7 +76,7 @@ async fn creating_asks_no_iod() {
 }
 
 fn is_file_request(name: &str) -> bool {
-    name.starts_with("requests.") && !["hello", "stats"].iter().any(|other| name.ends_with(other))
+    name.starts_with("requests.") && !["hello", "stats", "list"].iter().any(|other| name.ends_with(other))
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,0 +1,166 @@
+//! Looking for damage while everything runs: the namespace, the records of the mgr, and the objects of every iod.
+//!
+//! A check is a task that tells what it finds through a bounded channel; whoever asked takes it page by page, and goes on
+//! over another connection when one breaks. What looks wrong is looked at again before it is told, so that work in
+//! progress is not taken for damage.
+
+mod files;
+mod finding;
+mod names;
+mod objects;
+mod run;
+
+use crate::gateway::NfsServer;
+use crate::paths;
+use bytes::Bytes;
+use run::Step;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+use types::FileId;
+use wire::admin::{CheckArgs, CheckReply, FINDINGS_MAX};
+
+/// Most checks at a time.
+const RUNS_MAX: usize = 4;
+/// Most checks that are over and kept.
+const ENDED_MAX: usize = 16;
+/// How long a check that nobody asks for is kept.
+const IDLE: Duration = Duration::from_secs(120);
+/// How long a page waits for more findings.
+const PATIENCE: Duration = Duration::from_millis(500);
+/// Findings that wait to be asked for.
+const WAITING: usize = 256;
+
+/// The checks that are running.
+#[derive(Debug, Default)]
+pub(crate) struct Checks {
+    runs: Mutex<HashMap<u64, Arc<Run>>>,
+}
+
+#[derive(Debug)]
+struct Run {
+    taking: tokio::sync::Mutex<Taking>,
+    asked: Mutex<Instant>,
+    task: JoinHandle<()>,
+}
+
+/// What has been told of a check.
+#[derive(Debug)]
+struct Taking {
+    steps: mpsc::Receiver<Step>,
+    last: Option<CheckReply>,
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+fn refused(why: &str) -> CheckReply {
+    CheckReply { refused: Some(why.to_owned()), ..CheckReply::default() }
+}
+
+impl Checks {
+    /// Answers one call of CHECK.
+    pub(crate) async fn call(&self, server: &Arc<NfsServer>, args: CheckArgs) -> CheckReply {
+        let run = match args.run {
+            0 => match self.start(server, args.repair) {
+                Ok(run) => run,
+                Err(why) => return refused(why),
+            },
+            number => match self.runs().get(&number).cloned() {
+                Some(run) => (number, run),
+                None => return refused("this check is over, or the mgr was started anew: begin again"),
+            },
+        };
+        let (number, run) = run;
+        let mut taking = run.taking.lock().await;
+        *run.asked.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+        let last = taking.last.as_ref().map(|last| last.page);
+        let next = last.map_or(0, |last| last + 1);
+        match &taking.last {
+            Some(told) if told.page == args.page => return told.clone(),
+            Some(told) if told.end => return refused("this check is over"),
+            _ if args.page != next => return refused("this page cannot be had any more: begin again"),
+            _ => {}
+        }
+        let mut page = CheckReply { run: number, page: next, ..CheckReply::default() };
+        if let Some(last) = &taking.last {
+            (page.phase, page.done, page.total) = (last.phase.clone(), last.done, last.total);
+        }
+        gather(&mut taking.steps, &mut page).await;
+        name(server, &mut page).await;
+        taking.last = Some(page.clone());
+        page
+    }
+
+    fn start(&self, server: &Arc<NfsServer>, repair: bool) -> Result<(u64, Arc<Run>), &'static str> {
+        let mut runs = self.runs();
+        runs.retain(|_, run| run.asked.lock().unwrap_or_else(PoisonError::into_inner).elapsed() < IDLE);
+        // One that is over is kept for a last page that did not arrive.
+        if runs.values().filter(|run| run.task.is_finished()).count() >= ENDED_MAX {
+            runs.retain(|_, run| !run.task.is_finished());
+        }
+        if runs.values().filter(|run| !run.task.is_finished()).count() >= RUNS_MAX {
+            return Err("too many checks are running: wait for one to end");
+        }
+        let number = getrandom::u64().map_err(|_| "the system gives no random numbers")?.max(1);
+        let (tell, steps) = mpsc::channel(WAITING);
+        let task = net::task::spawn(run::run(server.clone(), repair, tell));
+        let taking = tokio::sync::Mutex::new(Taking { steps, last: None });
+        let run = Arc::new(Run { taking, asked: Mutex::new(Instant::now()), task });
+        runs.insert(number, run.clone());
+        Ok((number, run))
+    }
+
+    fn runs(&self) -> MutexGuard<'_, HashMap<u64, Arc<Run>>> {
+        self.runs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Takes steps until the page is full, the check has ended, or enough time has passed.
+async fn gather(steps: &mut mpsc::Receiver<Step>, page: &mut CheckReply) {
+    let until = Instant::now() + PATIENCE;
+    while page.findings.len() < FINDINGS_MAX {
+        match tokio::time::timeout_at(until, steps.recv()).await {
+            Err(_) => return,
+            Ok(Some(Step::Found(finding))) => page.findings.push(*finding),
+            Ok(Some(Step::At { phase, done, total })) => {
+                (page.phase, page.done, page.total) = (phase.to_owned(), done, total);
+            }
+            Ok(Some(Step::End { broken_off, counts })) => {
+                page.end = true;
+                page.broken_off = broken_off;
+                page.counts = counts.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+                return;
+            }
+            Ok(None) => {
+                page.end = true;
+                page.broken_off = Some("the check has failed inside the mgr: its log says more".to_owned());
+                return;
+            }
+        }
+    }
+}
+
+/// Puts paths to the findings of a page.
+async fn name(server: &NfsServer, page: &mut CheckReply) {
+    let unnamed = page.findings.iter().filter(|finding| finding.paths.is_empty());
+    let files: Vec<FileId> = unnamed.filter_map(|finding| finding.inode.map(FileId)).collect();
+    if files.is_empty() {
+        return;
+    }
+    match paths::of(&server.fs().0.namespace, &files).await {
+        Ok(found) => {
+            for finding in page.findings.iter_mut().filter(|finding| finding.paths.is_empty()) {
+                let paths = finding.inode.and_then(|inode| found.get(&FileId(inode)));
+                finding.paths.extend(paths.into_iter().flatten().map(|path| Bytes::copy_from_slice(path)));
+            }
+        }
+        Err(e) => tracing::warn!("cannot find the paths of what a check found: {e}"),
+    }
+}

@@ -1,0 +1,85 @@
+//! Findings: what is told of each kind of damage.
+
+use meta::Fault;
+use types::{FileId, IodId};
+use wire::admin::{Finding, Mended, Severity};
+
+/// A kind of damage that the iods or the mgr's own records have, with its code and what repairing does about it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    IodUnreachable,
+    RegistryDamaged,
+    LayoutDamaged,
+    LayoutUnknownIod,
+    LayoutMissing,
+    ObjectMissing,
+    ObjectShort,
+    ObjectDamaged,
+    ObjectStray,
+    ObjectForeign,
+    ObjectUnknown,
+    ObjectBeyond,
+    GenerationNewer,
+    GenerationOlder,
+}
+
+impl Kind {
+    fn row(self) -> (&'static str, Severity, &'static str) {
+        use Severity::*;
+        match self {
+            Kind::IodUnreachable => ("iod-unreachable", Unchecked, "none: start it, then check again"),
+            Kind::RegistryDamaged => {
+                ("registry-damaged", Error, "remove the record of a client; none for others: restore the store")
+            }
+            Kind::LayoutDamaged => ("layout-damaged", Loss, "none: restore the file from a copy"),
+            Kind::LayoutUnknownIod => ("layout-unknown-iod", Loss, "none: restore the file from a copy"),
+            Kind::LayoutMissing => ("layout-missing", Loss, "none: restore the file from a copy"),
+            Kind::ObjectMissing => ("object-missing", Loss, "none: restore the file from a copy"),
+            Kind::ObjectShort => ("object-short", Loss, "none: restore the file from a copy"),
+            Kind::ObjectDamaged => {
+                ("object-damaged", Loss, "none: restore the file from a copy and remove the old one")
+            }
+            Kind::ObjectStray => ("object-stray", Error, "remove the object"),
+            Kind::ObjectForeign => ("object-foreign", Error, "none: look what it holds, then remove it by hand"),
+            Kind::ObjectUnknown => ("object-unknown", Error, "none: is the metadata store an old copy?"),
+            Kind::ObjectBeyond => ("object-beyond", Error, "take over the size that the iods know of"),
+            Kind::GenerationNewer => ("generation-newer", Error, "raise the generation of the file"),
+            Kind::GenerationOlder => ("generation-older", Error, "fence the object again"),
+        }
+    }
+
+    /// Something of this kind.
+    pub(crate) fn found(self, inode: Option<FileId>, iod: Option<IodId>, text: String) -> Finding {
+        let (code, severity, remedy) = self.row();
+        Finding {
+            code: code.to_owned(),
+            severity,
+            inode: inode.map(|inode| inode.0),
+            paths: Vec::new(),
+            iod: iod.map(|iod| iod.to_string()),
+            range: None,
+            text,
+            remedy: remedy.to_owned(),
+            mended: Mended::No,
+        }
+    }
+}
+
+/// What is told of a fault in the namespace.
+pub(crate) fn of(fault: &Fault) -> Finding {
+    let severity = match fault {
+        Fault::Record { .. } | Fault::Root | Fault::NoDirectory { .. } | Fault::Dangling { .. } => Severity::Loss,
+        _ => Severity::Error,
+    };
+    Finding {
+        code: fault.code().to_owned(),
+        severity,
+        inode: fault.file().map(|file| file.0),
+        paths: Vec::new(),
+        iod: None,
+        range: None,
+        text: fault.to_string(),
+        remedy: fault.remedy().to_owned(),
+        mended: Mended::No,
+    }
+}

@@ -1,0 +1,137 @@
+//! The namespace, and the records that the mgr keeps beside it.
+
+use super::finding::{self, Kind};
+use super::run::{Check, Checked, Stop};
+use crate::room::now;
+use crate::{clients, iods};
+use bytes::Bytes;
+use meta::engine::Walk;
+use meta::{CheckMemory, Event, Fault, Mended};
+use tokio::sync::mpsc;
+use types::{FileId, Status};
+
+/// Files up to which the namespace is looked through on the spot; more take a thread that may wait for the disk.
+const ON_THE_SPOT: u64 = 20_000;
+/// Events that wait to be worked on.
+const WAITING: usize = 256;
+/// Records of the registry looked at.
+const REGISTRY_MAX: usize = 1 << 17;
+
+impl Check {
+    /// Everything that must hold among names, inodes and lists.
+    pub(super) async fn names(&mut self) -> Checked {
+        let files = self.room.namespace.files().unwrap_or(0);
+        self.begin("names and inodes", 0).await?;
+        if files <= ON_THE_SPOT {
+            let mut events = Vec::new();
+            self.room.namespace.check_into(CheckMemory::default(), &mut |event| {
+                events.push(event);
+                Walk::On
+            })?;
+            for event in events {
+                self.event(event).await?;
+            }
+            return Ok(());
+        }
+        let (tell, mut events) = mpsc::channel(WAITING);
+        let namespace = self.room.namespace.clone();
+        let looking = tokio::task::spawn_blocking(move || {
+            // Nobody hears any more when the check was ended.
+            namespace.check_into(CheckMemory::default(), &mut |event| match tell.blocking_send(event) {
+                Ok(()) => Walk::On,
+                Err(_) => Walk::Stop,
+            })
+        });
+        while let Some(event) = events.recv().await {
+            self.event(event).await?;
+        }
+        looking.await.map_err(|_| Stop::Failed(Status::ServerFault))?.map_err(Stop::Failed)
+    }
+
+    async fn event(&mut self, event: Event) -> Checked {
+        match event {
+            Event::Looked(records) => {
+                self.counts.records += records;
+                self.looked(records).await
+            }
+            Event::Found(fault) => self.fault(&fault).await,
+        }
+    }
+
+    async fn fault(&mut self, fault: &Fault) -> Checked {
+        // It was there in one view of the store; it may have been mended since, also by this check.
+        match self.room.namespace.would_mend(fault) {
+            Ok(Mended::Gone) => return Ok(()),
+            Ok(Mended::Yes | Mended::No) | Err(Status::Corrupt) => {}
+            Err(e) => return Err(e.into()),
+        }
+        let mut finding = finding::of(fault);
+        if let Some((dir, name)) = fault.name() {
+            let mut path = crate::paths::directory_of(&self.room.namespace, dir).await?;
+            path.push(b'/');
+            path.extend_from_slice(name);
+            finding.paths.push(Bytes::from(path));
+        }
+        if !self.repair {
+            return self.found(finding).await;
+        }
+        let outcome = match fault {
+            Fault::Record { key } if clients::is_record(key.get(1..).unwrap_or_default()) && key[0] == b'r' => {
+                self.room.namespace.registry_put(now(), &key[1..], None).await.map(|()| Mended::Yes)
+            }
+            fault => self.room.namespace.mend(now(), fault).await,
+        };
+        if let (Ok(Mended::Yes), Some(file)) = (&outcome, fault.file()) {
+            self.follow(fault, file).await?;
+        }
+        match outcome {
+            Ok(Mended::Gone) => Ok(()),
+            outcome => self.mended(finding, outcome.map(|mended| mended == Mended::Yes)).await,
+        }
+    }
+
+    /// What follows from something mended.
+    async fn follow(&mut self, fault: &Fault, file: FileId) -> Checked {
+        match fault {
+            Fault::NoTail { .. } | Fault::Record { .. } => self.room.notes.look_again(file)?,
+            Fault::StrayIntent { .. } => self.room.notes.gone(file),
+            Fault::LostOrphan { .. } if !crate::settler::in_use(&self.server, file) => self.room.reap(file).await?,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// The records of iods, clients and starts.
+    pub(super) async fn registry(&mut self) -> Checked {
+        self.begin("records of iods and clients", 0).await?;
+        let records = self.room.namespace.registry_survey(b"", REGISTRY_MAX)?;
+        self.looked(records.len() as u64).await?;
+        let mut numbers = std::collections::HashMap::new();
+        for (key, value) in records {
+            // One whose checksum does not match was told of with the names.
+            let Some(value) = value else { continue };
+            let (client, why) = match iods::record(&key, &value) {
+                Some(Ok(number)) => match numbers.insert(number, key.clone()) {
+                    None => continue,
+                    Some(_) => (false, format!("two iods have number {number}")),
+                },
+                Some(Err(why)) => (false, why),
+                None => match clients::record(&key, value) {
+                    Some(Err(why)) => (true, why),
+                    _ => continue,
+                },
+            };
+            let text = format!("record {}: {why}", key.escape_ascii());
+            let finding = Kind::RegistryDamaged.found(None, None, text);
+            if self.repair && client {
+                let removed = self.room.namespace.registry_put(now(), &key, None).await;
+                self.mended(finding, removed.map(|()| true)).await?;
+            } else if self.repair {
+                self.mended(finding, Ok(false)).await?;
+            } else {
+                self.found(finding).await?;
+            }
+        }
+        Ok(())
+    }
+}

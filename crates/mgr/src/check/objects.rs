@@ -1,0 +1,188 @@
+//! Every object of every iod: that its file exists and lives there, and that size and generation agree.
+
+use super::finding::Kind;
+use super::run::{Check, Checked};
+use crate::collector;
+use crate::iods::{Link, Registered};
+use crate::proxy::Objects;
+use crate::room::now;
+use meta::FileState;
+use meta::schema::Intent;
+use types::{FileId, FileKind, Status};
+use wire::native::{LIST_MAX, ListEntry};
+
+/// Objects asked for at a time.
+const PAGE: u32 = 256;
+/// How often an object whose file changes under the check is looked at.
+const TRIES: usize = 4;
+
+/// What is wrong with an object.
+enum Wrong {
+    /// Nothing.
+    No,
+    /// The size, generation or place of it, as told.
+    Is(Kind, String),
+}
+
+impl Check {
+    pub(super) async fn objects(&mut self) -> Checked {
+        self.begin("objects", 0).await?;
+        for iod in self.room.iods.all() {
+            match self.room.iods.link(iod.number) {
+                Ok(link) => match self.objects_of(&iod, &link).await {
+                    Err(super::run::Stop::Failed(Status::Delay)) => self.unreached(iod.number, iod.id).await?,
+                    other => other?,
+                },
+                Err(_) => self.unreached(iod.number, iod.id).await?,
+            }
+        }
+        Ok(())
+    }
+
+    async fn objects_of(&mut self, iod: &Registered, link: &Link) -> Checked {
+        let mut after = 0;
+        loop {
+            let next = self.room.namespace.next_id()?;
+            let page = collector::list(&self.room, link, after, PAGE).await?;
+            self.counts.objects += page.entries.len() as u64;
+            for entry in &page.entries {
+                self.object(iod, link, (next, after), entry).await?;
+            }
+            self.looked(page.entries.len() as u64).await?;
+            let Some(last) = page.entries.last().filter(|_| !page.eof) else { return Ok(()) };
+            after = last.object.0;
+        }
+    }
+
+    async fn object(
+        &mut self,
+        iod: &Registered,
+        link: &Link,
+        (next, from): (FileId, u64),
+        entry: &ListEntry,
+    ) -> Checked {
+        let file = entry.object;
+        if file >= next {
+            if file >= self.room.namespace.next_id()? {
+                let text = "its number was never given to a file".to_owned();
+                return self.left(Kind::ObjectUnknown, iod, entry, text).await;
+            }
+            return Ok(());
+        }
+        if collector::is_stray(&self.room, next, file)? {
+            return self.stray(iod, link, from, entry).await;
+        }
+        if self.unsettled(file)? {
+            self.counts.unsettled += 1;
+        }
+        match self.compare(iod, link, from, entry).await? {
+            Wrong::No => Ok(()),
+            Wrong::Is(kind, text) => self.wrong(kind, iod, entry, text).await,
+        }
+    }
+
+    /// An object without a file; it may be gone since it was listed.
+    async fn stray(&mut self, iod: &Registered, link: &Link, from: u64, entry: &ListEntry) -> Checked {
+        let text = format!("{} bytes of a file that does not exist", entry.size);
+        let finding = Kind::ObjectStray.found(Some(entry.object), Some(iod.id), text);
+        if self.again(link, from, entry).await?.is_none() {
+            return Ok(());
+        }
+        if !self.repair {
+            return self.found(finding).await;
+        }
+        let removed = collector::remove(&self.room, link, entry).await;
+        self.mended(finding, removed.map(|()| true)).await
+    }
+
+    /// Something that repairing does not touch.
+    async fn left(&mut self, kind: Kind, iod: &Registered, entry: &ListEntry, text: String) -> Checked {
+        let finding = kind.found(Some(entry.object), Some(iod.id), text);
+        if self.repair { self.mended(finding, Ok(false)).await } else { self.found(finding).await }
+    }
+
+    async fn wrong(&mut self, kind: Kind, iod: &Registered, entry: &ListEntry, text: String) -> Checked {
+        let file = entry.object;
+        let finding = kind.found(Some(file), Some(iod.id), text);
+        if !self.repair {
+            return self.found(finding).await;
+        }
+        let outcome = match kind {
+            Kind::ObjectBeyond => self.room.learn_size(now(), file).await.map(|_| true),
+            Kind::GenerationNewer => match self.room.namespace.raise_generation(now(), file, entry.generation).await {
+                // The other objects of the file follow.
+                Ok(_) => self.room.fence_again(file).await.map(|()| true),
+                Err(e) => Err(e),
+            },
+            Kind::GenerationOlder => self.room.fence_again(file).await.map(|()| true),
+            _ => Ok(false),
+        };
+        self.mended(finding, outcome).await
+    }
+
+    /// Compares an object with its file until neither changes meanwhile.
+    async fn compare(&self, iod: &Registered, link: &Link, from: u64, listed: &ListEntry) -> Result<Wrong, Status> {
+        let mut entry = *listed;
+        for _ in 0..TRIES {
+            let Some(file) = self.room.namespace.file_state(entry.object)? else {
+                let other =
+                    self.room.namespace.info(entry.object).is_ok_and(|info| info.attrs.kind != FileKind::Regular);
+                let text = "its number is that of something that has no bytes".to_owned();
+                return Ok(if other { Wrong::Is(Kind::ObjectForeign, text) } else { Wrong::No });
+            };
+            let wrong = self.differs(iod, &entry, &file)?;
+            if matches!(wrong, Wrong::No) {
+                return Ok(wrong);
+            }
+            // As it is now: what was listed may be older than the file that it was compared with.
+            let Some(now) = self.again(link, from, &entry).await? else { return Ok(Wrong::No) };
+            let same = self.room.namespace.file_state(entry.object)?.as_ref() == Some(&file);
+            if same && now == entry {
+                return Ok(wrong);
+            }
+            entry = now;
+        }
+        Ok(Wrong::No)
+    }
+
+    /// An object as it is now, given where the list began that showed it.
+    async fn again(&self, link: &Link, from: u64, entry: &ListEntry) -> Result<Option<ListEntry>, Status> {
+        let page = collector::list(&self.room, link, from, LIST_MAX as u32).await?;
+        Ok(page.entries.into_iter().find(|now| now.object == entry.object))
+    }
+
+    fn differs(&self, iod: &Registered, entry: &ListEntry, file: &FileState) -> Result<Wrong, Status> {
+        if entry.damaged {
+            return Ok(Wrong::Is(Kind::ObjectDamaged, "the head of its object cannot be read".to_owned()));
+        }
+        let layout = file.layout.as_ref().filter(|layout| layout.is_final());
+        let objects = layout.map(|layout| Objects::new(&self.room.iods, file.id, file.generation, layout));
+        let Some(Ok(objects)) = objects else {
+            // A layout that cannot be read was told of with the files.
+            return Ok(match layout {
+                Some(_) => Wrong::No,
+                None => Wrong::Is(Kind::ObjectForeign, "its file lies on no iod".to_owned()),
+            });
+        };
+        let Some(index) = objects.record.iods.iter().position(|number| *number == iod.number) else {
+            return Ok(Wrong::Is(Kind::ObjectForeign, "its file does not lie on this iod".to_owned()));
+        };
+        let (has, wants) = (entry.generation, file.generation);
+        if has > wants {
+            let text = format!("its object has generation {}, the file {}: nobody can use it", has.0, wants.0);
+            return Ok(Wrong::Is(Kind::GenerationNewer, text));
+        }
+        let intents = self.room.namespace.intents_of(file.id)?;
+        if has < wants && !intents.iter().any(|intent| matches!(intent, Intent::Fence(_))) {
+            let text = format!("its object has generation {}, the file {}: taken away layouts work", has.0, wants.0);
+            return Ok(Wrong::Is(Kind::GenerationOlder, text));
+        }
+        let most = objects.distribution.object_size(file.size, index);
+        if entry.size > most && !self.unsettled(file.id)? {
+            let text =
+                format!("its object has {} bytes, but a file of {} bytes has {most} there", entry.size, file.size);
+            return Ok(Wrong::Is(Kind::ObjectBeyond, text));
+        }
+        Ok(Wrong::No)
+    }
+}

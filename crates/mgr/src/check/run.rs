@@ -1,0 +1,149 @@
+//! One check from its beginning to its end.
+
+use super::finding::Kind;
+use crate::gateway::NfsServer;
+use crate::room::Room;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use tokio::sync::mpsc;
+use types::{FileId, IodId, Status};
+use wire::admin::{Finding, Mended};
+
+/// Something that a check tells.
+#[derive(Debug)]
+pub(crate) enum Step {
+    /// Something is wrong.
+    Found(Box<Finding>),
+    /// How far it is.
+    At {
+        /// What it looks at.
+        phase: &'static str,
+        /// How much of that it has seen.
+        done: u64,
+        /// How much there is, 0 if unknown.
+        total: u64,
+    },
+    /// It is over.
+    End {
+        /// Why before its end.
+        broken_off: Option<String>,
+        /// What was counted.
+        counts: Vec<(&'static str, u64)>,
+    },
+}
+
+/// Why a check stops before its end.
+#[derive(Debug)]
+pub(crate) enum Stop {
+    /// Nobody asks any more.
+    Alone,
+    /// It cannot go on.
+    Failed(Status),
+}
+
+impl From<Status> for Stop {
+    fn from(status: Status) -> Self {
+        Stop::Failed(status)
+    }
+}
+
+pub(crate) type Checked<T = ()> = Result<T, Stop>;
+
+/// A check at work.
+pub(crate) struct Check {
+    pub(crate) server: Arc<NfsServer>,
+    pub(crate) room: Arc<Room>,
+    pub(crate) repair: bool,
+    tell: mpsc::Sender<Step>,
+    /// Records, files and objects seen, files left out, and why.
+    pub(crate) counts: Counts,
+    phase: (&'static str, u64, u64),
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Counts {
+    pub(crate) records: u64,
+    pub(crate) files: u64,
+    pub(crate) objects: u64,
+    /// Files whose sizes are not settled, as somebody writes them or did before a crash.
+    pub(crate) unsettled: u64,
+    /// Files of which an iod that should hold bytes could not be asked.
+    pub(crate) unasked: u64,
+    /// Numbers of iods that were not reached, or were lost on the way.
+    pub(crate) unreached: BTreeSet<u16>,
+}
+
+/// Checks everything, telling `tell`.
+pub(crate) async fn run(server: Arc<NfsServer>, repair: bool, tell: mpsc::Sender<Step>) {
+    let room = server.fs().0.clone();
+    let mut check = Check { server, room, repair, tell, counts: Counts::default(), phase: ("", 0, 0) };
+    let broken_off = match check.all().await {
+        Ok(()) => None,
+        Err(Stop::Alone) => return,
+        Err(Stop::Failed(e)) => Some(format!("while looking at {}: {e}", check.phase.0)),
+    };
+    let counts = &check.counts;
+    let counts = vec![
+        ("records", counts.records),
+        ("files", counts.files),
+        ("objects", counts.objects),
+        ("files_unsettled", counts.unsettled),
+        ("files_unasked", counts.unasked),
+        ("iods_unreached", counts.unreached.len() as u64),
+    ];
+    // Nobody may be left to hear it.
+    let _ = check.tell.send(Step::End { broken_off, counts }).await;
+}
+
+impl Check {
+    async fn all(&mut self) -> Checked {
+        self.names().await?;
+        self.registry().await?;
+        self.files().await?;
+        self.objects().await
+    }
+
+    /// Tells of something that is wrong.
+    pub(crate) async fn found(&mut self, finding: Finding) -> Checked {
+        self.tell.send(Step::Found(Box::new(finding))).await.map_err(|_| Stop::Alone)
+    }
+
+    /// Tells of something that was repaired, or not.
+    pub(crate) async fn mended(&mut self, mut finding: Finding, outcome: Result<bool, Status>) -> Checked {
+        finding.mended = match outcome {
+            Ok(true) => Mended::Yes,
+            Ok(false) => Mended::Failed,
+            Err(e) => {
+                finding.text += &format!("; repairing it failed: {e}");
+                Mended::Failed
+            }
+        };
+        self.found(finding).await
+    }
+
+    /// Begins to look at something of which there is about so much.
+    pub(crate) async fn begin(&mut self, phase: &'static str, total: u64) -> Checked {
+        self.phase = (phase, 0, total);
+        self.looked(0).await
+    }
+
+    /// So much more was looked at.
+    pub(crate) async fn looked(&mut self, more: u64) -> Checked {
+        self.phase.1 += more;
+        let (phase, done, total) = self.phase;
+        self.tell.send(Step::At { phase, done, total }).await.map_err(|_| Stop::Alone)
+    }
+
+    /// Tells once of an iod that cannot be asked.
+    pub(crate) async fn unreached(&mut self, number: u16, id: IodId) -> Checked {
+        if !self.counts.unreached.insert(number) {
+            return Ok(());
+        }
+        self.found(Kind::IodUnreachable.found(None, Some(id), "the iod cannot be asked".to_owned())).await
+    }
+
+    /// Whether the size of a file is being worked on, so that its objects may disagree with it.
+    pub(crate) fn unsettled(&self, file: FileId) -> Result<bool, Status> {
+        Ok(crate::settler::in_use(&self.server, file) || !self.room.namespace.intents_of(file)?.is_empty())
+    }
+}

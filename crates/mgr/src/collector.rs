@@ -1,0 +1,137 @@
+//! Collecting objects whose files are gone.
+//!
+//! A write that was on its way while its file was removed can make an object anew, which no list of the namespace tells
+//! of. It can be taken for no other: inode numbers are never given out twice. So each iod is asked for all its objects
+//! from time to time, slowly, and those of no file are removed.
+//!
+//! Such writes are few. Many objects without files are a sign of something else, such as damage that hides records of
+//! the namespace; they are the last copy of somebody's bytes then, and are left for `weir fsck` to show.
+
+use crate::counters::add;
+use crate::gateway::NfsServer;
+use crate::iods::Link;
+use crate::proxy::own_capability;
+use crate::room::Room;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
+use types::{FileId, Generation, Status};
+use wire::native::{ListArgs, ListEntry, ListReply, Nothing, ObjectArgs, Procedure, Rights, STORE_OBJECT};
+
+/// How often an iod that stays up is walked through.
+const EVERY: Duration = Duration::from_secs(6 * 3600);
+/// How often it is looked whether an iod is due.
+const LOOK: Duration = Duration::from_secs(2);
+/// Objects asked for at a time.
+const PAGE: u32 = 256;
+/// For each second of asking, so many seconds of rest.
+const REST: u32 = 9;
+/// More objects without files than this on one iod are not believed.
+const STRAYS_MAX: usize = 64;
+/// Shortest rest.
+const REST_MIN: Duration = Duration::from_millis(5);
+
+/// Collects, for ever: from each iod when it has come up and the grace period is over, and again every few hours.
+pub(crate) async fn collect(server: Arc<NfsServer>) {
+    let room = server.fs().0.clone();
+    let mut came_up = room.iods.came_up.subscribe();
+    // Per iod: the way over which it was last walked through, and when.
+    let mut walked: HashMap<u16, (Arc<Link>, Instant)> = HashMap::new();
+    loop {
+        came_up.mark_unchanged();
+        // Clients that come back may still write through what they were given before.
+        if !server.inspect(|state| state.in_grace()) {
+            for (number, link) in room.iods.up() {
+                let due =
+                    walked.get(&number).is_none_or(|(old, when)| !Arc::ptr_eq(old, &link) || when.elapsed() >= EVERY);
+                if !due {
+                    continue;
+                }
+                match walk(&room, &link).await {
+                    Ok(()) => drop(walked.insert(number, (link, Instant::now()))),
+                    Err(e) => tracing::debug!(number, "objects without files cannot be collected yet: {e}"),
+                }
+            }
+        }
+        tokio::select! {
+            // The sender lives in `room`.
+            _ = came_up.changed() => {}
+            () = tokio::time::sleep(LOOK) => {}
+        }
+    }
+}
+
+/// Looks at all objects of an iod once, then removes those without files if they can be believed.
+async fn walk(room: &Room, link: &Link) -> Result<(), Status> {
+    let strays = strays(room, link).await?;
+    let damaged = room.namespace.standing().counters.corrupt;
+    if strays.len() > STRAYS_MAX || (damaged > 0 && !strays.is_empty()) {
+        let iod = link.hello.iod;
+        tracing::warn!(%iod, damaged, "too many objects without files to be true; run weir fsck: none removed");
+        add(&room.counters.objects_spared, strays.len() as u64);
+        return Ok(());
+    }
+    for (next, entry) in strays {
+        // It was some time ago that it was seen.
+        if is_stray(room, next, entry.object)? {
+            remove(room, link, &entry).await?;
+            add(&room.counters.objects_collected, 1);
+            tracing::info!(object = entry.object.0, iod = %link.hello.iod, "removed an object whose file is gone");
+        }
+    }
+    Ok(())
+}
+
+/// The objects of an iod that belong to no file, each with the first inode number that was free before it was seen; not
+/// many more than can be believed.
+async fn strays(room: &Room, link: &Link) -> Result<Vec<(FileId, ListEntry)>, Status> {
+    let mut after = 0;
+    let mut strays = Vec::new();
+    loop {
+        let begun = Instant::now();
+        // Before the list: an object with a number from here on may be of a file that this start does not know.
+        let next = room.namespace.next_id()?;
+        let page = list(room, link, after, PAGE).await?;
+        add(&room.counters.objects_listed, page.entries.len() as u64);
+        let last = page.entries.last().map(|entry| entry.object.0);
+        for entry in page.entries {
+            if is_stray(room, next, entry.object)? {
+                strays.push((next, entry));
+            }
+        }
+        match last {
+            Some(last) if !page.eof && strays.len() <= STRAYS_MAX => after = last,
+            _ => return Ok(strays),
+        }
+        tokio::time::sleep((begun.elapsed() * REST).max(REST_MIN)).await;
+    }
+}
+
+/// The next objects of an iod behind `after`, 0 to begin.
+pub(crate) async fn list(room: &Room, link: &Link, after: u64, max: u32) -> Result<ListReply, Status> {
+    let cluster = room.iods.cluster();
+    let cap = own_capability(&cluster.key, cluster.fsid, STORE_OBJECT, Generation::default(), Rights::ADMIN);
+    link.call(Procedure::List, &ListArgs { cap, after, max }).await
+}
+
+/// Whether an object is of no file, and nothing else will remove it. `next` is from before the object was seen.
+pub(crate) fn is_stray(room: &Room, next: FileId, object: FileId) -> Result<bool, Status> {
+    if object >= next {
+        return Ok(false);
+    }
+    match room.namespace.info(object) {
+        Ok(_) | Err(Status::Corrupt) => return Ok(false),
+        Err(Status::Stale) => {}
+        Err(e) => return Err(e),
+    }
+    let doomed = room.namespace.doomed(FileId(object.0.saturating_sub(1)), 1)?;
+    Ok(doomed.first().is_none_or(|doomed| doomed.id != object))
+}
+
+/// Removes an object as it was listed; one whose generation has risen meanwhile stays.
+pub(crate) async fn remove(room: &Room, link: &Link, entry: &ListEntry) -> Result<(), Status> {
+    let cluster = room.iods.cluster();
+    let cap = own_capability(&cluster.key, cluster.fsid, entry.object, entry.generation, Rights::ADMIN);
+    link.call::<Nothing>(Procedure::Remove, &ObjectArgs { cap }).await.map(drop)
+}

@@ -1,0 +1,311 @@
+//! Notes of what is still to be done about files: the durable intents of the namespace, at hand in memory.
+//!
+//! A file is noted as written before anything can reach its objects that its size does not tell of, and forgotten once
+//! nobody writes and the size is known. So the files whose size may be wrong after a crash are known: they are those
+//! that were noted, and no object of any other file reaches beyond its file's size.
+
+use meta::schema::{Intent, Noted};
+use meta::{Embedded, Namespace};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::Notify;
+use types::{FileId, Generation, Status};
+
+use crate::room::now;
+
+/// Notes read from the namespace at a time.
+const PAGE: usize = 4096;
+
+/// All notes.
+#[derive(Debug)]
+pub(crate) struct Notes {
+    namespace: Arc<Namespace<Embedded>>,
+    inner: Mutex<Inner>,
+    /// Held while notes are being forgotten: whoever has to make one anew waits.
+    forgetting: tokio::sync::Mutex<()>,
+    /// Told when there is something to forget.
+    done: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    written: HashMap<FileId, Written>,
+    cuts: HashMap<FileId, Cut>,
+    fences: HashMap<FileId, Generation>,
+    /// Writes in progress: until they are over nobody has told all.
+    writers: HashMap<FileId, u32>,
+    /// Done, to be forgotten.
+    done: Vec<Noted>,
+}
+
+/// A cut that may not have reached every object.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Cut {
+    /// The namespace has this size, and a note.
+    To(u64),
+    /// Whoever asked for it went away before the namespace had answered.
+    Perhaps,
+}
+
+/// Who wrote a file that is noted as written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Written {
+    /// Clients of this start, some of which may go on.
+    Now,
+    /// Somebody who cannot be asked any more.
+    Before,
+    /// Somebody who told all, and nobody else: to be forgotten.
+    Told,
+}
+
+/// How many notes there are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Counted {
+    pub(crate) written: usize,
+    pub(crate) left: usize,
+    pub(crate) cuts: usize,
+    pub(crate) fences: usize,
+}
+
+/// A write in progress. One that fails or is given up may have reached some objects: the file is to be measured.
+#[derive(Debug)]
+pub(crate) struct Writing<'a> {
+    notes: &'a Notes,
+    file: FileId,
+    whole: bool,
+}
+
+impl Writing<'_> {
+    /// The namespace knows of all of it.
+    pub(crate) fn done(mut self) {
+        self.whole = true;
+    }
+}
+
+impl Drop for Writing<'_> {
+    fn drop(&mut self) {
+        if !self.whole {
+            self.notes.left(self.file);
+        }
+        let mut inner = self.notes.inner();
+        if let Some(count) = inner.writers.get_mut(&self.file) {
+            *count -= 1;
+            if *count == 0 {
+                inner.writers.remove(&self.file);
+            }
+        }
+    }
+}
+
+impl Notes {
+    /// Those that earlier starts left.
+    pub(crate) fn load(namespace: Arc<Namespace<Embedded>>) -> Result<Self, Status> {
+        let mut inner = Inner::default();
+        let mut after = None;
+        loop {
+            let page = namespace.intents(after, PAGE)?;
+            let Some(last) = page.last() else { break };
+            after = Some(*last);
+            for Noted { file, intent } in page {
+                match intent {
+                    Intent::Written => drop(inner.written.insert(file, Written::Before)),
+                    Intent::Cut(size) => drop(inner.cuts.insert(file, Cut::To(size))),
+                    Intent::Fence(generation) => drop(inner.fences.insert(file, generation)),
+                }
+            }
+        }
+        let (forgetting, done) = Default::default();
+        Ok(Notes { namespace, inner: Mutex::new(inner), forgetting, done })
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A file was made: the namespace has noted it as written in the same change.
+    pub(crate) fn made(&self, file: FileId) {
+        self.inner().written.insert(file, Written::Now);
+    }
+
+    /// Somebody is about to write: returns when that is noted durably. What is returned is to be kept until the namespace
+    /// knows of the write, or it is known who may write.
+    pub(crate) async fn writing(&self, file: FileId) -> Result<Writing<'_>, Status> {
+        *self.inner().writers.entry(file).or_default() += 1;
+        let writing = Writing { notes: self, file, whole: false };
+        self.note_writing(file).await?;
+        Ok(writing)
+    }
+
+    async fn note_writing(&self, file: FileId) -> Result<(), Status> {
+        let noted = |inner: &mut Inner| {
+            let written = inner.written.get_mut(&file);
+            let told = written.map(|written| match written {
+                Written::Told => *written = Written::Now,
+                // Measured all the same: others were writing too.
+                Written::Before | Written::Now => {}
+            });
+            told.is_some()
+        };
+        if noted(&mut self.inner()) {
+            return Ok(());
+        }
+        let _alone = self.forgetting.lock().await;
+        if noted(&mut self.inner()) {
+            return Ok(());
+        }
+        self.namespace.note(now(), Noted { file, intent: Intent::Written }).await?;
+        self.inner().written.insert(file, Written::Now);
+        Ok(())
+    }
+
+    /// Those who wrote the file have told all. If there were others who cannot be asked, it is measured all the same.
+    pub(crate) fn told(&self, file: FileId) {
+        if !self.is_left(file) {
+            self.measured(file);
+        }
+    }
+
+    /// Nobody writes the file any more, and all of its iods were asked for its size.
+    pub(crate) fn measured(&self, file: FileId) {
+        let mut inner = self.inner();
+        if inner.writers.contains_key(&file) {
+            return;
+        }
+        if let Some(written) = inner.written.get_mut(&file) {
+            *written = Written::Told;
+            self.done.notify_one();
+        }
+    }
+
+    /// The size of the file is not known, as an iod could not be asked or a writer is gone: it is to be measured.
+    pub(crate) fn left(&self, file: FileId) {
+        if let Some(written) = self.inner().written.get_mut(&file) {
+            *written = Written::Before;
+        }
+    }
+
+    /// The namespace has noted something about a file by itself.
+    pub(crate) fn look_again(&self, file: FileId) -> Result<(), Status> {
+        if self.namespace.intents_of(file)?.contains(&Intent::Written) {
+            self.inner().written.insert(file, Written::Before);
+        }
+        Ok(())
+    }
+
+    /// Whether the objects may reach further than anybody who could be asked knows.
+    pub(crate) fn is_left(&self, file: FileId) -> bool {
+        self.inner().written.get(&file) == Some(&Written::Before)
+    }
+
+    /// The files noted as written that nobody has told of.
+    pub(crate) fn untold(&self) -> Vec<FileId> {
+        let inner = self.inner();
+        let untold = inner.written.iter().filter(|(_, written)| **written != Written::Told);
+        let mut files: Vec<FileId> = untold.map(|(file, _)| *file).collect();
+        files.sort_unstable();
+        files
+    }
+
+    /// The cut of a file that may not have reached every object.
+    pub(crate) fn cut(&self, file: FileId) -> Option<Cut> {
+        self.inner().cuts.get(&file).copied()
+    }
+
+    /// Every cut that is not done.
+    pub(crate) fn cuts(&self) -> Vec<FileId> {
+        let mut files: Vec<FileId> = self.inner().cuts.keys().copied().collect();
+        files.sort_unstable();
+        files
+    }
+
+    /// A cut is about to be noted by the holder of the file's lock. Until it is known what became of it, nothing may make
+    /// the file grow.
+    pub(crate) fn cutting(&self, file: FileId) {
+        self.inner().cuts.insert(file, Cut::Perhaps);
+    }
+
+    /// The namespace has noted a cut to this size, or none.
+    pub(crate) fn cut_noted(&self, file: FileId, size: Option<u64>) {
+        match size {
+            Some(size) => self.inner().cuts.insert(file, Cut::To(size)),
+            None => self.inner().cuts.remove(&file),
+        };
+    }
+
+    /// The objects were cut: forgets that durably, for what is written from now on must not be cut once more. Called by
+    /// the holder of the file's lock.
+    pub(crate) async fn cut_done(&self, file: FileId, size: u64) -> Result<(), Status> {
+        self.namespace.forget(now(), &[Noted { file, intent: Intent::Cut(size) }], true).await?;
+        self.inner().cuts.remove(&file);
+        Ok(())
+    }
+
+    /// The namespace has noted a fence.
+    pub(crate) fn fence_noted(&self, file: FileId, generation: Generation) {
+        let mut inner = self.inner();
+        let noted = inner.fences.entry(file).or_insert(generation);
+        *noted = (*noted).max(generation);
+    }
+
+    /// Every fence that some iod may not know of.
+    pub(crate) fn fences(&self) -> Vec<FileId> {
+        let mut files: Vec<FileId> = self.inner().fences.keys().copied().collect();
+        files.sort_unstable();
+        files
+    }
+
+    /// Every iod knows that capabilities of generations before this one are worth nothing.
+    pub(crate) fn fence_done(&self, file: FileId, generation: Generation) {
+        let mut inner = self.inner();
+        if inner.fences.get(&file) == Some(&generation) {
+            inner.fences.remove(&file);
+            inner.done.push(Noted { file, intent: Intent::Fence(generation) });
+            self.done.notify_one();
+        }
+    }
+
+    /// The file is gone, and every note about it went along.
+    pub(crate) fn gone(&self, file: FileId) {
+        let mut inner = self.inner();
+        inner.written.remove(&file);
+        inner.cuts.remove(&file);
+        inner.fences.remove(&file);
+    }
+
+    /// How many notes there are.
+    pub(crate) fn counted(&self) -> Counted {
+        let inner = self.inner();
+        Counted {
+            written: inner.written.len(),
+            left: inner.written.values().filter(|written| **written == Written::Before).count(),
+            cuts: inner.cuts.len(),
+            fences: inner.fences.len(),
+        }
+    }
+
+    /// Completes when there is something to forget.
+    pub(crate) async fn something_done(&self) {
+        self.done.notified().await;
+    }
+
+    /// Forgets what is done. After a failure it stays in the namespace, and is done again by the next start.
+    pub(crate) async fn forget(&self) -> Result<(), Status> {
+        let _alone = self.forgetting.lock().await;
+        let done = {
+            let mut inner = self.inner();
+            let mut done = std::mem::take(&mut inner.done);
+            inner.written.retain(|file, written| {
+                let told = *written == Written::Told;
+                if told {
+                    done.push(Noted { file: *file, intent: Intent::Written });
+                }
+                !told
+            });
+            done
+        };
+        if done.is_empty() {
+            return Ok(());
+        }
+        self.namespace.forget(now(), &done, false).await
+    }
+}

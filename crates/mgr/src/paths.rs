@@ -1,0 +1,151 @@
+//! From inode numbers back to paths, for people who read a message about a file.
+//!
+//! The namespace knows the names of a directory, not the directories of a name; so finding a path means looking through
+//! all names. That is paid by those who have something to report, once for many files, and with pauses in which others
+//! get their turn.
+
+use meta::{Embedded, Namespace};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use types::{FileId, Status};
+
+/// Names looked at before others get their turn.
+const PAGE: usize = 2048;
+/// Most paths told of one file.
+const PATHS_MAX: usize = 8;
+/// Most directories between a file and the root that a path is made of; bounds damage that makes a circle.
+const DEPTH_MAX: usize = 4096;
+
+/// Names of directories found so far: the name, and the directory it is in.
+type Known = HashMap<FileId, (FileId, Vec<u8>)>;
+
+/// Paths from the root, without it at the front: `/` and names, as raw bytes. A file without a name has none; the root
+/// has the path `/`. Of files with many names eight paths are told.
+pub(crate) async fn of(
+    namespace: &Namespace<Embedded>,
+    files: &[FileId],
+) -> Result<BTreeMap<FileId, Vec<Vec<u8>>>, Status> {
+    let mut paths: BTreeMap<FileId, Vec<Vec<u8>>> = BTreeMap::new();
+    let wanted: HashSet<FileId> = files.iter().copied().filter(|file| *file != FileId::ROOT).collect();
+    if wanted.len() < files.len() && files.contains(&FileId::ROOT) {
+        paths.insert(FileId::ROOT, vec![b"/".to_vec()]);
+    }
+    let mut known = Known::new();
+    let mut after = Some((FileId(0), 0));
+    while let Some(from) = after.filter(|_| !wanted.is_empty()) {
+        let page = namespace.names_of(&wanted, None, from, PAGE)?;
+        for name in page.found {
+            let told = paths.entry(name.child).or_default();
+            if told.len() < PATHS_MAX {
+                let mut path = directory(namespace, name.dir, &mut known).await?;
+                path.push(b'/');
+                path.extend_from_slice(&name.name);
+                told.push(path);
+            }
+        }
+        after = page.next;
+        tokio::task::yield_now().await;
+    }
+    Ok(paths)
+}
+
+/// The paths of one file as a person reads them, or its number when it has none.
+pub(crate) async fn text(namespace: &Namespace<Embedded>, file: FileId) -> String {
+    let found = of(namespace, &[file]).await.unwrap_or_default();
+    match found.get(&file) {
+        Some(paths) if !paths.is_empty() => {
+            let paths: Vec<_> = paths.iter().map(|path| String::from_utf8_lossy(path)).collect();
+            paths.join(", ")
+        }
+        _ => format!("inode {file}"),
+    }
+}
+
+/// The path of one directory, empty for the root.
+pub(crate) async fn directory_of(namespace: &Namespace<Embedded>, dir: FileId) -> Result<Vec<u8>, Status> {
+    directory(namespace, dir, &mut Known::new()).await
+}
+
+/// The path of a directory, empty for the root. What cannot be found is written as its number.
+async fn directory(namespace: &Namespace<Embedded>, dir: FileId, known: &mut Known) -> Result<Vec<u8>, Status> {
+    let mut names: Vec<Vec<u8>> = Vec::new();
+    let mut at = dir;
+    while at != FileId::ROOT {
+        let (parent, name) = match known.get(&at) {
+            Some(found) => found.clone(),
+            None => match entry(namespace, at).await? {
+                Some(found) => {
+                    known.insert(at, found.clone());
+                    found
+                }
+                None => {
+                    names.push(format!("(inode {at})").into_bytes());
+                    break;
+                }
+            },
+        };
+        names.push(name);
+        at = parent;
+        if names.len() > DEPTH_MAX {
+            names.push(b"(circle)".to_vec());
+            break;
+        }
+    }
+    names.reverse();
+    Ok(names.into_iter().fold(Vec::new(), |path, name| [&path[..], b"/", &name].concat()))
+}
+
+/// Where the directory `dir` stands: its parent, and its name there.
+async fn entry(namespace: &Namespace<Embedded>, dir: FileId) -> Result<Option<(FileId, Vec<u8>)>, Status> {
+    let parent = match namespace.parent(dir) {
+        Ok(parent) => parent,
+        Err(Status::Stale | Status::NotDir | Status::Corrupt) => return Ok(None),
+        Err(e) => return Err(e),
+    };
+    let wanted = HashSet::from([dir]);
+    let mut after = Some((FileId(0), 0));
+    while let Some(from) = after {
+        let page = namespace.names_of(&wanted, Some(parent), from, PAGE)?;
+        if let Some(name) = page.found.into_iter().next() {
+            return Ok(Some((parent, name.name.to_vec())));
+        }
+        after = page.next;
+        tokio::task::yield_now().await;
+    }
+    Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use meta::{Format, How, merge};
+    use types::{Cred, Fsid, SetAttrs, Timestamp};
+
+    #[tokio::test]
+    async fn every_name_of_a_file_is_found() {
+        let dir = tempfile::tempdir().unwrap();
+        let engine = Embedded::create(&dir.path().join("store"), [3; 16], merge).unwrap();
+        let (now, root) = (Timestamp::default(), Cred::root());
+        let format =
+            Format { fsid: Fsid([1; 16]), now, cookie_key: [2; 16], root_mode: 0o755, root_uid: 0, root_gid: 0 };
+        let names = Namespace::format(engine, format).await.unwrap();
+        let mode = SetAttrs { mode: Some(0o700), ..SetAttrs::default() };
+        let a = names.mkdir(&root, now, FileId::ROOT, b"a", &mode).await.unwrap().attrs.id;
+        let b = names.mkdir(&root, now, a, b"b", &mode).await.unwrap().attrs.id;
+        let how = How::Guarded(mode);
+        let file = names.create(&root, now, b, b"f", &how, None).await.unwrap().file.attrs.id;
+        names.link(&root, now, file, FileId::ROOT, b"g").await.unwrap();
+        for i in 0..PAGE {
+            names.create(&root, now, a, format!("{i}").as_bytes(), &how, None).await.unwrap();
+        }
+        let gone = FileId(1 << 40);
+        let found = of(&names, &[file, b, FileId::ROOT, gone]).await.unwrap();
+        let mut of_file = found[&file].clone();
+        of_file.sort();
+        assert_eq!(of_file, [b"/a/b/f".to_vec(), b"/g".to_vec()]);
+        assert_eq!(found[&b], [b"/a/b".to_vec()]);
+        assert_eq!(found[&FileId::ROOT], [b"/".to_vec()]);
+        assert!(!found.contains_key(&gone));
+        assert_eq!(text(&names, b).await, "/a/b");
+        assert_eq!(text(&names, gone).await, format!("inode {gone}"));
+    }
+}

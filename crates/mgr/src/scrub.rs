@@ -1,0 +1,290 @@
+//! Looking for damage on the disks of all iods: one scrub at a time, slowly if so wished, across restarts.
+
+mod job;
+
+use crate::collector;
+use crate::iods::Link;
+use crate::paths;
+use crate::proxy::own_capability;
+use crate::room::{Room, now};
+use job::{Found, Job};
+use layout::kinds::native::{KIND, Record};
+use meta::{Embedded, Namespace};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+use types::{ByteRange, FileId, Generation, Status};
+use wire::admin::{
+    SCRUB_FINDINGS_MAX, SCRUB_PATHS_MAX, SCRUB_RANGES_MAX, ScrubAction, ScrubArgs, ScrubFinding, ScrubReply, ScrubState,
+};
+use wire::native::{self, Damage, LIST_MAX, Procedure, Rights, STORE_OBJECT};
+use xdr::Xdr;
+
+const KEY: &[u8] = b"scrub";
+/// Bytes asked for in one call where there is no limit, and most where there is one.
+const STEP: u32 = 4 << 20;
+/// Fewest bytes asked for in one call.
+const STEP_MIN: u64 = 64 << 10;
+/// How often how far it is is written down; so much is done again after a crash.
+const SAVE: Duration = Duration::from_secs(2);
+/// How long to wait for an iod that is down before it is tried again.
+const RETRY: Duration = Duration::from_secs(1);
+/// Findings of one scrub that are logged with their paths.
+const LOGGED_MAX: usize = 16;
+
+/// The last scrub, running or not.
+#[derive(Debug)]
+pub(crate) struct Scrubs {
+    namespace: Arc<Namespace<Embedded>>,
+    job: Mutex<Job>,
+    /// Held while the record is written, so that the newest is the last.
+    saving: tokio::sync::Mutex<()>,
+    /// Told when a scrub was started or cancelled.
+    changed: Notify,
+}
+
+impl Scrubs {
+    /// The one that the store knows of.
+    pub(crate) fn load(namespace: Arc<Namespace<Embedded>>) -> Result<Self, Status> {
+        let job = match namespace.registry(KEY)? {
+            None => Job::default(),
+            Some(record) => Job::from_bytes(&record).unwrap_or_else(|e| {
+                tracing::error!("the record of the last scrub is damaged and left aside: {e}");
+                Job::default()
+            }),
+        };
+        Ok(Scrubs { namespace, job: Mutex::new(job), saving: tokio::sync::Mutex::default(), changed: Notify::new() })
+    }
+
+    fn job(&self) -> MutexGuard<'_, Job> {
+        self.job.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes what is known durable.
+    async fn save(&self) -> Result<(), Status> {
+        let _one = self.saving.lock().await;
+        let record = self.job().to_bytes();
+        self.namespace.registry_put(now(), KEY, Some(&record)).await
+    }
+
+    /// Changes the scrub with this number, if it is still running.
+    fn update(&self, serial: u64, change: impl FnOnce(&mut Job)) {
+        let mut job = self.job();
+        if job.serial == serial && job.state == ScrubState::Running {
+            change(&mut job);
+        }
+    }
+
+    /// The scrub that is running.
+    fn running(&self) -> Option<Job> {
+        let job = self.job();
+        (job.state == ScrubState::Running).then(|| job.clone())
+    }
+
+    fn start(&self, iods: Vec<u16>, rate: u64) -> Result<(), String> {
+        let mut job = self.job();
+        if job.state == ScrubState::Running {
+            return Err("a scrub is running already; wait for it or cancel it".into());
+        }
+        let started = net::clock::unix_now();
+        let serial = job.serial + 1;
+        *job = Job { serial, state: ScrubState::Running, started, rate, left: iods, ..Job::default() };
+        Ok(())
+    }
+}
+
+/// Answers SCRUB of the admin program.
+pub(crate) async fn answer(room: &Room, args: ScrubArgs) -> Result<ScrubReply, Status> {
+    let scrubs = &room.scrubs;
+    let mut refused = None;
+    match args.action {
+        ScrubAction::Status => {}
+        ScrubAction::Start => match scrubs.start(room.iods.numbers(), args.rate) {
+            Ok(()) => {
+                // Durable before it is answered, so that it survives a crash.
+                scrubs.save().await?;
+                scrubs.changed.notify_one();
+            }
+            Err(why) => refused = Some(why),
+        },
+        ScrubAction::Cancel => {
+            let serial = scrubs.job().serial;
+            scrubs.update(serial, |job| job.state = ScrubState::Cancelled);
+            scrubs.save().await?;
+            scrubs.changed.notify_one();
+        }
+    }
+    let job = scrubs.job().clone();
+    let findings = match args.findings_from {
+        Some(from) => locate(room, job.findings.get(from as usize..).unwrap_or_default()).await?,
+        None => Vec::new(),
+    };
+    Ok(ScrubReply {
+        refused,
+        state: job.state,
+        problem: (!job.problem.is_empty()).then_some(job.problem),
+        started: job.started,
+        rate: job.rate,
+        objects: job.objects,
+        objects_total: job.objects_total,
+        bytes: job.bytes,
+        bytes_total: job.bytes_total,
+        verified: job.verified,
+        rebuilt: job.rebuilt,
+        found: job.found,
+        kept: job.findings.len() as u32,
+        findings,
+    })
+}
+
+/// The first of `found`, as many as an answer holds, as files and ranges of them.
+async fn locate(room: &Room, found: &[Found]) -> Result<Vec<ScrubFinding>, Status> {
+    let found = &found[..found.len().min(SCRUB_FINDINGS_MAX)];
+    let files: Vec<FileId> = found.iter().map(|f| f.finding.object).collect();
+    let paths = if files.is_empty() { BTreeMap::new() } else { paths::of(&room.namespace, &files).await? };
+    let each = found.iter().map(|f| {
+        let (object, range) = (f.finding.object, ByteRange { offset: f.finding.offset, len: f.finding.len });
+        let mut ranges = ranges(room, f.iod, object, range);
+        let more = ranges.len() > SCRUB_RANGES_MAX;
+        ranges.truncate(SCRUB_RANGES_MAX);
+        let paths = paths.get(&object).into_iter().flatten().take(SCRUB_PATHS_MAX);
+        ScrubFinding {
+            iod: room.iods.registered(f.iod).map_or_else(|_| f.iod.to_string(), |iod| iod.id.to_string()),
+            object: object.0,
+            damage: f.finding.damage,
+            offset: range.offset,
+            len: range.len,
+            paths: paths.map(|path| path.clone().into()).collect(),
+            ranges,
+            more,
+        }
+    });
+    Ok(each.collect())
+}
+
+/// The ranges of its file that lie in `range` of an object on an iod, at most one more than an answer holds; none when
+/// there is no such file. A damaged object as a whole is all of it.
+fn ranges(room: &Room, iod: u16, object: FileId, range: ByteRange) -> Vec<(u64, u64)> {
+    let Ok(info) = room.namespace.info(object) else { return Vec::new() };
+    let Some(layout) = info.layout.filter(|layout| layout.kind == KIND) else { return Vec::new() };
+    let Ok(record) = Record::from_bytes(&layout.body) else { return Vec::new() };
+    let (Ok(distribution), Some(index)) = (record.distribution(), record.iods.iter().position(|n| *n == iod)) else {
+        return Vec::new();
+    };
+    let whole = ByteRange { offset: 0, len: distribution.object_size(info.attrs.size, index) };
+    let range = if range.len == 0 { whole } else { range };
+    let ranges = distribution.file_ranges(index, range).take(SCRUB_RANGES_MAX + 1);
+    ranges.map(|range| (range.offset, range.end())).collect()
+}
+
+/// Works on scrubs, for ever.
+pub(crate) async fn run(room: Arc<Room>) {
+    let scrubs = &room.scrubs;
+    loop {
+        let Some(job) = scrubs.running() else {
+            scrubs.changed.notified().await;
+            continue;
+        };
+        tokio::select! {
+            () = work(&room, job.serial) => {}
+            () = scrubs.changed.notified() => {}
+        }
+        if let Err(e) = scrubs.save().await {
+            tracing::error!("how far the scrub is cannot be stored: {e}");
+        }
+    }
+}
+
+/// Works on the scrub with this number until it is over.
+async fn work(room: &Room, serial: u64) {
+    let scrubs = &room.scrubs;
+    let mut saved = Instant::now();
+    let mut due = Instant::now();
+    while let Some(job) = scrubs.running().filter(|job| job.serial == serial) {
+        let worked = match job.left.first() {
+            None => return scrubs.update(serial, |job| job.state = ScrubState::Done),
+            Some(_) if !job.counted => count(room, serial, &job.left).await,
+            Some(iod) => step(room, serial, *iod, &job, &mut due).await,
+        };
+        match worked {
+            Ok(()) => {}
+            Err(Status::Delay) => {
+                scrubs.update(serial, |job| job.problem = "waiting for an iod that cannot be reached".into());
+                tokio::time::sleep(RETRY).await;
+            }
+            Err(e) => {
+                tracing::error!("the scrub cannot go on: {e}");
+                return scrubs.update(serial, |job| {
+                    (job.state, job.problem) = (ScrubState::Failed, format!("an iod refused to go on: {e}"));
+                });
+            }
+        }
+        if saved.elapsed() >= SAVE {
+            if let Err(e) = scrubs.save().await {
+                tracing::error!("how far the scrub is cannot be stored: {e}");
+            }
+            saved = Instant::now();
+        }
+    }
+}
+
+/// Finds out how much there is to do.
+async fn count(room: &Room, serial: u64, iods: &[u16]) -> Result<(), Status> {
+    let (mut objects, mut bytes) = (0, 0);
+    for iod in iods {
+        let mut after = 0;
+        loop {
+            let page = collector::list(room, &*room.iods.link(*iod)?, after, LIST_MAX as u32).await?;
+            objects += page.entries.len() as u64;
+            // What is allocated has the head in it; what is read has not, and no holes.
+            let data = page.entries.iter().map(|e| e.size.min(e.allocated.saturating_sub(4096)));
+            bytes += data.sum::<u64>();
+            match page.entries.last().filter(|_| !page.eof) {
+                Some(last) => after = last.object.0,
+                None => break,
+            }
+        }
+    }
+    room.scrubs.update(serial, |job| {
+        (job.counted, job.objects_total, job.bytes_total) = (true, objects, bytes);
+    });
+    Ok(())
+}
+
+/// Has one iod look at its next part, and waits as long as the limit demands.
+async fn step(room: &Room, serial: u64, iod: u16, job: &Job, due: &mut Instant) -> Result<(), Status> {
+    let link: Arc<Link> = room.iods.link(iod)?;
+    let cluster = room.iods.cluster();
+    let cap = own_capability(&cluster.key, cluster.fsid, STORE_OBJECT, Generation::default(), Rights::ADMIN);
+    let budget = match job.rate {
+        0 => STEP,
+        rate => (rate / 4).clamp(STEP_MIN, STEP.into()) as u32,
+    };
+    let args = native::ScrubArgs { cap, from: job.cursor, budget };
+    let mut reply: native::ScrubReply = link.call(Procedure::Scrub, &args).await?;
+    // An object that only waits for its removal is no loss to anybody.
+    reply.findings.retain(|finding| room.namespace.info(finding.object).err() != Some(Status::Stale));
+    room.scrubs.update(serial, |job| job.take(&reply));
+    for (index, finding) in reply.findings.iter().enumerate() {
+        let file = match job.findings.len() + index {
+            ..LOGGED_MAX => paths::text(&room.namespace, finding.object).await,
+            _ => format!("inode {}", finding.object),
+        };
+        let what = match finding.damage {
+            Damage::Object => "an object as a whole is damaged",
+            Damage::Checksum => "bytes are not what was written",
+            Damage::Unreadable => "bytes cannot be read",
+        };
+        let range = ByteRange { offset: finding.offset, len: finding.len };
+        let ranges = ranges(room, iod, finding.object, range);
+        tracing::error!(file, iod = %link.hello.iod, first = ?ranges.first(), ranges = ranges.len(), "scrub: {what}");
+    }
+    if job.rate > 0 {
+        let span = Duration::from_secs_f64(reply.bytes as f64 / job.rate as f64);
+        *due = (*due).max(Instant::now()) + span;
+        tokio::time::sleep_until(*due).await;
+    }
+    Ok(())
+}

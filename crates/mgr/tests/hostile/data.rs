@@ -1,0 +1,216 @@
+//! Sessions with an iod, good and hostile.
+
+use crate::dice::Dice;
+use crate::link::{Link, Place, call};
+use crate::mutate::mutate;
+use bytes::Bytes;
+use std::io;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use types::{FileId, Fsid, Generation};
+use wire::native::*;
+use wire::rpc::{Message, decode_message};
+use xdr::{Reader, Segments, Xdr};
+
+const NATIVE: (u32, u32) = (PROGRAM, VERSION);
+const SESSION: u64 = 4711;
+const ALL: Rights = Rights(7);
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Objects of the hostile peers; those of files have smaller numbers.
+const HOSTILE: u64 = 1 << 40;
+
+/// Which cluster, and where one of its iods is.
+#[derive(Clone)]
+pub struct Target {
+    pub place: Place,
+    pub fsid: Fsid,
+    pub key: Key,
+}
+
+fn later() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs()) + 10_000
+}
+
+impl Target {
+    fn cap(&self, object: u64) -> Capability {
+        self.key.sign_capability(self.fsid, FileId(object), Generation(1), ALL, later(), SESSION)
+    }
+
+    /// A connection that has said HELLO.
+    fn known(&self) -> io::Result<Data> {
+        let link = Link::connect(&self.place, PATIENCE)?;
+        let mut data = Data { link, target: self.clone(), xid: 0 };
+        let ticket = self.key.sign_ticket(self.fsid, SESSION, later());
+        let hello = HelloArgs { ticket, min_version: 1, max_version: 1, checksums: false, max_payload: 1 << 20 };
+        data.exchange(Procedure::Hello, hello.to_bytes())?.map_err(io::Error::other)?;
+        Ok(data)
+    }
+}
+
+/// A known connection to an iod.
+pub struct Data {
+    link: Link,
+    target: Target,
+    xid: u32,
+}
+
+impl Data {
+    pub fn good(target: &Target) -> io::Result<Self> {
+        target.known()
+    }
+
+    /// The encoded results, or the failure that the iod told.
+    fn exchange(&mut self, procedure: Procedure, args: Bytes) -> io::Result<Result<Bytes, String>> {
+        self.xid += 1;
+        self.link.send(call(self.xid, NATIVE, procedure as u32, None, args.into()))?;
+        let mut reply = Reader::new(self.link.receive()?);
+        let Ok(Message::Reply(_)) = decode_message(&mut reply) else { return Err(io::ErrorKind::InvalidData.into()) };
+        let body = reply.rest();
+        let status = body.get(..4).map(|b| u32::from_be_bytes([b[0], b[1], b[2], b[3]]));
+        Ok(if status == Some(0) { Ok(body) } else { Err(format!("status {status:?}")) })
+    }
+
+    pub fn write(&mut self, object: u64, offset: u64, data: &[u8]) -> io::Result<()> {
+        let args = write(self.target.cap(object), offset, data);
+        self.exchange(Procedure::Write, args.to_bytes())?.map(drop).map_err(io::Error::other)
+    }
+
+    /// Whether what is read ends in these bytes.
+    pub fn reads(&mut self, object: u64, offset: u64, data: &[u8]) -> io::Result<bool> {
+        let extents = vec![Extent { offset, len: data.len() as u32 }];
+        let args = ReadArgs { cap: self.target.cap(object), extents };
+        let got = self.exchange(Procedure::Read, args.to_bytes())?;
+        Ok(got.map_err(io::Error::other)?.ends_with(data))
+    }
+}
+
+fn write(cap: Capability, offset: u64, data: &[u8]) -> WriteArgs {
+    let extents = vec![WriteExtent { offset, len: data.len() as u32, crc32c: 0 }];
+    let data = Segments::from(Bytes::copy_from_slice(data));
+    WriteArgs { head: WriteHead { cap, stable: false, extents }, data }
+}
+
+/// A peer of an iod that sends what nobody should.
+pub struct Attacker {
+    target: Target,
+    dice: Dice,
+    known: Option<Data>,
+    stranger: Option<Link>,
+    /// Requests with capabilities that had to be refused.
+    pub bad: u64,
+}
+
+impl Attacker {
+    pub fn new(target: Target, seed: u64) -> Self {
+        Attacker { target, dice: Dice::new(seed), known: None, stranger: None, bad: 0 }
+    }
+
+    /// Sends one frame; the kind of it.
+    pub fn frame(&mut self) -> &'static str {
+        match self.dice.below(16) {
+            0 => {
+                let garbage = self.dice.bytes(200);
+                self.as_stranger(|link| link.send(garbage));
+                "garbage to the iod"
+            }
+            1 | 2 => {
+                let ticket = self.target.key.sign_ticket(self.target.fsid, SESSION, later());
+                let hello = HelloArgs { ticket, min_version: 1, max_version: 1, checksums: true, max_payload: 1 << 20 };
+                let message = call(1, NATIVE, Procedure::Hello as u32, None, hello.to_bytes().into());
+                let damaged = mutate(&message, self.dice.number());
+                self.as_stranger(|link| link.send(damaged));
+                "damaged hellos to the iod"
+            }
+            3..7 => {
+                let (procedure, body) = self.request(None);
+                let message = call(7, NATIVE, procedure as u32, None, body.into());
+                let damaged = mutate(&message, self.dice.number());
+                // The answer, if there is one, is not waited for: the connection is given up.
+                if let Some(mut data) = self.take_known() {
+                    let _ = data.link.send(damaged);
+                    let _ = data.link.send(call(8, NATIVE, 0, None, Segments::default()));
+                    let _ = data.link.receive();
+                }
+                "damaged procedures in sessions"
+            }
+            7..12 => {
+                let (procedure, body) = self.request(None);
+                self.known_call(procedure, body);
+                "random procedures in sessions"
+            }
+            _ => {
+                let cap = self.bad_cap();
+                let (procedure, body) = self.request(Some(cap));
+                if let Some(answer) = self.known_call(procedure, body) {
+                    assert!(answer.is_err(), "{procedure:?} with a bad capability was executed");
+                    self.bad += 1;
+                }
+                "bad capabilities"
+            }
+        }
+    }
+
+    fn as_stranger(&mut self, send: impl FnOnce(&mut Link) -> io::Result<()>) {
+        let mut link = match self.stranger.take() {
+            Some(link) if !self.dice.once_in(4) => link,
+            _ => match Link::connect(&self.target.place, PATIENCE) {
+                Ok(link) => link,
+                Err(_) => return,
+            },
+        };
+        if send(&mut link).is_ok() {
+            self.stranger = Some(link);
+        }
+    }
+
+    fn take_known(&mut self) -> Option<Data> {
+        self.known.take().or_else(|| self.target.known().ok())
+    }
+
+    fn known_call(&mut self, procedure: Procedure, body: Bytes) -> Option<Result<Bytes, String>> {
+        let mut data = self.take_known()?;
+        let answer = data.exchange(procedure, body).ok()?;
+        self.known = Some(data);
+        Some(answer)
+    }
+
+    fn bad_cap(&mut self) -> Capability {
+        let Target { fsid, key, .. } = &self.target;
+        let object = FileId(self.dice.of(&[1, 2, HOSTILE]));
+        let sign =
+            |key: &Key, fsid, expires, session| key.sign_capability(fsid, object, Generation(1), ALL, expires, session);
+        match self.dice.below(5) {
+            0 => sign(&Key::new([7; 32]), *fsid, later(), SESSION),
+            1 => sign(key, Fsid([7; 16]), later(), SESSION),
+            2 => sign(key, *fsid, 1, SESSION),
+            3 => sign(key, *fsid, later(), SESSION + 1),
+            _ => {
+                let mut forged = sign(key, *fsid, later(), SESSION);
+                forged.mac[self.dice.below(32)] ^= 1 << self.dice.below(8);
+                forged
+            }
+        }
+    }
+
+    /// Any procedure with arguments that can be read, on an object of the hostile peers unless a capability is given.
+    fn request(&mut self, cap: Option<Capability>) -> (Procedure, Bytes) {
+        let cap = cap.unwrap_or_else(|| self.target.cap(HOSTILE + self.dice.below(8) as u64));
+        let far = types::limits::FILE_SIZE_MAX;
+        let offset = self.dice.of(&[0, 1, 4096, 1 << 20, 1 << 40, far, u64::MAX]);
+        let len = self.dice.of(&[0, 1, 100, 4096, 65_536, 1 << 20, u32::MAX]);
+        let data = vec![7; self.dice.of(&[0, 1, 100, 4096, 65_536])];
+        let object = ObjectArgs { cap: cap.clone() };
+        match self.dice.below(8) {
+            0 => {
+                let extents = vec![Extent { offset, len }; self.dice.of(&[0, 1, 2, 1024])];
+                (Procedure::Read, ReadArgs { cap, extents }.to_bytes())
+            }
+            1 => (Procedure::Write, write(cap, offset, &data).to_bytes()),
+            2 => (Procedure::Commit, object.to_bytes()),
+            3 => (Procedure::Size, object.to_bytes()),
+            4 => (Procedure::Truncate, TruncateArgs { cap, size: offset }.to_bytes()),
+            5 => (Procedure::Punch, PunchArgs { cap, offset, len: len.into() }.to_bytes()),
+            6 => (Procedure::Seek, SeekArgs { cap, offset, what: SeekWhat::Hole }.to_bytes()),
+            _ => (Procedure::Remove, object.to_bytes()),
+        }
+    }
+}

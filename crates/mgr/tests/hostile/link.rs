@@ -1,0 +1,75 @@
+//! A blocking connection on which anything may be sent.
+
+use bytes::Bytes;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::time::Duration;
+use wire::rpc::record::{Mark, mark};
+use wire::rpc::{Auth, AuthSys, CallHeader};
+use xdr::{Segments, Writer};
+
+/// Where a daemon listens.
+#[derive(Clone, Debug)]
+pub enum Place {
+    Tcp(SocketAddr),
+    Unix(PathBuf),
+}
+
+trait Stream: Read + Write + Send {}
+impl<T: Read + Write + Send> Stream for T {}
+
+pub struct Link(Box<dyn Stream>);
+
+impl Link {
+    /// Connects; whoever waits longer than `patience` for an answer gets an error.
+    pub fn connect(place: &Place, patience: Duration) -> io::Result<Self> {
+        Ok(Link(match place {
+            Place::Tcp(address) => {
+                let stream = TcpStream::connect(address)?;
+                stream.set_nodelay(true)?;
+                stream.set_read_timeout(Some(patience))?;
+                stream.set_write_timeout(Some(patience))?;
+                Box::new(stream)
+            }
+            Place::Unix(path) => {
+                let stream = UnixStream::connect(path)?;
+                stream.set_read_timeout(Some(patience))?;
+                stream.set_write_timeout(Some(patience))?;
+                Box::new(stream)
+            }
+        }))
+    }
+
+    /// Sends bytes as they are.
+    pub fn raw(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.0.write_all(bytes)
+    }
+
+    /// Sends a message as one record.
+    pub fn send(&mut self, message: impl Into<Bytes>) -> io::Result<()> {
+        self.raw(&mark(Segments::from(message.into())).to_bytes())
+    }
+
+    /// The next record.
+    pub fn receive(&mut self) -> io::Result<Bytes> {
+        let mut head = [0; 4];
+        self.0.read_exact(&mut head)?;
+        let mark = Mark::from_bytes(head);
+        assert!(mark.last && mark.len <= types::limits::RECORD_MAX, "daemons send records of one fragment: {mark:?}");
+        let mut body = vec![0; mark.len];
+        self.0.read_exact(&mut body)?;
+        Ok(body.into())
+    }
+}
+
+/// A call of this user, or of nobody.
+pub fn call(xid: u32, (program, version): (u32, u32), procedure: u32, uid: Option<u32>, body: Segments) -> Bytes {
+    let cred = uid.map_or(Auth::None, |uid| Auth::Sys(AuthSys { uid, gid: uid, ..AuthSys::default() }));
+    let mut out = Writer::new();
+    CallHeader { xid, program, version, procedure, cred, verf: Auth::None }.encode(&mut out);
+    let mut message = out.finish();
+    message.extend(body);
+    message.to_bytes()
+}

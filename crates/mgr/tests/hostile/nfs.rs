@@ -1,0 +1,242 @@
+//! Sessions with the mgr, good and hostile.
+
+use crate::dice::Dice;
+use crate::link::{Link, Place, call};
+use crate::mutate::mutate;
+use bytes::Bytes;
+use nfs::trial::{Bench, Peer, Seen, linux_channels, random_request};
+use std::cell::Cell;
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+use wire::admin;
+use wire::nfs4::*;
+use wire::rpc::{Message, decode_message};
+use xdr::{Reader, Segments, Xdr};
+
+pub const NFS: (u32, u32) = (NFS4_PROGRAM, 4);
+/// The layout type that the mgr gives.
+const KIND: u32 = layout::kinds::native::KIND;
+
+static OWNERS: AtomicU64 = AtomicU64::new(1);
+
+fn compound(ops: Vec<nfs_argop4>) -> Bytes {
+    COMPOUND4args { tag: Bytes::new(), minorversion: 2, argarray: ops }.to_bytes()
+}
+
+fn exchange_id(owner: String) -> nfs_argop4 {
+    nfs_argop4::OP_EXCHANGE_ID(EXCHANGE_ID4args {
+        eia_clientowner: client_owner4 { co_verifier: [1; 8], co_ownerid: owner.into() },
+        eia_flags: 0,
+        eia_state_protect: state_protect4_a::SP4_NONE,
+        eia_client_impl_id: vec![],
+    })
+}
+
+fn create_session(client: u64, back: bool) -> nfs_argop4 {
+    let (fore, back_channel) = linux_channels();
+    nfs_argop4::OP_CREATE_SESSION(CREATE_SESSION4args {
+        csa_clientid: client,
+        csa_sequence: 1,
+        csa_flags: if back { CREATE_SESSION4_FLAG_CONN_BACK_CHAN } else { 0 },
+        csa_fore_chan_attrs: fore,
+        csa_back_chan_attrs: back_channel,
+        csa_cb_program: 0x4000_0000,
+        csa_sec_parms: vec![callback_sec_parms4::AUTH_NONE],
+    })
+}
+
+/// A session on a connection of its own.
+pub struct Session {
+    pub link: Link,
+    pub client: u64,
+    pub id: sessionid4,
+    pub sequence: u32,
+    uid: u32,
+    xid: u32,
+}
+
+fn broken(why: impl std::fmt::Debug) -> io::Error {
+    io::Error::other(format!("{why:?}"))
+}
+
+impl Session {
+    pub fn establish(place: &Place, uid: u32, back: bool, patience: Duration) -> io::Result<Self> {
+        let link = Link::connect(place, patience)?;
+        let mut session = Session { link, client: 0, id: [0; 16], sequence: 0, uid, xid: 1 };
+        let owner = format!("hostile test {}", OWNERS.fetch_add(1, Relaxed));
+        let met = session.exchange(compound(vec![exchange_id(owner)]))?;
+        match met.resarray.first() {
+            Some(nfs_resop4::OP_EXCHANGE_ID(EXCHANGE_ID4res::NFS4_OK(met))) => session.client = met.eir_clientid,
+            other => return Err(broken(other)),
+        }
+        let made = session.exchange(compound(vec![create_session(session.client, back)]))?;
+        match made.resarray.first() {
+            Some(nfs_resop4::OP_CREATE_SESSION(CREATE_SESSION4res::NFS4_OK(made))) => session.id = made.csr_sessionid,
+            other => return Err(broken(other)),
+        }
+        let complete = nfs_argop4::OP_RECLAIM_COMPLETE(RECLAIM_COMPLETE4args { rca_one_fs: false });
+        session.ops(vec![complete])?;
+        Ok(session)
+    }
+
+    /// Sends a COMPOUND and returns its reply; callbacks that come meanwhile are not answered.
+    fn exchange(&mut self, body: Bytes) -> io::Result<COMPOUND4res> {
+        self.xid += 1;
+        self.link.send(call(self.xid, NFS, 1, Some(self.uid), body.into()))?;
+        loop {
+            let mut reply = Reader::new(self.link.receive()?);
+            match decode_message(&mut reply).map_err(broken)? {
+                Message::Reply(header) if header.xid == self.xid => {
+                    return COMPOUND4res::from_bytes(&reply.rest()).map_err(broken);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn sequence(&mut self) -> nfs_argop4 {
+        self.sequence += 1;
+        nfs_argop4::OP_SEQUENCE(SEQUENCE4args {
+            sa_sessionid: self.id,
+            sa_sequenceid: self.sequence,
+            sa_slotid: 0,
+            sa_highest_slotid: 0,
+            sa_cachethis: false,
+        })
+    }
+
+    /// Sends operations behind a SEQUENCE; all must succeed. Returns their results.
+    pub fn ops(&mut self, mut ops: Vec<nfs_argop4>) -> io::Result<Vec<nfs_resop4>> {
+        ops.insert(0, self.sequence());
+        let reply = self.exchange(compound(ops))?;
+        if reply.status == NFS4_OK { Ok(reply.resarray.into_iter().skip(1).collect()) } else { Err(broken(reply)) }
+    }
+}
+
+/// A peer of the mgr that sends what nobody should.
+pub struct Attacker {
+    place: Place,
+    dice: Dice,
+    /// A server that makes requests only: it never hears of them.
+    bench: Bench,
+    seen: Seen,
+    session: Option<Session>,
+    stranger: Option<Link>,
+}
+
+/// How long the answer to a request may be waited for before the session is given up: some wait for callbacks that
+/// nobody answers.
+const PATIENCE: Duration = Duration::from_millis(200);
+
+impl Attacker {
+    pub fn new(place: Place, seed: u64) -> Self {
+        let bench = Bench::default();
+        Attacker { place, dice: Dice::new(seed), bench, seen: Seen::default(), session: None, stranger: None }
+    }
+
+    /// Sends one frame; the kind of it. What the mgr makes of it is no error.
+    pub fn frame(&mut self) -> &'static str {
+        match self.dice.below(16) {
+            0 => {
+                let garbage = self.dice.bytes(200);
+                self.as_stranger(|link| link.send(garbage));
+                "garbage to the mgr"
+            }
+            1 => {
+                let call = self.stranger_call();
+                let record = wire::rpc::record::mark(Segments::from(call)).to_bytes();
+                let damaged = mutate(&record, self.dice.number());
+                self.as_stranger(|link| link.raw(&damaged));
+                "damaged records to the mgr"
+            }
+            2 | 3 => {
+                let damaged = mutate(&self.stranger_call(), self.dice.number());
+                self.as_stranger(|link| link.send(damaged));
+                "damaged calls to the mgr"
+            }
+            4..10 => {
+                self.in_session(true);
+                "damaged operations in sessions"
+            }
+            _ => {
+                self.in_session(false);
+                "random operations in sessions"
+            }
+        }
+    }
+
+    /// A call that needs no session.
+    fn stranger_call(&mut self) -> Bytes {
+        let (xid, uid) = (self.dice.number() as u32, self.dice.of(&[None, Some(0), Some(1000)]));
+        let nfs = |ops| call(xid, NFS, 1, uid, compound(ops).into());
+        match self.dice.below(6) {
+            0 => call(xid, NFS, 0, uid, Segments::default()),
+            1 => nfs(vec![exchange_id(format!("flood {xid}"))]),
+            2 => nfs(vec![create_session(u64::from(xid), true)]),
+            3 => nfs(vec![nfs_argop4::OP_PUTROOTFH, nfs_argop4::OP_GETFH]),
+            4 => call(xid, (admin::PROGRAM, admin::VERSION), admin::STATUS, uid, Segments::default()),
+            _ => {
+                let known = self.session.as_ref().map_or([0; 16], |s| s.id);
+                nfs(vec![nfs_argop4::OP_DESTROY_SESSION(DESTROY_SESSION4args { dsa_sessionid: known })])
+            }
+        }
+    }
+
+    /// Sends on the connection of a stranger, which the mgr may have closed.
+    fn as_stranger(&mut self, send: impl FnOnce(&mut Link) -> io::Result<()>) {
+        let mut link = match self.stranger.take() {
+            Some(link) if !self.dice.once_in(8) => link,
+            _ => match Link::connect(&self.place, PATIENCE) {
+                Ok(link) => link,
+                Err(_) => return,
+            },
+        };
+        if send(&mut link).is_ok() {
+            self.stranger = Some(link);
+        }
+    }
+
+    fn in_session(&mut self, damage: bool) {
+        if self.session.is_none() {
+            let (uid, back) = (self.dice.of(&[0, 1000]), self.dice.once_in(6));
+            self.session = Session::establish(&self.place, uid, back, PATIENCE).ok();
+        }
+        let Some(mut session) = self.session.take() else { return };
+        let peer = Peer {
+            minor: 2,
+            client: session.client,
+            session: session.id,
+            sequence: Cell::new(session.sequence),
+            cache: Cell::new(self.dice.once_in(2)),
+            ..Peer::stranger(&self.bench, 1)
+        };
+        let mut ops = random_request(&peer, &self.dice.bytes(120), &self.seen);
+        ops.iter_mut().for_each(of_this_mgr);
+        let first = compound(vec![ops[0].clone()]).len();
+        let mut body = compound(ops).to_vec();
+        if damage {
+            let tail = mutate(&body[first..], self.dice.number());
+            body.truncate(first);
+            body.extend(tail);
+        }
+        session.sequence += 1;
+        let Ok(reply) = session.exchange(body.into()) else { return };
+        self.seen.note(&reply);
+        let begun = matches!(reply.resarray.first(), Some(nfs_resop4::OP_SEQUENCE(SEQUENCE4res::NFS4_OK(_))));
+        // A session in which nothing is new any more is left behind, with all that it holds.
+        if begun && !self.dice.once_in(200) {
+            self.session = Some(session);
+        }
+    }
+}
+
+/// Asks for the layouts that there are.
+fn of_this_mgr(op: &mut nfs_argop4) {
+    match op {
+        nfs_argop4::OP_LAYOUTGET(args) => args.loga_layout_type = KIND,
+        nfs_argop4::OP_LAYOUTRETURN(args) => args.lora_layout_type = KIND,
+        nfs_argop4::OP_LAYOUTCOMMIT(args) => args.loca_layoutupdate.lou_type = KIND,
+        _ => {}
+    }
+}

@@ -1,0 +1,286 @@
+//! What a crash or an iod that is down leaves half done, and who finishes it.
+
+use crate::check::{Native, offline, wait_settled};
+use crate::cluster::{Cluster, create, ctx, pattern, read, remove, set_size, until, write};
+use bytes::Bytes;
+use layout::kinds::native::{Body, KIND, Update};
+use mgr::Files;
+use nfs::fs::{FileSystem, Iomode, LayoutAsk, LayoutGone, Stability};
+use types::{ByteRange, Cred, FileId, SetAttrs, Status};
+use xdr::Xdr;
+
+fn work(cluster: &Cluster, name: &str) -> u64 {
+    cluster.mgr().status().group("work").unwrap().get_number(name)
+}
+
+async fn granted(files: &Files, client: u64, file: FileId) -> Body {
+    let max_body = types::limits::LAYOUT_BODY_MAX;
+    let iomode = Iomode::ReadWrite;
+    let ask = LayoutAsk { file, kind: KIND, iomode, readable: true, range: ByteRange::ALL, min_len: 0, max_body };
+    Body::from_bytes(&files.layout_get(&ctx(client), ask).await.unwrap().body).unwrap()
+}
+
+async fn revoke(files: &Files, client: u64, file: FileId) -> Result<(), Status> {
+    files.layout_gone(&ctx(0), client, file, Iomode::ReadWrite, ByteRange::ALL, LayoutGone::Revoked).await
+}
+
+async fn size(files: &Files, client: u64, file: FileId) -> u64 {
+    files.getattr(&ctx(client), file).await.unwrap().size
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cut_that_a_crash_interrupted_is_finished() {
+    let mut cluster = Cluster::new(2, "64").await;
+    let file = create(&cluster.files(), "f").await;
+    write(&cluster.files(), file, 0, &pattern(500, 1), Stability::FileSync).await;
+    let cut = |size| SetAttrs { size: Some(size), ..SetAttrs::default() };
+    // The mgr dies when the size is stored and nothing else is done.
+    offline(&mut cluster, async |namespace, _| {
+        namespace.cut(&Cred::root(), Default::default(), file, &cut(100), true).await.unwrap();
+    })
+    .await;
+    let files = cluster.files();
+    assert_eq!(size(&files, 1, file).await, 100);
+    assert_eq!(set_size(&files, file, 500).await.size, 500);
+    let mut want = pattern(100, 1);
+    want.resize(500, 0);
+    assert!(read(&files, file, 0, 500).await.unwrap() == want, "bytes behind the cut came back");
+    until("the cut is done", || work(&cluster, "cuts_pending") == 0).await;
+    // What is written after the cut is not cut once more by the next start.
+    write(&files, file, 100, &pattern(300, 2), Stability::FileSync).await;
+    want[100..400].copy_from_slice(&pattern(300, 2));
+    drop(files);
+    cluster.restart_mgr().await;
+    assert!(read(&cluster.files(), file, 0, 500).await.unwrap() == want);
+    assert_eq!(cluster.mgr().check(false).await.findings, []);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cut_waits_for_iods_and_nothing_grows_before() {
+    let mut cluster = Cluster::new(2, "64").await;
+    let file = create(&cluster.files(), "f").await;
+    write(&cluster.files(), file, 0, &pattern(500, 1), Stability::FileSync).await;
+    cluster.stop_iod(1);
+    let cut = SetAttrs { size: Some(10), ..SetAttrs::default() };
+    offline(&mut cluster, async |namespace, _| {
+        namespace.cut(&Cred::root(), Default::default(), file, &cut, true).await.unwrap();
+    })
+    .await;
+    let files = cluster.files();
+    assert_eq!(work(&cluster, "cuts_pending"), 1);
+    let data = Bytes::from_static(b"x");
+    assert_eq!(files.write(&ctx(1), file, 0, data, Stability::FileSync).await, Err(Status::Delay));
+    let grow = SetAttrs { size: Some(400), ..SetAttrs::default() };
+    assert_eq!(files.setattr(&ctx(1), file, grow, true).await, Err(Status::Delay));
+    assert_eq!(files.layout_commit(&ctx(1), file, Some(99), None, Bytes::new()).await, Err(Status::Delay));
+    drop(files);
+    cluster.start_iod(1);
+    cluster.wait_up(2).await;
+    until("the cut is done", || work(&cluster, "cuts_pending") == 0).await;
+    assert_eq!(set_size(&cluster.files(), file, 500).await.size, 500);
+    let mut want = pattern(10, 1);
+    want.resize(500, 0);
+    assert!(read(&cluster.files(), file, 0, 500).await.unwrap() == want);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bytes_of_a_writer_that_died_with_the_mgr_are_measured() {
+    let mut cluster = Cluster::new(2, "64").await;
+    let files = cluster.files();
+    let file = create(&files, "f").await;
+    let body = granted(&files, 7, file).await;
+    let first = cluster.iods.iter().position(|iod| iod.as_ref().unwrap().iod() == body.devices[0]).unwrap();
+    Native::connect(&cluster, first).await.write(file, 0, 0, &pattern(50, 1)).await.unwrap();
+    drop(files);
+    cluster.restart_mgr().await;
+    wait_settled(&cluster).await;
+    assert_eq!(size(&cluster.files(), 8, file).await, 50);
+    assert_eq!(cluster.mgr().check(false).await.findings, []);
+    // A file that nobody has written since is not looked at again.
+    let queries = cluster.mgr().counters().size_queries;
+    assert_eq!(size(&cluster.files(), 8, file).await, 50);
+    assert_eq!(cluster.mgr().counters().size_queries, queries);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_written_after_the_last_word_of_a_dead_client_counts() {
+    let cluster = Cluster::new(1, "64").await;
+    let files = cluster.files();
+    let file = create(&files, "f").await;
+    granted(&files, 7, file).await;
+    let native = Native::connect(&cluster, 0).await;
+    native.write(file, 0, 0, &pattern(50, 1)).await.unwrap();
+    assert_eq!(files.layout_commit(&ctx(7), file, Some(49), None, Bytes::new()).await, Ok(Some(50)));
+    native.write(file, 0, 50, &pattern(30, 2)).await.unwrap();
+    revoke(&files, 7, file).await.unwrap();
+    assert_eq!(size(&files, 7, file).await, 80);
+    assert_eq!(native.write(file, 0, 80, b"late").await, Err(Status::Fenced));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_iod_that_is_down_is_not_taken_for_empty() {
+    let mut cluster = Cluster::new(2, "64").await;
+    let files = cluster.files();
+    let file = create(&files, "f").await;
+    let body = granted(&files, 7, file).await;
+    let iods = cluster.iods.iter().map(|iod| iod.as_ref().unwrap().iod()).collect::<Vec<_>>();
+    let second = iods.iter().position(|iod| *iod == body.devices[1]).unwrap();
+    Native::connect(&cluster, second).await.write(file, 0, 0, &pattern(50, 1)).await.unwrap();
+    cluster.stop_iod(second);
+    until("the loss is noticed", || cluster.up() == 1).await;
+    // What can be known is told; the rest when the iod is back.
+    assert_eq!(size(&files, 8, file).await, 0);
+    files.closed(&ctx(7), file, true).await.unwrap();
+    assert_eq!(revoke(&files, 7, file).await, Err(Status::Delay));
+    assert_eq!((work(&cluster, "sizes_to_learn"), work(&cluster, "fences_pending")), (1, 1));
+    cluster.start_iod(second);
+    cluster.wait_up(2).await;
+    // The iod knows of the fence before anybody uses it.
+    let late = Native::connect(&cluster, second).await.write(file, 0, 50, b"late").await;
+    assert_eq!(late, Err(Status::Fenced));
+    wait_settled(&cluster).await;
+    assert_eq!(size(&files, 8, file).await, 64 + 50);
+    until("all know of the fence", || work(&cluster, "fences_pending") == 0).await;
+    assert_eq!(cluster.mgr().check(false).await.findings, []);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_writer_that_told_all_says_nothing_of_one_that_died() {
+    let mut cluster = Cluster::new(2, "64").await;
+    let files = cluster.files();
+    let file = create(&files, "f").await;
+    let body = granted(&files, 7, file).await;
+    granted(&files, 9, file).await;
+    let iods = cluster.iods.iter().map(|iod| iod.as_ref().unwrap().iod()).collect::<Vec<_>>();
+    let second = iods.iter().position(|iod| *iod == body.devices[1]).unwrap();
+    Native::connect(&cluster, second).await.write(file, 0, 0, &pattern(50, 1)).await.unwrap();
+    Native::connect(&cluster, 1 - second).await.write(file, 0, 0, &pattern(10, 2)).await.unwrap();
+    cluster.stop_iod(second);
+    until("the loss is noticed", || cluster.up() == 1).await;
+    assert_eq!(revoke(&files, 7, file).await, Err(Status::Delay));
+    assert_eq!(files.layout_commit(&ctx(9), file, Some(9), None, Bytes::new()).await, Ok(None));
+    let (write, all, returned) = (Iomode::ReadWrite, ByteRange::ALL, LayoutGone::Returned(Bytes::new()));
+    files.layout_gone(&ctx(9), 9, file, write, all, returned).await.unwrap();
+    files.closed(&ctx(9), file, true).await.unwrap();
+    cluster.start_iod(second);
+    cluster.wait_up(2).await;
+    wait_settled(&cluster).await;
+    assert_eq!(size(&files, 8, file).await, 64 + 50);
+    until("all know of the fence", || work(&cluster, "fences_pending") == 0).await;
+    assert_eq!(cluster.mgr().check(false).await.findings, []);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_fence_is_repeated_by_the_next_start() {
+    let mut cluster = Cluster::new(2, "64").await;
+    let file = create(&cluster.files(), "f").await;
+    write(&cluster.files(), file, 0, &pattern(200, 1), Stability::FileSync).await;
+    cluster.stop_iod(1);
+    until("the loss is noticed", || cluster.up() == 1).await;
+    granted(&cluster.files(), 7, file).await;
+    assert_eq!(revoke(&cluster.files(), 7, file).await, Err(Status::Delay));
+    cluster.mgr.take().unwrap().stop().await;
+    cluster.start_iod(1);
+    cluster.start_mgr().await;
+    cluster.wait_up(2).await;
+    assert_eq!(Native::connect(&cluster, 1).await.write(file, 0, 0, b"late").await, Err(Status::Fenced));
+    assert!(read(&cluster.files(), file, 0, 200).await.unwrap() == pattern(200, 1));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_object_that_a_late_write_made_anew_is_collected() {
+    let mut cluster = Cluster::new(2, "64").await;
+    let files = cluster.files();
+    let (file, kept) = (create(&files, "f").await, create(&files, "kept").await);
+    write(&files, kept, 0, &pattern(200, 1), Stability::FileSync).await;
+    write(&files, file, 0, &pattern(200, 1), Stability::FileSync).await;
+    remove(&files, "f").await;
+    files.reap(&ctx(0), file).await.unwrap();
+    until("the objects are deleted", || cluster.objects() == 2).await;
+    let late = Native::connect(&cluster, 1).await.write(file, 0, 0, b"late").await;
+    assert_eq!(late, Err(Status::Fenced), "the iod knows that it was removed");
+    // That it knows no longer after a restart.
+    cluster.stop_iod(1);
+    until("the loss is noticed", || cluster.up() == 1).await;
+    cluster.start_iod(1);
+    Native::connect(&cluster, 1).await.write(file, 0, 0, b"late").await.unwrap();
+    // The iod is looked through when it comes up.
+    cluster.stop_iod(1);
+    until("the loss is noticed", || cluster.up() == 1).await;
+    cluster.start_iod(1);
+    until("the object is collected", || cluster.objects() == 2).await;
+    until("it is counted", || cluster.mgr().counters().objects_collected == 1).await;
+    assert!(read(&files, kept, 0, 200).await.unwrap() == pattern(200, 1));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_objects_without_files_are_left_alone() {
+    let mut cluster = Cluster::new(1, "64").await;
+    let files = cluster.files();
+    let mut gone = Vec::new();
+    // The walk after the first restart may meet some of them, and believe in up to 64.
+    for i in 0..160 {
+        let name = format!("f{i}");
+        gone.push(create(&files, &name).await);
+        write(&files, gone[i], 0, b"early", Stability::FileSync).await;
+        remove(&files, &name).await;
+        files.reap(&ctx(0), gone[i]).await.unwrap();
+    }
+    until("the objects are deleted", || cluster.objects() == 0).await;
+    // What was removed an iod knows no longer after a restart.
+    cluster.stop_iod(0);
+    until("the loss is noticed", || cluster.up() == 0).await;
+    cluster.start_iod(0);
+    for file in gone {
+        Native::connect(&cluster, 0).await.write(file, 0, 0, b"late").await.unwrap();
+    }
+    cluster.stop_iod(0);
+    until("the loss is noticed", || cluster.up() == 0).await;
+    cluster.start_iod(0);
+    until("they are seen", || cluster.mgr().counters().objects_spared >= 65).await;
+    assert_eq!(cluster.mgr().counters().objects_collected + cluster.objects(), 160);
+    assert!(cluster.objects() >= 96);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_file_made_without_iods_keeps_the_policy_of_its_directory() {
+    let mut cluster = Cluster::stopped(2, "64").await;
+    (0..2).for_each(|i| cluster.stop_iod(i));
+    cluster.start_mgr().await;
+    let files = cluster.files();
+    let either = nfs::fs::XattrHow::Either;
+    for (name, value) in [("weir.stripe_unit", "192"), ("weir.stripe_count", "1")] {
+        let (name, value) = (Bytes::from(name), Bytes::from(value));
+        files.setxattr(&ctx(1), FileId::ROOT, &name, value, either).await.unwrap();
+    }
+    let file = create(&files, "f").await;
+    files.setxattr(&ctx(1), FileId::ROOT, &"weir.stripe_unit".into(), "64".into(), either).await.unwrap();
+    drop(files);
+    cluster.restart_mgr().await;
+    (0..2).for_each(|i| cluster.start_iod(i));
+    cluster.wait_up(2).await;
+    let body = granted(&cluster.files(), 7, file).await;
+    assert_eq!((body.stripe_unit, body.devices.len()), (192, 1));
+    // One that is removed before it has a layout leaves nothing to do.
+    let unused = create(&cluster.files(), "unused").await;
+    remove(&cluster.files(), "unused").await;
+    cluster.files().reap(&ctx(0), unused).await.unwrap();
+    assert_eq!(cluster.mgr().check(false).await.findings, []);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn only_what_is_durable_must_be_there() {
+    let cluster = Cluster::new(1, "64").await;
+    let files = cluster.files();
+    let file = create(&files, "f").await;
+    granted(&files, 7, file).await;
+    let commit = async |last: u64, body: Bytes| files.layout_commit(&ctx(7), file, Some(last), None, body).await;
+    // Told, but an iod may have lost it again.
+    assert_eq!(commit(49, Bytes::new()).await, Ok(Some(50)));
+    assert_eq!(cluster.mgr().check(false).await.findings, []);
+    let durable = Bytes::from(Update { durable: true }.to_bytes().to_vec());
+    assert_eq!(commit(49, durable).await, Ok(None));
+    let findings = cluster.mgr().check(false).await.findings;
+    assert_eq!(findings.iter().map(|finding| &finding.code[..]).collect::<Vec<_>>(), ["object-missing"]);
+    assert_eq!(commit(49, Bytes::from_static(b"junk")).await, Err(Status::Inval));
+}
