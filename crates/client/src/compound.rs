@@ -85,9 +85,9 @@ impl Compound {
 impl Sealed {
     /// Whether nothing was changed before the operation at `index` failed, so that all may be sent again as new.
     pub(crate) fn harmless_before(&self, index: usize) -> bool {
-        let harmless =
-            |op: &nfs_opnum4| matches!(op, OP_PUTFH | OP_PUTROOTFH | OP_SAVEFH | OP_RESTOREFH | OP_LOOKUP | OP_GETATTR);
-        self.request.numbers().iter().take(index).all(harmless)
+        const HARMLESS: [nfs_opnum4; 8] =
+            [OP_PUTFH, OP_PUTROOTFH, OP_SAVEFH, OP_RESTOREFH, OP_LOOKUP, OP_GETATTR, OP_GETFH, OP_ACCESS];
+        self.request.numbers().iter().take(index).all(|op| HARMLESS.contains(op))
     }
 }
 
@@ -143,6 +143,12 @@ impl Results {
     /// The body of the next result, which must be that of `number` and a success.
     pub(crate) fn raw<T: Xdr>(&mut self, number: nfs_opnum4) -> std::result::Result<T, Failed> {
         Ok(self.inner()?.take(number)?)
+    }
+
+    /// What stands behind the status of the operation that has just failed.
+    pub(crate) fn behind_failure<T: Xdr>(&mut self) -> Result<T> {
+        let body = self.inner().ok().and_then(|inner| inner.rest().body().ok());
+        body.ok_or_else(|| self.error(&Failed::Malformed))
     }
 
     /// As [`Results::raw`], failures made errors.

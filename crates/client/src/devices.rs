@@ -109,7 +109,7 @@ impl Iod {
         loop {
             let connection = self.connection().await.map_err(Refused::Unreachable)?;
             self.shared.tally.native(procedure);
-            let timeout = self.shared.options.retry_timeout;
+            let timeout = self.shared.options.attempt_timeout();
             let error = match exchange(&connection, procedure, args.clone(), timeout).await {
                 Ok(Ok(result)) => return Ok(result),
                 Ok(Err(failure)) if failure.status == Status::NoSession => {
@@ -138,12 +138,22 @@ impl Iod {
                 }
             };
             if Instant::now() + pause > deadline {
+                // Those that wait for their turn need not each find out for themselves.
+                self.leave_alone(&mut *self.link.lock().await, &error);
                 return Err(Refused::Unreachable(error));
             }
             add(&self.shared.tally.retries, 1);
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(*PAUSE.end());
         }
+    }
+
+    /// Tries nothing with it for a while.
+    fn leave_alone(&self, link: &mut Link, why: &Error) {
+        if let Some(connection) = link.connection.take() {
+            connection.close();
+        }
+        link.gone = Some((Instant::now() + LEFT_ALONE, why.clone()));
     }
 
     /// Ends a session that refuses capabilities: one that was opened under an earlier client id refuses all that the mgr
@@ -187,7 +197,7 @@ impl Iod {
                     return Ok(connection);
                 }
                 Err(error) if Instant::now() + pause > deadline => {
-                    link.gone = Some((Instant::now() + LEFT_ALONE, error.clone()));
+                    self.leave_alone(&mut link, &error);
                     return Err(error);
                 }
                 // The ticket may have expired, and a restarted iod may have moved: ask for the address again.

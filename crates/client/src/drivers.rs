@@ -95,6 +95,14 @@ impl Found {
             Found::Nothing(len) => *len,
         }
     }
+
+    /// So many bytes of it from one on; it must have them.
+    pub(crate) fn part(&self, from: u64, len: u64) -> Found {
+        match self {
+            Found::Data(data) => Found::Data(data.slice(from as usize..(from + len) as usize)),
+            Found::Nothing(_) => Found::Nothing(len),
+        }
+    }
 }
 
 /// What SEEK looks for.

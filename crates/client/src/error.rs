@@ -12,6 +12,8 @@ pub enum ErrorKind {
     Connection,
     /// A server sent something that is not its protocol.
     Protocol,
+    /// A byte-range lock that was held is gone, and nothing is done any more that was to be done under it.
+    LockLost,
     /// The caller asked for something that makes no sense, such as a bad target or a read of a file opened for writing.
     Usage,
 }
@@ -109,8 +111,9 @@ impl Error {
     pub fn errno(&self) -> i32 {
         match self.kind {
             ErrorKind::Status(status) => status_errno(status),
-            ErrorKind::Connection => ENOTCONN,
+            ErrorKind::Connection => EIO,
             ErrorKind::Protocol => EPROTO,
+            ErrorKind::LockLost => EIO,
             ErrorKind::Usage => EINVAL,
         }
     }
@@ -151,7 +154,6 @@ const ELOOP: i32 = 40;
 const ENODATA: i32 = 61;
 const EPROTO: i32 = 71;
 const EOPNOTSUPP: i32 = 95;
-const ENOTCONN: i32 = 107;
 const ESTALE: i32 = 116;
 const EDQUOT: i32 = 122;
 const E2BIG: i32 = 7;

@@ -18,6 +18,11 @@ impl Extents {
         self.bytes
     }
 
+    /// One past the last byte, 0 if there is none.
+    pub(crate) fn end(&self) -> u64 {
+        self.map.last_key_value().map_or(0, |(start, data)| start + data.len() as u64)
+    }
+
     /// Whether there are none.
     pub(crate) fn is_empty(&self) -> bool {
         self.map.is_empty()
@@ -59,6 +64,14 @@ impl Extents {
     pub(crate) fn overlaps(&self, range: ByteRange) -> bool {
         let last = self.map.range(..range.end()).next_back();
         last.is_some_and(|(start, data)| !range.is_empty() && start + data.len() as u64 > range.offset)
+    }
+
+    /// The extents that touch `range`, in order, with their first byte.
+    pub(crate) fn overlapping(&self, range: ByteRange) -> impl Iterator<Item = (u64, &Bytes)> {
+        let first = self.map.range(..=range.offset).next_back().map_or(range.offset, |(start, _)| *start);
+        let touches = move |start: u64, data: &Bytes| start + data.len() as u64 > range.offset;
+        let from_first = self.map.range(first..range.end()).map(|(start, data)| (*start, data));
+        from_first.filter(move |(start, data)| touches(*start, data))
     }
 
     /// The ranges in order, neighbours merged.

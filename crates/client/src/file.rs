@@ -1,6 +1,9 @@
 //! An open file: reading, writing behind, and making it durable.
 
 mod finish;
+mod locks;
+
+pub use locks::HeldLock;
 
 use crate::inode::Inode;
 use crate::mount::{Node, OpenFlags};
@@ -114,6 +117,20 @@ impl File {
         &self.open().inode
     }
 
+    fn key(&self) -> u64 {
+        self.open().key
+    }
+
+    /// Fails if locks that were asked through this file are lost.
+    fn check_locks(&self) -> Result<()> {
+        self.inode().all_locks_kept(self.key())
+    }
+
+    /// What came of something; a failure has its reason in locks that turned out to be lost, if any did.
+    fn why<T>(&self, outcome: Result<T>) -> Result<T> {
+        outcome.map_err(|error| self.check_locks().err().unwrap_or(error))
+    }
+
     /// The file.
     pub fn node(&self) -> Node {
         self.inode().node.clone()
@@ -140,7 +157,8 @@ impl File {
         if !self.open().origin.flags.read {
             return Err(Error::usage("reading a file that was opened for writing only"));
         }
-        self.inode().read(offset, len).await
+        self.check_locks()?;
+        self.why(self.inode().read(offset, len).await)
     }
 
     /// Writes `data` at `offset`; returns when there was room for it in the window. `data` is kept, not copied, until it
@@ -150,7 +168,7 @@ impl File {
     /// That of an earlier write, if one failed meanwhile: this write has then not been accepted.
     pub async fn write_at(&self, offset: u64, data: Bytes) -> Result<()> {
         self.for_writing()?;
-        self.inode().write(self.open().key, offset, data).await
+        self.inode().write(self.key(), offset, data).await
     }
 
     /// The first run of written bytes at or after `offset`, `None` when there is none up to the end. Runs may be
@@ -162,19 +180,20 @@ impl File {
     /// Turns a range into a hole; the size stays. What was written before is made durable first.
     pub async fn punch(&self, range: ByteRange) -> Result<()> {
         self.for_writing()?;
-        self.inode().punch(self.open().key, range).await
+        self.inode().punch(self.key(), range).await
     }
 
     /// Cuts or extends the file to `size` bytes; new bytes are a hole. What was written before is made durable first.
     pub async fn set_len(&self, size: u64) -> Result<()> {
         self.for_writing()?;
         let changes = SetAttrs { size: Some(size), ..SetAttrs::default() };
-        self.inode().set_attrs(Some(self.open().key), &changes).await.map(|_| ())
+        self.inode().set_attrs(Some(self.key()), &changes).await.map(|_| ())
     }
 
     /// Returns when every byte written before and the size are on disk.
     pub async fn fsync(&self) -> Result<()> {
-        self.inode().fsync(self.open().key).await
+        self.check_locks()?;
+        self.why(self.inode().fsync(self.key()).await)
     }
 
     /// Makes everything durable and gives the file back to the server. When it fails, something written may not be
@@ -206,7 +225,7 @@ impl File {
 
     fn for_writing(&self) -> Result<()> {
         if self.open().origin.flags.write {
-            return Ok(());
+            return self.check_locks();
         }
         Err(Error::usage("writing to a file that was opened for reading only"))
     }
@@ -215,7 +234,8 @@ impl File {
 impl Drop for File {
     fn drop(&mut self) {
         let Some(open) = self.open.take() else { return };
-        open.inode.mount.runtime.clone().spawn(async move {
+        let runtime = open.inode.mount.runtime.clone();
+        net::task::spawn_on(&runtime, async move {
             let id = open.inode.node.id;
             if let Err(error) = open.close().await {
                 tracing::warn!(file = %id, "closing a file that was dropped: {error}");

@@ -2,6 +2,7 @@
 
 mod commit;
 mod layouts;
+mod locks;
 mod opens;
 mod read;
 mod seek;
@@ -9,6 +10,8 @@ mod write;
 
 use layouts::LayoutState;
 pub(crate) use layouts::layoutget;
+pub use locks::HeldLock;
+use locks::OpenLocks;
 pub(crate) use seek::StatusOnly;
 use write::Lane;
 
@@ -31,8 +34,14 @@ pub(crate) struct Inode {
     layout: AsyncMutex<LayoutState>,
     /// Held while an open is made again.
     reopening: AsyncMutex<()>,
+    /// Held while a lock is asked for or given back, so that what is booked here is what the mgr did last.
+    locking: AsyncMutex<()>,
     /// Held while bytes are handed to servers, so that overlapping writes leave in the order they came.
     order: AsyncMutex<()>,
+    /// Held while bytes leave under a layout, and while that is given back: under one that is gone nothing may leave.
+    leaving: AsyncMutex<()>,
+    /// Whether a cut is on its way to the mgr; [`Self::order`] is held then.
+    cutting: watch::Sender<bool>,
     /// Held for reading while a request is sent, for writing while uncommitted bytes are sent again.
     lanes: Mutex<BTreeMap<Lane, Arc<LaneLocks>>>,
     /// Counts requests that ended.
@@ -50,13 +59,15 @@ struct LaneLocks {
 struct State {
     opens: Vec<Open>,
     size: u64,
-    /// See [`Inode::stamp`].
+    /// The mount's stamp ([`Inode::stamp`]) when something here last changed the size.
     stamp: u64,
     /// Written here, not yet handed to a server.
     pending: Extents,
     /// Batches of which some request is not answered yet, with the file ranges they write.
     in_flight: BTreeMap<u64, Batch>,
     next_batch: u64,
+    /// Batches before this one are not to be written any more: they were made under locks that are lost.
+    given_up: u64,
     /// Written to a server that may still lose it, in the order sent.
     uncommitted: BTreeMap<Lane, Vec<write::Sent>>,
     /// How many times a server was found to have taken bytes that it may lose.
@@ -86,18 +97,22 @@ pub(crate) struct Open {
     write: bool,
     /// What went wrong since it was last told.
     error: Option<Error>,
+    locks: OpenLocks,
 }
 
 impl Inode {
-    /// A file that is about to be opened.
-    pub(crate) fn new(mount: Arc<Inner>, node: Node) -> Self {
+    /// A file that is about to be opened; a size that was asked for before `stamp` may be an old one.
+    pub(crate) fn new(mount: Arc<Inner>, node: Node, stamp: u64) -> Self {
         Inode {
             mount,
             node,
-            state: Mutex::default(),
+            state: Mutex::new(State { stamp, ..State::default() }),
             layout: AsyncMutex::default(),
             reopening: AsyncMutex::default(),
+            locking: AsyncMutex::default(),
             order: AsyncMutex::default(),
+            leaving: AsyncMutex::default(),
+            cutting: watch::Sender::new(false),
             lanes: Mutex::default(),
             settled: watch::Sender::new(0),
         }
@@ -120,30 +135,38 @@ impl Inode {
         self.state().size
     }
 
-    /// Changes with everything done here that changes the size; to be taken before the server is asked for it.
+    /// Rises with everything done in this mount that changes a size; to be taken before the server is asked for one.
     pub(crate) fn stamp(&self) -> u64 {
-        self.state().stamp
+        self.mount.stamp()
     }
 
     /// The server told the size, asked when the stamp was this. Bytes of ours that it does not know of yet count.
     pub(crate) fn learn_size(&self, size: u64, stamp: u64) -> u64 {
         let mut state = self.state();
-        if stamp == state.stamp {
+        if state.stamp <= stamp {
             state.doubtful = false;
-            state.size = if state.is_clean() { size } else { state.size.max(size) };
+            state.size = size.max(state.own_end());
+        } else {
+            // It may tell of a time before what was done here since.
+            state.doubtful = true;
         }
         state.size
     }
 
+    /// Whether others may have changed the size since it was learnt.
+    pub(crate) fn is_doubtful(&self) -> bool {
+        self.state().doubtful
+    }
+
     /// The size to show for a file of which the server says this.
     pub(crate) fn shown_size(&self, size: u64) -> u64 {
-        let state = self.state();
-        if state.is_clean() { size } else { state.size.max(size) }
+        size.max(self.state().own_end())
     }
 
     /// Adds an open by this owner.
     pub(crate) fn add_open(&self, key: u64, stateid: stateid4, flags: OpenFlags) {
-        self.state().opens.push(Open { key, stateid, read: flags.read, write: flags.write, error: None });
+        let locks = OpenLocks::default();
+        self.state().opens.push(Open { key, stateid, read: flags.read, write: flags.write, error: None, locks });
     }
 
     /// Takes an open off the list: its stateid, and whether it was the last one.
@@ -223,11 +246,21 @@ impl Inode {
 
 impl Drop for Inode {
     fn drop(&mut self) {
+        let stamp = self.state().stamp;
+        self.mount.closed(self.node.id, stamp);
         self.abandon();
     }
 }
 
 impl State {
+    /// One past the last byte written here of which the mgr need not know yet, or which can still be lost.
+    fn own_end(&self) -> u64 {
+        let pending = self.pending.end();
+        let in_flight = self.in_flight.values().flat_map(|batch| &batch.ranges).map(|range| range.end());
+        let uncommitted = self.uncommitted.values().flatten().flat_map(|sent| &sent.parts).map(|part| part.end());
+        in_flight.chain(uncommitted).chain(self.unreported).max().unwrap_or(0).max(pending)
+    }
+
     fn is_clean(&self) -> bool {
         self.pending.is_empty() && self.in_flight.is_empty() && self.uncommitted.is_empty() && self.unreported.is_none()
     }

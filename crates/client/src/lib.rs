@@ -7,6 +7,7 @@
 mod compound;
 pub mod counters;
 mod devices;
+pub mod doubt;
 mod drivers;
 pub mod error;
 mod extents;
@@ -22,8 +23,9 @@ mod window;
 
 pub use counters::Counters;
 pub use error::{Error, ErrorKind};
-pub use file::{File, ReadResult, Segment};
+pub use file::{File, HeldLock, ReadResult, Segment};
 pub use mount::{CreateOptions, Entry, Mount, Node, OpenFlags, ReadDir};
+pub use nfs::spans::LockKind;
 pub use options::Options;
 pub use placement::Placement;
 pub use target::{BadTarget, Target};

@@ -17,8 +17,8 @@ use crate::session::Session;
 use crate::window::Window;
 use crate::{Counters, Error, Options, Result, Target};
 use bytes::Bytes;
-use std::collections::HashMap;
-use std::sync::atomic::AtomicU64;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use tokio::runtime::Handle;
 use types::limits::PAYLOAD_MAX;
@@ -54,6 +54,40 @@ pub(crate) struct Inner {
     inodes: Arc<Inodes>,
     /// Distinguishes the open owners of this mount.
     owners: AtomicU64,
+    /// Rises with everything done here that changes the size of a file.
+    stamps: AtomicU64,
+    opening: Mutex<Opening>,
+}
+
+/// Opens that the mgr has not answered yet, and what was forgotten meanwhile.
+#[derive(Default)]
+struct Opening {
+    /// The stamps when they were sent, and how many were at each.
+    sent: BTreeMap<u64, usize>,
+    /// Files that were closed here since, with their stamps: the size in an answer may be from before that.
+    closed: HashMap<FileId, u64>,
+}
+
+/// An open that the mgr has not answered yet.
+pub(crate) struct Asking<'a> {
+    mount: &'a Inner,
+    /// The stamp when it was sent.
+    pub(crate) stamp: u64,
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        let mut opening = self.mount.opening();
+        let Opening { sent, closed } = &mut *opening;
+        if let Some(count) = sent.get_mut(&self.stamp) {
+            *count -= 1;
+            if *count == 0 {
+                sent.remove(&self.stamp);
+            }
+        }
+        let oldest = sent.first_key_value().map_or(u64::MAX, |(stamp, _)| *stamp);
+        closed.retain(|_, stamp| *stamp > oldest);
+    }
 }
 
 /// The files that are open here.
@@ -95,9 +129,11 @@ impl Mount {
         let devices = Arc::new(Devices::new(session.clone(), options.clone(), tally.clone(), net));
         let drivers = Drivers::new(devices.clone(), &options, tally.clone());
         let window = Window::new(options.window_bytes());
-        let owners = AtomicU64::new(0);
+        let (owners, stamps) = (AtomicU64::new(0), AtomicU64::new(0));
+        let opening = Mutex::default();
         let runtime = Handle::current();
-        let inner = Inner { session, options, tally, window, devices, drivers, runtime, root, inodes, owners };
+        let inner =
+            Inner { session, options, tally, window, devices, drivers, runtime, root, inodes, owners, stamps, opening };
         Ok(Mount { inner: Arc::new(inner) })
     }
 
@@ -136,6 +172,35 @@ impl Mount {
 }
 
 impl Inner {
+    fn opening(&self) -> MutexGuard<'_, Opening> {
+        self.opening.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The mgr is about to be asked to open a file.
+    pub(crate) fn ask(&self) -> Asking<'_> {
+        let stamp = self.stamp();
+        *self.opening().sent.entry(stamp).or_default() += 1;
+        Asking { mount: self, stamp }
+    }
+
+    /// Nobody has this file open any more; something here changed its size when the stamp was this.
+    pub(crate) fn closed(&self, id: FileId, stamp: u64) {
+        let mut opening = self.opening();
+        if opening.sent.first_key_value().is_some_and(|(oldest, _)| *oldest < stamp) {
+            opening.closed.insert(id, stamp);
+        }
+    }
+
+    /// The stamp now; see [`Inode::stamp`].
+    pub(crate) fn stamp(&self) -> u64 {
+        self.stamps.load(SeqCst)
+    }
+
+    /// A new stamp.
+    pub(crate) fn next_stamp(&self) -> u64 {
+        self.stamps.fetch_add(1, SeqCst) + 1
+    }
+
     /// What is known of an open file; made if it is not open yet.
     pub(crate) fn inode(self: &Arc<Self>, node: &Node) -> Arc<Inode> {
         let mut table = self.inodes.table();
@@ -145,7 +210,8 @@ impl Inner {
         if table.len() >= 64 && table.len().is_power_of_two() {
             table.retain(|_, inode| inode.strong_count() > 0);
         }
-        let inode = Arc::new(Inode::new(self.clone(), node.clone()));
+        let stamp = self.opening().closed.get(&node.id).copied().unwrap_or(0);
+        let inode = Arc::new(Inode::new(self.clone(), node.clone(), stamp));
         table.insert(node.id, Arc::downgrade(&inode));
         inode
     }

@@ -4,6 +4,7 @@
 mod callbacks;
 mod establish;
 mod lease;
+mod revoked;
 
 use crate::compound::{Compound, Results, Sealed, nfs_error};
 use crate::counters::{Tally, add};
@@ -18,8 +19,9 @@ use nfs::client::compound::Results as RawResults;
 use nfs::client::recovery;
 use nfs::client::session::{Outcome, Session as Table};
 use nfs::client::slots::Ticket;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 use tokio::sync::{Mutex as AsyncMutex, Notify};
 use tokio::time::Instant;
 use types::limits::LAYOUT_BODY_MAX;
@@ -53,6 +55,8 @@ struct Shared {
     freed: Notify,
     callbacks: Arc<Callbacks>,
     inodes: Arc<Inodes>,
+    /// Whether a task looks for what the mgr has taken away.
+    testing: AtomicBool,
 }
 
 /// The present session; each session of this client is an epoch.
@@ -67,7 +71,7 @@ fn lock(table: &Mutex<Epoch>) -> MutexGuard<'_, Epoch> {
 }
 
 fn now() -> Timestamp {
-    Timestamp::from(SystemTime::now())
+    Timestamp::from(net::clock::now())
 }
 
 /// What to do next with a COMPOUND that was sent.
@@ -77,6 +81,8 @@ enum Next {
     Repeat(Error),
     /// Send it as a new request; nothing of it was done, or nothing that matters.
     Anew(Error),
+    /// As `Anew`; the mgr has restarted and takes it once its clients had time to come back.
+    Grace(Error),
     /// The session is gone.
     Dead(Error),
 }
@@ -93,7 +99,7 @@ impl Session {
         let table = Arc::new(Mutex::new(Epoch::default()));
         let shared = Shared {
             auth: establish::auth(&options),
-            owner: establish::owner()?,
+            owner: establish::owner(&options)?,
             address,
             options,
             tally,
@@ -103,12 +109,13 @@ impl Session {
             table,
             freed: Notify::new(),
             inodes,
+            testing: AtomicBool::new(false),
         };
         let session = Session { shared: Arc::new(shared) };
         session.shared.ready(session.shared.options.connect_timeout).await?;
         let lease = session.lease_time().await?;
         session.shared.set_lease(lease).await;
-        tokio::spawn(lease::keep(Arc::downgrade(&session.shared)));
+        net::task::spawn(lease::keep(Arc::downgrade(&session.shared)));
         Ok(session)
     }
 
@@ -164,6 +171,25 @@ impl Session {
         self.shared.call(compound).await
     }
 
+    /// Returns when the mgr has heard of us within a lease: at once, or after asking it.
+    pub(crate) async fn ensure_lease(&self) -> Result<()> {
+        let over = lock(&self.shared.table).session.as_ref().is_some_and(|session| session.lease_over(now()));
+        if over {
+            self.call(Compound::new("renewing the lease")).await?;
+        }
+        Ok(())
+    }
+
+    /// The client id of the present session.
+    pub(crate) fn clientid(&self) -> Option<u64> {
+        lock(&self.shared.table).session.as_ref().map(Table::clientid)
+    }
+
+    /// Lets the mgr know that this client knows that `stateid` stands for nothing any more.
+    pub(crate) async fn free_stateid(&self, stateid: stateid4) -> Result<()> {
+        self.shared.free_stateid(stateid).await
+    }
+
     /// Ends the session and the client id, so that the mgr need not wait for the lease to expire.
     pub(crate) async fn end(&self) -> Result<()> {
         self.shared.end().await
@@ -173,14 +199,23 @@ impl Session {
 impl Shared {
     async fn call(self: &Arc<Self>, compound: Compound) -> Result<Results> {
         let compound = compound.seal();
-        let deadline = Instant::now() + self.options.retry_timeout;
+        let begun = Instant::now();
+        let mut deadline = begun + self.options.retry_timeout;
         for attempt in 0.. {
             let (connection, epoch) = self.ready(self.options.retry_timeout).await?;
-            let Some(ticket) = self.slot(epoch).await else { continue };
+            let Some(ticket) = self.slot(epoch).await else {
+                self.forget_session(epoch).await;
+                continue;
+            };
             let mut slot = Slot { shared: self, epoch, ticket, sent: false, settled: false };
             let error = match self.on_slot(&mut slot, connection, &compound, deadline).await? {
                 Next::Done(results) => return Ok(results),
                 Next::Anew(error) | Next::Repeat(error) => error,
+                Next::Grace(error) => {
+                    // The mgr is there, and waits a lease for clients that may never come back.
+                    deadline = begun + self.options.retry_timeout + self.lease().await;
+                    error
+                }
                 Next::Dead(error) => {
                     self.forget_session(epoch).await;
                     error
@@ -234,10 +269,13 @@ impl Shared {
                 }
                 next => return Ok(next),
             };
+            // From here on nobody but the mgr knows whether it was done.
+            let given_up = |error| if compound.once && slot.sent { unknown(compound, &error) } else { error };
             if self.pause(attempt, deadline).await.is_err() {
-                return Err(error);
+                return Err(given_up(error));
             }
-            let (fresh, epoch) = self.ready(deadline.saturating_duration_since(Instant::now())).await?;
+            let again = self.ready(deadline.saturating_duration_since(Instant::now())).await;
+            let (fresh, epoch) = again.map_err(given_up)?;
             if epoch != slot.epoch {
                 // The mgr has forgotten the slot, and nobody can tell whether it carried the request out.
                 return if compound.once { Err(unknown(compound, &error)) } else { Ok(Next::Anew(error)) };
@@ -257,7 +295,8 @@ impl Shared {
                 let failed_at = results.left().saturating_sub(1) as usize;
                 let waiting = matches!(status, NFS4ERR_DELAY | NFS4ERR_GRACE);
                 if waiting && compound.harmless_before(failed_at) {
-                    return Ok(Next::Anew(nfs_error(status, what)));
+                    let error = nfs_error(status, what);
+                    return Ok(if status == NFS4ERR_GRACE { Next::Grace(error) } else { Next::Anew(error) });
                 }
                 Next::Done(Results::new(what, RawResults::new(results)))
             }
@@ -290,7 +329,8 @@ impl Shared {
         };
         let body = compound.request.encode(&sequence, MINOR);
         self.tally.compound(compound.request.numbers().iter().map(|op| op.number()));
-        let (sent, timeout) = (now(), self.options.retry_timeout);
+        tracing::trace!(client = %self.options.name, operations = ?compound.request.numbers(), "{}", compound.what);
+        let (sent, timeout) = (now(), self.options.attempt_timeout());
         slot.sent = true;
         let reply = connection.call(NFS4_PROGRAM, NFS_V4, COMPOUND, &self.auth, body, timeout).await?;
         let outcome = {
@@ -305,7 +345,8 @@ impl Shared {
         Ok(outcome)
     }
 
-    /// A free slot of this epoch, `None` when it is over.
+    /// A free slot of this epoch, `None` when it is over, or of no use any more because too many answers were not waited
+    /// for.
     async fn slot(&self, epoch: u64) -> Option<Ticket> {
         loop {
             let mut freed = std::pin::pin!(self.freed.notified());
@@ -317,6 +358,9 @@ impl Shared {
                 if let Some(ticket) = session.acquire() {
                     return Some(ticket);
                 }
+                if session.slots().is_dead() {
+                    return None;
+                }
             }
             freed.await;
         }
@@ -325,7 +369,7 @@ impl Shared {
 
 /// The error for something that must not be done twice and may have been done once.
 fn unknown(compound: &Sealed, error: &Error) -> Error {
-    let hint = "the mgr may or may not have done it before it restarted: look, and try again if need be";
+    let hint = "the mgr may or may not have done it before it went away: look, and try again if need be";
     Error::connection(format!("{error}; {hint} ({})", compound.what)).with_doubt()
 }
 

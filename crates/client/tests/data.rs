@@ -327,3 +327,22 @@ async fn modes_bind_other_users_and_layouts_allow_what_the_opens_do() {
     let counters = user.counters();
     assert_eq!((counters.written_via_mgr, counters.read_via_mgr, counters.reconnects), (0, 0, 0), "{counters:?}");
 }
+
+/// Each of them waits for the mgr, which waits for the layouts of both.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_clients_cut_one_file_at_the_same_time() {
+    let cluster = Cluster::start(2).await;
+    let (one, other) = (cluster.mount(options()).await, cluster.mount(options()).await);
+    let made = one.create(&one.root(), b"f", CreateOptions::default()).await.unwrap();
+    let again = other.open(&made.node(), OpenFlags::READ_WRITE).await.unwrap();
+    for round in 0..20 {
+        made.write_at(0, fill(round, 3000)).await.unwrap();
+        again.write_at(5000, fill(round, 3000)).await.unwrap();
+        let (first, second) = tokio::join!(made.set_len(1000), again.set_len(2000));
+        first.unwrap();
+        second.unwrap();
+        assert!([1000, 2000].contains(&made.refresh().await.unwrap().size));
+    }
+    again.close().await.unwrap();
+    made.close().await.unwrap();
+}

@@ -63,9 +63,11 @@ async fn what_an_iod_lost_before_its_commit_is_sent_again() {
         lose_bytes(&cluster.store(i).join("objects"));
         cluster.start_iod(i);
     }
-    file.fsync().await.unwrap();
     let mut model = data.to_vec();
     model[(1 << 20) + 5..(4 << 20) + 5].copy_from_slice(&top);
+    let seen = file.read_at(0, 9 << 20).await.unwrap().to_vec();
+    assert!(seen == model, "who wrote sees it before it is sent again");
+    file.fsync().await.unwrap();
     let counters = mount.counters();
     assert!(counters.written_direct >= 20 << 20, "sent again: {counters:?}");
     assert!(counters.reconnects >= 2 && counters.written_via_mgr == 0, "{counters:?}");
@@ -239,8 +241,10 @@ async fn a_close_reports_the_size_to_a_mgr_that_forgot_the_layout() {
     // Reading hands the bytes to the iods; the mgr knows nothing of them.
     assert!(file.read_at(0, 3 << 20).await.unwrap().to_vec() == data);
     cluster.restart_mgr().await;
-    // The client learns here that its session and its layout are gone.
-    assert_eq!(file.refresh().await.unwrap().size, 3 << 20);
+    // The client learns here that its session and its layout are gone, and reports with its reclaims.
+    assert_eq!(mount.counters().operation("LAYOUTCOMMIT"), 0);
+    mount.statfs().await.unwrap();
+    assert_eq!(mount.counters().operation("LAYOUTCOMMIT"), 1);
     file.close().await.unwrap();
     let other = cluster.mount(options()).await;
     assert!(read_back(&other, "f").await == data);

@@ -14,6 +14,8 @@ use xdr::{Segments, Writer, Xdr};
 
 /// How often a payload whose checksum did not match is moved again.
 const CHECKSUM_TRIES: u32 = 3;
+/// Damage is located in steps of this many bytes: the blocks of the iods.
+const DAMAGE_STEP: u64 = 4096;
 
 pub(super) struct Native {
     devices: Arc<Devices>,
@@ -78,6 +80,42 @@ impl Objects {
         iod.call(procedure, args, what).await.map_err(refused)
     }
 
+    /// Finds out which bytes of the file are damaged, after a READ of these extents was refused because some are.
+    async fn locate(&self, index: usize, extents: &[Extent], error: Error) -> Error {
+        let mut damaged: Option<ByteRange> = None;
+        for extent in extents {
+            let end = extent.offset.saturating_add(extent.len.into());
+            let mut at = extent.offset;
+            while at < end {
+                let len = (end - at).min(DAMAGE_STEP - at % DAMAGE_STEP);
+                let args = ReadArgs { cap: self.cap.clone(), extents: vec![Extent { offset: at, len: len as u32 }] };
+                let bad = match self.call::<ReadReply>(index, Procedure::Read, &encode(&args), "reading").await {
+                    Err(NotDone::Failed(e)) => e.is(Status::Corrupt),
+                    _ => false,
+                };
+                match &mut damaged {
+                    Some(range) if bad && range.end() == at => range.len += len,
+                    None if bad => damaged = Some(ByteRange { offset: at, len }),
+                    Some(_) => return self.damage(index, damaged, error),
+                    None => {}
+                }
+                at += len;
+            }
+        }
+        self.damage(index, damaged, error)
+    }
+
+    fn damage(&self, index: usize, damaged: Option<ByteRange>, error: Error) -> Error {
+        let file = damaged.and_then(|range| self.distribution.file_ranges(index, range).next());
+        match file {
+            Some(file) => {
+                let what = format!("bytes {} to {} on iod {}", file.offset, file.end() - 1, self.ids[index]);
+                Error::status(Status::Corrupt, what)
+            }
+            None => error,
+        }
+    }
+
     fn check(&self, reply: &ReadReply, index: usize) -> std::result::Result<(), Error> {
         let mut at = 0;
         for piece in reply.head.pieces.iter().filter(|p| p.kind == PieceKind::Data) {
@@ -122,9 +160,14 @@ impl Layout for Objects {
     async fn read(&self, index: usize, extents: &[ByteRange]) -> Attempt<Vec<Found>> {
         let extents: Vec<Extent> = extents.iter().map(|e| Extent { offset: e.offset, len: e.len as u32 }).collect();
         let wanted = extents.iter().map(|e| u64::from(e.len)).sum();
-        let args = encode(&ReadArgs { cap: self.cap.clone(), extents });
+        let args = encode(&ReadArgs { cap: self.cap.clone(), extents: extents.clone() });
         for attempt in 1.. {
-            let reply: ReadReply = self.call(index, Procedure::Read, &args, "reading").await?;
+            let reply: ReadReply = match self.call(index, Procedure::Read, &args, "reading").await {
+                Err(NotDone::Failed(e)) if e.is(Status::Corrupt) => {
+                    return Err(NotDone::Failed(self.locate(index, &extents, e).await));
+                }
+                other => other?,
+            };
             if self.checksums
                 && let Err(error) = self.check(&reply, index)
             {

@@ -14,6 +14,8 @@ use wire::nfs4::*;
 struct Rest {
     /// The LAYOUTCOMMIT and LAYOUTRETURN that go with it.
     report: bool,
+    /// Whether every byte that was written is durable, and nobody writes any more.
+    durable: bool,
     give_back: bool,
     changes: SetAttrs,
     /// The open to close.
@@ -41,8 +43,10 @@ impl Open {
 
     async fn end(self, changes: SetAttrs, rename: Option<(Node, Bytes)>, attrs: bool) -> Result<Option<Attrs>> {
         let written = if self.origin.flags.write { self.inode.fsync_data(self.key).await } else { Ok(()) };
+        let written = written.and(self.inode.all_locks_kept(self.key));
         let (stateid, last) = self.inode.remove_open(self.key);
-        let mut rest = Rest { report: true, give_back: last, changes, close: stateid, attrs, rename };
+        let durable = last && written.is_ok();
+        let mut rest = Rest { report: true, durable, give_back: last, changes, close: stateid, attrs, rename };
         if written.is_err() {
             // What is not whole gets neither its final times nor its final name.
             rest = Rest { changes: SetAttrs::default(), attrs: false, rename: None, ..rest };
@@ -79,7 +83,7 @@ impl Open {
         }
         let mut compound = Compound::new("closing a file").cached();
         compound.putfh(&inode.node.handle);
-        let goodbye = inode.append_goodbye(&mut compound, rest.report, rest.give_back).await;
+        let goodbye = inode.append_goodbye(&mut compound, rest.report.then_some(rest.durable), rest.give_back).await;
         if !rest.changes.is_empty() {
             let obj_attributes = nfs::attrs::encode_set(&rest.changes);
             compound.op(OP_SETATTR, &SETATTR4args { stateid: stateid4 { seqid: 0, other: [0; 12] }, obj_attributes });
@@ -138,9 +142,11 @@ impl Open {
                 Err(failed) => return Err(results.error(&failed)),
             }
         }
-        if rest.close.take().is_some() {
+        if let Some(open) = rest.close.take() {
             match results.raw::<stateid4>(OP_CLOSE) {
                 Ok(_) => {}
+                // Taken away, which the mgr wants to be known.
+                Err(Failed::Nfs(NFS4ERR_EXPIRED)) => return self.inode.mount.session.free_stateid(open).await,
                 // The mgr has forgotten the open already, having restarted perhaps: it is closed then.
                 Err(Failed::Nfs(status)) => {
                     tracing::debug!(file = %self.inode.node.id, ?status, "the open was gone before it was closed");
@@ -178,7 +184,15 @@ impl Open {
 
 impl Rest {
     fn closing(give_back: bool, close: Option<stateid4>) -> Self {
-        Rest { report: false, give_back, changes: SetAttrs::default(), close, attrs: false, rename: None }
+        Rest {
+            report: false,
+            durable: false,
+            give_back,
+            changes: SetAttrs::default(),
+            close,
+            attrs: false,
+            rename: None,
+        }
     }
 
     fn is_left(&self) -> bool {

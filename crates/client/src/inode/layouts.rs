@@ -6,10 +6,12 @@ use crate::compound::{Compound, Failed, is_state_lost};
 use crate::drivers::Layout;
 use crate::{Error, Result};
 use layout::kinds::KindId;
+use layout::kinds::native::Update;
 use std::sync::Arc;
 use types::Status;
 use types::limits::LAYOUT_BODY_MAX;
 use wire::nfs4::*;
+use xdr::Xdr;
 
 /// The layout that is held, if any.
 #[derive(Default)]
@@ -94,6 +96,8 @@ impl Inode {
         if !self.mount.options.direct {
             return Ok(None);
         }
+        // Without a lease the mgr may have given the layout, and locks, to others.
+        self.mount.session.ensure_lease().await?;
         let mut state = self.layout.lock().await;
         if let Some(held) = &state.held
             && (if write { held.write } else { held.read || !self.is_open_for_reading() })
@@ -141,7 +145,8 @@ impl Inode {
                 continue;
             };
             let mut compound = Compound::new("reporting what was written").cached();
-            compound.putfh(&self.node.handle).op(OP_LAYOUTCOMMIT, &held.layoutcommit(end));
+            // Others may have written since what this report is about.
+            compound.putfh(&self.node.handle).op(OP_LAYOUTCOMMIT, &held.layoutcommit(end, false));
             let mut results = self.mount.session.call(compound).await?;
             results.done(&[OP_PUTFH])?;
             match results.raw::<LAYOUTCOMMIT4resok>(OP_LAYOUTCOMMIT) {
@@ -168,17 +173,20 @@ impl Inode {
         let mut state = self.state();
         if state.unreported == Some(end) {
             state.unreported = None;
+            // A size that was asked for before may be from before the report.
+            state.stamp = self.mount.next_stamp();
         }
     }
 
     /// Appends the LAYOUTCOMMIT that is due, if `report` and there is one, and hands out the LAYOUTRETURN of a last close.
-    pub(crate) async fn append_goodbye(&self, compound: &mut Compound, report: bool, last: bool) -> Goodbye {
+    /// `report` tells whether all that was written is durable.
+    pub(crate) async fn append_goodbye(&self, compound: &mut Compound, report: Option<bool>, last: bool) -> Goodbye {
         let state = self.layout.lock().await;
-        let unreported = self.state().unreported.filter(|_| report);
+        let unreported = self.state().unreported.filter(|_| report.is_some());
         let held = state.held.as_ref();
         let commit = unreported.and_then(|end| held.filter(|held| held.write).map(|held| (end, held)));
         if let Some((end, held)) = commit {
-            compound.op(OP_LAYOUTCOMMIT, &held.layoutcommit(end));
+            compound.op(OP_LAYOUTCOMMIT, &held.layoutcommit(end, report == Some(true)));
         }
         let committed = commit.map(|(end, _)| end);
         Goodbye { committed, returned: held.filter(|_| last).map(Held::layoutreturn) }
@@ -187,6 +195,15 @@ impl Inode {
     /// The layout was given back.
     pub(crate) async fn forget_layout(&self) {
         self.layout.lock().await.held = None;
+    }
+
+    /// The report that is due, in the form for an mgr that restarted since it gave the layout (RFC 8881 §12.7.4).
+    pub(crate) fn report_to_reclaim(&self) -> Option<(u64, LAYOUTCOMMIT4args)> {
+        // A task that holds the lock is about to report, or to get a layout to report under.
+        let state = self.layout.try_lock().ok()?;
+        let end = self.state().unreported?;
+        let held = state.held.as_ref().filter(|held| held.write)?;
+        Some((end, LAYOUTCOMMIT4args { loca_reclaim: true, ..held.layoutcommit(end, false) }))
     }
 
     /// The mgr forgot the layout. Whoever is busy with it goes on until then.
@@ -200,7 +217,18 @@ impl Inode {
     /// Answers a recall (RFC 8881 §20.3): makes everything durable, reports it and returns the layout. The next I/O asks
     /// for a new one.
     pub(crate) async fn give_back(self: &Arc<Self>) -> Result<()> {
-        self.make_durable().await;
+        // A cut of our own keeps all bytes back until the mgr has done it, which may wait for this very layout.
+        let mut cutting = self.cutting.subscribe();
+        tokio::select! {
+            biased;
+            // The sender lives as long as this inode. What leaves holds the lock that a cut needs to begin.
+            _ = cutting.wait_for(|cutting| *cutting) => {}
+            () = self.hand_over(true) => {}
+        }
+        self.settle_all().await;
+        // What was written meanwhile may have left as well; from here on nothing does until the layout is gone.
+        let _leaving = self.leaving.lock().await;
+        self.settle_all().await;
         let reported = self.report().await;
         let mut state = self.layout.lock().await;
         if let Some(held) = state.held.take() {
@@ -223,7 +251,8 @@ pub(crate) struct Goodbye {
 }
 
 impl Held {
-    fn layoutcommit(&self, end: u64) -> LAYOUTCOMMIT4args {
+    fn layoutcommit(&self, end: u64, durable: bool) -> LAYOUTCOMMIT4args {
+        let body = if durable { Update { durable }.to_bytes() } else { bytes::Bytes::new() };
         LAYOUTCOMMIT4args {
             loca_offset: 0,
             loca_length: NFS4_UINT64_MAX,
@@ -231,7 +260,7 @@ impl Held {
             loca_stateid: self.stateid,
             loca_last_write_offset: end.checked_sub(1).map_or(newoffset4::FALSE, newoffset4::TRUE),
             loca_time_modify: newtime4::FALSE,
-            loca_layoutupdate: layoutupdate4 { lou_type: self.kind.number(), lou_body: bytes::Bytes::new() },
+            loca_layoutupdate: layoutupdate4 { lou_type: self.kind.number(), lou_body: body },
         }
     }
 

@@ -3,6 +3,7 @@
 //! A request may be on its way, or about to leave, when the mgr forgets the client: the stateid that it carries stands
 //! for nothing then, although the file is open again by the time the mgr refuses it. Nothing was done in that case.
 
+use super::locks::lost_error;
 use super::{Inode, Open};
 use crate::compound::Compound;
 use crate::drivers::Written;
@@ -16,16 +17,19 @@ use wire::nfs4::*;
 pub(super) const TRIES: u32 = 8;
 
 impl Inode {
-    /// An open that allows the I/O, one for writing if need be.
-    fn suitable(&self, write: bool) -> Result<Open> {
+    /// A stateid that allows the I/O, of an open for writing if need be. Where there are locks, it is one of theirs, so that
+    /// the mgr refuses what was to be done under locks that it has taken away (RFC 8881 §8.2.5).
+    fn suitable(&self, write: bool) -> Result<stateid4> {
         let state = self.state();
-        let open = state.opens.iter().find(|open| if write { open.write } else { open.read || open.write });
-        open.cloned().ok_or_else(|| Error::usage("the file is not open for this any more"))
+        let fit = |open: &&Open| if write { open.write } else { open.read || open.write };
+        let locked = state.opens.iter().filter(fit).find_map(|open| open.locks.of_io(write));
+        let stateid = locked.or_else(|| state.opens.iter().find(fit).map(|open| open.stateid));
+        stateid.ok_or_else(|| Error::usage("the file is not open for this any more"))
     }
 
     /// An open that allows the I/O, one for writing if need be, as it is at the moment.
     pub(super) fn opened(&self, write: bool) -> Result<Opened<'_>> {
-        let stateid = self.suitable(write)?.stateid;
+        let stateid = self.suitable(write)?;
         Ok(Opened { session: &self.mount.session, tally: &self.mount.tally, handle: &self.node.handle, stateid })
     }
 
@@ -81,10 +85,19 @@ impl Inode {
     pub(super) async fn open_again(&self, stateid: stateid4, tries: &mut u32, error: Error) -> Result<()> {
         *tries = tries.checked_sub(1).ok_or_else(|| error.clone())?;
         let _one = self.reopening.lock().await;
+        if self.knows_lock(stateid) {
+            return self.lock_refused(stateid).await.and(Err(lost_error()));
+        }
         let open = self.state().opens.iter().find(|open| open.stateid == stateid).cloned();
         // Closed, or open again since the request was made.
         let Some(open) = open else { return Ok(()) };
         tracing::debug!(file = %self.node.id, "{error}; opening it again");
+        // The mgr keeps no locks without the open that they were asked under. It may want to know that this is known.
+        let locks = self.locks_under(open.key);
+        self.lose_locks(open.key, None);
+        for gone in locks.into_iter().chain([open.stateid]) {
+            self.mount.session.free_stateid(gone).await?;
+        }
         let mut compound = Compound::new("opening a file again").cached();
         compound.putfh(&self.node.handle).op(OP_OPEN, &open.args(open_claim4::CLAIM_FH));
         let mut results = self.mount.session.call(compound).await?;

@@ -3,6 +3,7 @@
 use super::Inode;
 use crate::compound::Compound;
 use crate::drivers::{Found, Layout, NotDone, scatter};
+use crate::extents::Extents;
 use crate::file::{ReadResult, Segment};
 use crate::{Error, Result};
 use bytes::{Bytes, BytesMut};
@@ -33,12 +34,13 @@ impl Inode {
         }
         let range = ByteRange { offset, len: end - offset };
         self.expose(range).await;
+        let own = self.state().kept(range);
         let mut runs = match self.layout(false, None).await? {
             Some(layout) => self.read_direct(layout, range).await?,
             None => self.read_via_mgr(range).await?,
         };
         runs.sort_unstable_by_key(|(at, _)| *at);
-        Ok(ReadResult { segments: join(runs, range)?, eof: end >= self.size() })
+        Ok(ReadResult { segments: join(overlay(runs, &own), range)?, eof: end >= self.size() })
     }
 
     /// Asks the mgr for the attributes; the size counts what it does not know of yet.
@@ -138,6 +140,33 @@ impl Inode {
     }
 }
 
+/// Puts `own` bytes over what servers sent.
+///
+/// A server that restarted may have lost bytes which it had taken; until they are sent again, at the next commit, only
+/// this client knows them.
+fn overlay(runs: Runs, own: &Extents) -> Runs {
+    if own.is_empty() {
+        return runs;
+    }
+    let mut out = Vec::new();
+    for (at, found) in runs {
+        let end = at + found.len();
+        let mut from = at;
+        for (start, data) in own.overlapping(ByteRange { offset: at, len: found.len() }) {
+            let (first, last) = (start.max(at), (start + data.len() as u64).min(end));
+            if from < first {
+                out.push((from, found.part(from - at, first - from)));
+            }
+            out.push((first, Found::Data(data.slice((first - start) as usize..(last - start) as usize))));
+            from = last;
+        }
+        if from < end {
+            out.push((from, found.part(from - at, end - from)));
+        }
+    }
+    out
+}
+
 /// Runs in file order as segments; they must cover `range` exactly.
 fn join(runs: Runs, range: ByteRange) -> Result<Vec<Segment>> {
     let gap = || Error::protocol("reading: the servers left out bytes");
@@ -213,6 +242,21 @@ mod tests {
         assert_eq!(segments, [bytes("ab"), Segment::Hole(5), bytes("cd")]);
         assert!(join(vec![(5, data("ab"))], range).is_err());
         assert!(join(vec![(6, data("abcdefgh"))], range).is_err());
+    }
+
+    #[test]
+    fn own_bytes_cover_what_servers_sent() {
+        let runs = || vec![(5, data("abcd")), (9, Found::Nothing(4))];
+        let whole = |own: &Extents| -> Vec<u8> {
+            let segments = join(overlay(runs(), own), ByteRange { offset: 5, len: 8 }).unwrap();
+            ReadResult { segments, eof: false }.to_vec()
+        };
+        let mut own = Extents::default();
+        assert_eq!(whole(&own), b"abcd\0\0\0\0");
+        own.insert(0, Bytes::from_static(b"0123456"));
+        own.insert(8, Bytes::from_static(b"XYZ"));
+        own.insert(12, Bytes::from_static(b"long"));
+        assert_eq!(whole(&own), b"56cXYZ\0l");
     }
 
     #[test]

@@ -95,6 +95,8 @@ impl Inode {
         key.map_or(Ok(()), |key| self.take_error(key))?;
         self.report().await?;
         let _order = self.order.lock().await;
+        self.cutting.send_replace(true);
+        let _over = Over(self);
         let mut tries = TRIES;
         let attrs = loop {
             let stateid = match changes.size {
@@ -109,7 +111,7 @@ impl Inode {
         if changes.size.is_some() {
             let mut state = self.state();
             state.size = attrs.size;
-            state.stamp += 1;
+            state.stamp = self.mount.next_stamp();
         }
         Ok(attrs)
     }
@@ -144,6 +146,15 @@ impl Inode {
         let objects = try_join_all(objects).await?;
         let (distribution, object) = (*layout.distribution(), layout.object());
         Ok(Placement { distribution, object, objects, file_size: self.size() })
+    }
+}
+
+/// Says when dropped that a cut is over.
+struct Over<'a>(&'a Inode);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.cutting.send_replace(false);
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::{Batch, Inode};
 use crate::drivers::{Layout, NotDone, Payload, Written};
+use crate::extents::Extents;
 use crate::{Error, Result};
 use bytes::Bytes;
 use layout::list_io::{Request, RequestLimits, plan};
@@ -39,6 +40,26 @@ impl Sent {
     pub(super) fn bytes(&self) -> u64 {
         self.payload.data.len() as u64
     }
+
+    /// Hands over the bytes that belong into `range` of the file, each piece with its place; they are shared.
+    fn each(&self, range: ByteRange, mut take: impl FnMut(u64, Bytes)) {
+        let mut place = ByteRange { offset: 0, len: 0 };
+        for part in &self.parts {
+            place = ByteRange { offset: place.end(), len: part.len };
+            let Some(wanted) = part.intersection(range) else { continue };
+            let in_payload = ByteRange { offset: place.offset + (wanted.offset - part.offset), len: wanted.len };
+            let mut at = 0;
+            for segment in self.payload.data.parts() {
+                let here = ByteRange { offset: at, len: segment.len() as u64 };
+                at = here.end();
+                if let Some(hit) = here.intersection(in_payload) {
+                    let from = (hit.offset - here.offset) as usize;
+                    let data = segment.slice(from..from + hit.len as usize);
+                    take(wanted.offset + (hit.offset - in_payload.offset), data);
+                }
+            }
+        }
+    }
 }
 
 /// Bytes that could not be written, whose window room is to be given back.
@@ -75,7 +96,7 @@ impl Inode {
                 self.mount.window.release(replaced);
                 at += len as u64;
                 state.size = state.size.max(at);
-                state.stamp += 1;
+                state.stamp = self.mount.next_stamp();
                 state.pending.bytes()
             };
             if gathered >= self.gather_bytes().await {
@@ -108,6 +129,7 @@ impl Inode {
         if self.state().pending.is_empty() {
             return;
         }
+        let _leaving = self.leaving.lock().await;
         let layout = self.layout(true, None).await;
         let layout = match layout {
             Ok(layout) => layout,
@@ -142,12 +164,12 @@ impl Inode {
         self.state().in_flight.entry(batch).and_modify(|b| b.left = errands.len());
         for errand in errands {
             let (inode, layout) = (self.clone(), layout.clone());
-            self.mount.runtime.spawn(async move { inode.run(errand, layout).await });
+            net::task::spawn_on(&self.mount.runtime, async move { inode.run(errand, layout).await });
         }
     }
 
     /// Takes what has gathered once nothing that overlaps it is on its way.
-    async fn begin_batch(&self) -> (u64, crate::extents::Extents, Vec<ByteRange>) {
+    async fn begin_batch(&self) -> (u64, Extents, Vec<ByteRange>) {
         let mut settled = self.settled.subscribe();
         loop {
             {
@@ -193,6 +215,8 @@ impl Inode {
                 batch.left -= 1;
                 if batch.left == 0 {
                     state.in_flight.remove(&errand.batch);
+                    // A size that was asked for before may be from before the mgr learnt of these bytes.
+                    state.stamp = self.mount.next_stamp();
                 }
             }
         }
@@ -211,6 +235,7 @@ impl Inode {
         let mut why = None;
         for _ in 0..LAYOUT_TRIES {
             let sending = locks.sending.read().await;
+            self.check_given_up(errand.batch).map_err(lost)?;
             match layout.write(index, &errand.payload, errand.stable).await {
                 Ok(written) => {
                     self.book(errand, errand.lane, errand.payload.clone(), errand.parts.clone(), written);
@@ -249,6 +274,7 @@ impl Inode {
         let mut left = errand.payload.data.len() as u64;
         for (range, data) in cut(&errand.payload, &errand.parts) {
             let lost = |error| Lost { error, bytes: left };
+            self.check_given_up(errand.batch).map_err(lost)?;
             let written = self.mgr_write(range.offset, data.clone(), stable).await.map_err(lost)?;
             left -= range.len;
             let payload = Payload { extents: vec![range], data: data.into(), checksums: Vec::new() };
@@ -304,7 +330,7 @@ impl Inode {
         if lane != Lane::Mgr {
             state.unreported = Some(state.unreported.unwrap_or(0).max(end));
         }
-        if written.stable {
+        if written.stable || number < state.given_up {
             drop(state);
             self.mount.window.release(bytes);
             return;
@@ -317,7 +343,7 @@ impl Inode {
         if kept > self.mount.window.size() as u64 / 2 && !state.committing {
             state.committing = true;
             drop(state);
-            self.mount.runtime.spawn(self.clone().commit_behind());
+            net::task::spawn_on(&self.mount.runtime, self.clone().commit_behind());
         }
     }
 
@@ -328,6 +354,22 @@ impl Inode {
 
     async fn current_layout(&self) -> Option<Arc<dyn Layout>> {
         self.layout(true, None).await.ok().flatten()
+    }
+}
+
+impl super::State {
+    /// The bytes of `range` that servers took but may still lose, the latest where there are several.
+    pub(super) fn kept(&self, range: ByteRange) -> Extents {
+        let overlaps = |sent: &&Sent| sent.parts.iter().any(|part| part.intersection(range).is_some());
+        let mut all: Vec<&Sent> = self.uncommitted.values().flatten().filter(overlaps).collect();
+        all.sort_by_key(|sent| sent.number);
+        let mut kept = Extents::default();
+        for sent in all {
+            sent.each(range, |offset, data| {
+                kept.insert(offset, data);
+            });
+        }
+        kept
     }
 }
 

@@ -36,7 +36,7 @@ impl Mount {
         {
             return inode.set_attrs(None, changes).await;
         }
-        let stamp = inode.as_ref().map_or(0, |inode| inode.stamp());
+        let stamp = self.inner.stamp();
         let mut compound = Compound::new("changing attributes").cached();
         let args = SETATTR4args {
             stateid: stateid4 { seqid: 0, other: [0; 12] },

@@ -132,8 +132,7 @@ impl Mount {
 
     /// Sends the COMPOUND and makes a file of its answer; `needed` are the ACCESS bits it asks for before OPEN.
     async fn finish_open(&self, compound: Compound, origin: Origin, needed: u32, layout: bool) -> Result<File> {
-        let before = origin.node.as_ref().and_then(|node| self.inner.open_inode(node.id));
-        let stamp = before.as_ref().map(|inode| inode.stamp());
+        let asking = self.inner.ask();
         let mut results = self.inner.session.call(compound).await?;
         results.done(&[OP_PUTFH])?;
         let permitted = match needed {
@@ -150,11 +149,15 @@ impl Mount {
         let got: Option<std::result::Result<LAYOUTGET4resok, Failed>> = layout.then(|| results.raw(OP_LAYOUTGET));
         let inode = self.inner.inode(&node);
         inode.add_open(origin.key, opened.stateid, origin.flags);
-        let size = inode.learn_size(attrs.size, stamp.unwrap_or_else(|| inode.stamp()));
+        let mut size = inode.learn_size(attrs.size, asking.stamp);
+        drop(asking);
         let (flags, key) = (origin.flags, origin.key);
         let file = File::new(inode, key, attrs, origin);
         if let Some(got) = got {
             file.inode().learn_layout(got).await;
+        }
+        if file.inode().is_doubtful() {
+            size = file.inode().learn_attrs().await?.size;
         }
         if !permitted {
             // What closing says matters less than why.

@@ -86,7 +86,7 @@ impl Callbacks {
             return NFS4ERR_NOMATCHING_LAYOUT;
         }
         for inode in wanted {
-            tokio::spawn(async move {
+            net::task::spawn(async move {
                 if let Err(error) = inode.give_back().await {
                     // Whoever writes to the file has to learn of it.
                     inode.fail(error);

@@ -10,6 +10,7 @@ use net::rpc::{Connection, Limits};
 use nfs::client::compound::Results as RawResults;
 use nfs::client::recovery::{self, Continuity, continuity};
 use nfs::client::session::{self, Identity, Outcome, Session, Wishes};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 use types::Status;
@@ -22,6 +23,9 @@ use xdr::Xdr;
 /// The lease time until the mgr was asked for it.
 const LEASE_UNKNOWN: Duration = Duration::from_secs(15);
 
+/// How often it is tried to end a session.
+const GOODBYES: usize = 3;
+
 /// What is there of a session.
 #[derive(Default)]
 pub(super) struct Link {
@@ -30,25 +34,37 @@ pub(super) struct Link {
     epoch: Option<u64>,
     /// Who we are to the mgr, with the number of the next CREATE_SESSION.
     identity: Option<Identity>,
+    /// What the mgr has still to be told of what is open here, in whatever session.
+    owed: Owed,
     epochs: u64,
     lease: Option<Duration>,
     ever: bool,
 }
 
+/// How far reclaiming has come.
+#[derive(Default)]
+enum Owed {
+    /// It is done.
+    #[default]
+    Nothing,
+    /// It has not begun, or did not get far.
+    Everything,
+    /// All is reclaimed save these opens; the mgr was not told that this is the end.
+    End(Vec<(Arc<Inode>, Open)>),
+}
+
 /// The credential of all calls.
 pub(super) fn auth(options: &Options) -> Auth {
-    let machine = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    Auth::Sys(AuthSys::new(&options.cred, &machine))
+    Auth::Sys(AuthSys::new(&options.cred, options.name.split(' ').next().unwrap_or_default()))
 }
 
 /// Who this client is: nobody else, not even an earlier run of the same program.
-pub(super) fn owner() -> Result<client_owner4> {
+pub(super) fn owner(options: &Options) -> Result<client_owner4> {
     let mut random = [0u8; 24];
     getrandom::fill(&mut random).map_err(|e| Error::usage(format!("no random numbers: {e}")))?;
-    let machine = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let mut co_verifier = [0; 8];
     co_verifier.copy_from_slice(&random[16..]);
-    let mut name = format!("weir {machine} {} ", std::process::id()).into_bytes();
+    let mut name = format!("weir {} ", options.name).into_bytes();
     name.extend_from_slice(&random[..16]);
     Ok(client_owner4 { co_verifier, co_ownerid: Bytes::from(name) })
 }
@@ -99,6 +115,11 @@ impl Shared {
         }
     }
 
+    /// The lease time, as far as it is known.
+    pub(super) async fn lease(&self) -> Duration {
+        self.link.lock().await.lease.unwrap_or(LEASE_UNKNOWN)
+    }
+
     /// The lease time is known.
     pub(super) async fn set_lease(&self, lease: Duration) {
         self.link.lock().await.lease = Some(lease);
@@ -108,13 +129,12 @@ impl Shared {
     }
 
     async fn establish(&self, link: &mut Link) -> Result<()> {
-        let connection = match link.connection.take().filter(|c| !c.is_closed()) {
-            Some(connection) => connection,
-            None => self.dial(link).await?,
-        };
-        link.connection = Some(connection.clone());
+        let connection = self.connected(link).await?;
         if link.epoch.is_some() {
-            if self.bind(&connection).await? {
+            let session = lock(&self.table).session.as_ref().map(Session::id);
+            if let Some(session) = session
+                && self.bind(&connection, session).await?
+            {
                 return Ok(());
             }
             link.epoch = None;
@@ -133,12 +153,49 @@ impl Shared {
             (Continuity::Kept, Some(before)) => identity.sequence = before.sequence,
             _ => {}
         }
-        let epoch = self.create_session(link, &connection, identity).await?;
+        // A session may be lost before all is reclaimed: the next one goes on with that, although the mgr knows us there.
         if continuity == Continuity::Lost {
-            self.reclaim(&connection, epoch).await?;
+            link.owed = Owed::Everything;
+        }
+        // The answer may be lost: the same number again then gives the same session.
+        link.identity = Some(identity.clone());
+        let present = || lock(&self.table).session.as_ref().map(Session::id);
+        let replaced = present().filter(|_| continuity == Continuity::Kept);
+        let epoch = self.create_session(link, &connection, identity).await?;
+        if let Some(replaced) = replaced {
+            let by = present();
+            self.let_go(&connection, replaced, by).await?;
+        }
+        if matches!(link.owed, Owed::Everything) {
+            link.owed = Owed::End(self.reclaim(&connection, epoch).await?);
+        }
+        if let Owed::End(left) = &link.owed {
+            self.end_reclaim(&connection, epoch, left).await?;
+            link.owed = Owed::Nothing;
         }
         link.epoch = Some(epoch);
         Ok(())
+    }
+
+    /// Ends a session that another one has taken the place of: it would keep the mgr from forgetting us when we leave.
+    async fn let_go(&self, connection: &Connection, old: sessionid4, new: Option<sessionid4>) -> Result<()> {
+        if new == Some(old) {
+            return Ok(());
+        }
+        let args = DESTROY_SESSION4args { dsa_sessionid: old };
+        let gone = self.lone::<wire::native::Nothing>(connection, OP_DESTROY_SESSION, &args, "replacing a session");
+        // Most often the mgr has ended it before.
+        gone.await.map(drop)
+    }
+
+    /// The connection, made if there is none.
+    async fn connected(&self, link: &mut Link) -> Result<Connection> {
+        let connection = match link.connection.take().filter(|c| !c.is_closed()) {
+            Some(connection) => connection,
+            None => self.dial(link).await?,
+        };
+        link.connection = Some(connection.clone());
+        Ok(connection)
     }
 
     async fn dial(&self, link: &mut Link) -> Result<Connection> {
@@ -168,7 +225,7 @@ impl Shared {
         let mut out = OpsWriter::new();
         out.op(number, args);
         self.tally.compound([number.number()].into_iter());
-        let (body, timeout) = (out.into_args(Bytes::new(), MINOR), self.options.retry_timeout);
+        let (body, timeout) = (out.into_args(Bytes::new(), MINOR), self.options.attempt_timeout());
         let sent = connection.call(NFS4_PROGRAM, NFS_V4, COMPOUND, &self.auth, body, timeout).await;
         let reply = match sent {
             Ok(reply) => reply,
@@ -238,9 +295,8 @@ impl Shared {
     }
 
     /// Makes a new connection carry the session, callbacks included. False when the mgr does not know it any more.
-    async fn bind(&self, connection: &Connection) -> Result<bool> {
+    async fn bind(&self, connection: &Connection, session: sessionid4) -> Result<bool> {
         let what = "binding a connection";
-        let Some(session) = lock(&self.table).session.as_ref().map(Session::id) else { return Ok(false) };
         let args = BIND_CONN_TO_SESSION4args {
             bctsa_sessid: session,
             bctsa_dir: CDFC4_FORE_OR_BOTH,
@@ -274,19 +330,32 @@ impl Shared {
         }
     }
 
-    /// The mgr knows nothing of this client: opens what is open here again (RFC 8881 §8.4.2.1). Layouts are got anew when
-    /// they are next needed.
-    async fn reclaim(&self, connection: &Connection, epoch: u64) -> Result<()> {
+    /// The mgr knows nothing of this client: opens and locks again what is open and locked here (RFC 8881 §8.4.2.1), and
+    /// reports what was written under layouts. Layouts are got anew when they are next needed. Gives the opens that the mgr
+    /// did not give.
+    async fn reclaim(&self, connection: &Connection, epoch: u64) -> Result<Vec<(Arc<Inode>, Open)>> {
         let mut left = Vec::new();
         for inode in self.inodes.all() {
+            let report = inode.report_to_reclaim();
             inode.lose_layout().await;
             for open in inode.opens() {
                 let claim = open_claim4::CLAIM_PREVIOUS(OPEN_DELEGATE_NONE);
-                if !self.reopen(connection, epoch, &inode, &open, claim).await? {
+                if self.reopen(connection, epoch, &inode, &open, claim).await? {
+                    self.reclaim_locks(connection, epoch, &inode, open.key).await?;
+                } else {
+                    inode.lose_locks(open.key, None);
                     left.push((inode.clone(), open));
                 }
             }
+            if let Some((end, args)) = report {
+                self.reclaim_report(connection, epoch, &inode, end, &args).await?;
+            }
         }
+        Ok(left)
+    }
+
+    /// Nothing more is reclaimed; opens `left` as if for the first time.
+    async fn end_reclaim(&self, connection: &Connection, epoch: u64, left: &[(Arc<Inode>, Open)]) -> Result<()> {
         let mut compound = Compound::new("ending recovery").cached();
         compound.op(OP_RECLAIM_COMPLETE, &RECLAIM_COMPLETE4args { rca_one_fs: false });
         let mut results = self.alone(connection, epoch, compound).await?;
@@ -297,7 +366,44 @@ impl Shared {
         }
         // An mgr that let our lease run out without restarting knows no reclaims, and takes new opens only now (§18.51.3).
         for (inode, open) in left {
-            self.reopen(connection, epoch, &inode, &open, open_claim4::CLAIM_FH).await?;
+            self.reopen(connection, epoch, inode, open, open_claim4::CLAIM_FH).await?;
+        }
+        Ok(())
+    }
+
+    /// Tells the mgr what was written under a layout that it gave before it restarted. If it will not have that, it is told
+    /// under a new layout later.
+    async fn reclaim_report(
+        &self,
+        connection: &Connection,
+        epoch: u64,
+        inode: &Inode,
+        end: u64,
+        args: &LAYOUTCOMMIT4args,
+    ) -> Result<()> {
+        let mut compound = Compound::new("reporting what was written before the mgr restarted").cached();
+        compound.putfh(&inode.node.handle).op(OP_LAYOUTCOMMIT, args);
+        let mut results = self.alone(connection, epoch, compound).await?;
+        let told = results.done(&[OP_PUTFH]).is_ok() && results.raw::<LAYOUTCOMMIT4resok>(OP_LAYOUTCOMMIT).is_ok();
+        if told {
+            inode.reported(end);
+        }
+        Ok(())
+    }
+
+    /// Locks again what is locked here under an open; locks that the mgr will not give are lost.
+    async fn reclaim_locks(&self, connection: &Connection, epoch: u64, inode: &Inode, key: u64) -> Result<()> {
+        let (open, wanted) = inode.locks_to_reclaim(key);
+        let Some(open) = open else { return Ok(()) };
+        for wanted in wanted {
+            let mut compound = Compound::new("locking again what was locked").cached();
+            compound.putfh(&inode.node.handle).op(OP_LOCK, &Inode::reclaim_args(open, wanted));
+            let mut results = self.alone(connection, epoch, compound).await?;
+            let got = results.done(&[OP_PUTFH]).map(|()| results.raw::<LOCK4resok>(OP_LOCK));
+            match got {
+                Ok(Ok(got)) => inode.reclaimed(key, wanted.0, got.lock_stateid),
+                _ => inode.lose_locks(key, Some(wanted.0)),
+            }
         }
         Ok(())
     }
@@ -321,19 +427,46 @@ impl Shared {
         Ok(opened.map(|opened| inode.reopened(open.key, opened.stateid)).is_ok())
     }
 
-    /// Ends session and client id.
+    /// Ends session and client id: an mgr that is left without a word keeps what was open for a lease, and waits for us as
+    /// long when it restarts.
     pub(super) async fn end(&self) -> Result<()> {
         let mut link = self.link.lock().await;
-        let session = lock(&self.table).session.take();
         link.epoch = None;
-        let (Some(connection), Some(session)) = (link.connection.take(), session) else { return Ok(()) };
+        let Some(session) = lock(&self.table).session.take() else { return Ok(()) };
+        let mut outcome = Ok(());
+        for _ in 0..GOODBYES {
+            outcome = self.leave(&mut link, &session).await;
+            // Every part of it may be said twice.
+            if !matches!(&outcome, Err(error) if error.kind() == crate::ErrorKind::Connection) {
+                break;
+            }
+        }
+        if let Some(connection) = link.connection.take() {
+            connection.close();
+        }
+        outcome
+    }
+
+    async fn leave(&self, link: &mut Link, session: &Session) -> Result<()> {
         let what = "ending the session";
+        let connection = self.connected(link).await?;
         let args = DESTROY_SESSION4args { dsa_sessionid: session.id() };
-        // What the mgr does not destroy now, it will when the lease expires.
-        let _ = self.lone::<wire::native::Nothing>(&connection, OP_DESTROY_SESSION, &args, what).await?;
-        let args = DESTROY_CLIENTID4args { dca_clientid: session.clientid() };
-        let _ = self.lone::<wire::native::Nothing>(&connection, OP_DESTROY_CLIENTID, &args, what).await?;
-        connection.close();
+        let gone = self.lone::<wire::native::Nothing>(&connection, OP_DESTROY_SESSION, &args, what).await?;
+        // The mgr may not have noticed the end of an earlier connection.
+        if gone == Err(NFS4ERR_CONN_NOT_BOUND_TO_SESSION) && self.bind(&connection, session.id()).await? {
+            let _ = self.lone::<wire::native::Nothing>(&connection, OP_DESTROY_SESSION, &args, what).await?;
+        }
+        if self.forget_me(&connection, session.clientid()).await? == Err(NFS4ERR_STALE_CLIENTID) {
+            // It has restarted: whoever comes back under our name is who it waits for.
+            let fresh = self.exchange_id(&connection).await?;
+            let _ = self.forget_me(&connection, fresh.clientid).await?;
+        }
         Ok(())
+    }
+
+    async fn forget_me(&self, connection: &Connection, id: clientid4) -> Result<std::result::Result<(), nfsstat4>> {
+        let args = DESTROY_CLIENTID4args { dca_clientid: id };
+        let gone = self.lone::<wire::native::Nothing>(connection, OP_DESTROY_CLIENTID, &args, "ending the session");
+        Ok(gone.await?.map(|_| ()))
     }
 }

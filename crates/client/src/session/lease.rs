@@ -33,12 +33,13 @@ impl Shared {
     pub(super) fn heed(self: &Arc<Self>, epoch: u64, flags: u32) {
         for task in tasks(flags) {
             let shared = self.clone();
-            tokio::spawn(async move {
+            net::task::spawn(async move {
                 match task {
                     Task::ReplaceSession => shared.forget_session(epoch).await,
                     Task::BindBackchannel => shared.hang_up().await,
                     Task::StartOver | Task::Reclaim => shared.forget_state(epoch).await,
-                    Task::TestStateids | Task::DropLayouts => {
+                    Task::TestStateids => shared.test_stateids().await,
+                    Task::DropLayouts => {
                         for inode in shared.inodes.all() {
                             inode.lose_layout().await;
                         }

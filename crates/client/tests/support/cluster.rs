@@ -15,12 +15,21 @@ pub struct Cluster {
     pub mgr: Option<mgr::Running>,
     pub iods: Vec<Option<iod::Running>>,
     iod_addresses: Vec<SocketAddr>,
+    /// What the mgr and the clients are told instead.
+    told: Vec<SocketAddr>,
+    unix: bool,
     pub target: Target,
 }
 
 impl Cluster {
     /// A new cluster of so many iods.
+    #[allow(dead_code)]
     pub async fn start(iods: usize) -> Self {
+        Cluster::start_behind(iods, true, |address| address).await
+    }
+
+    /// As [`Cluster::start`]; everybody reaches an iod at what `door` makes of its address, and with `unix` by its socket.
+    pub async fn start_behind(iods: usize, unix: bool, door: impl FnMut(SocketAddr) -> SocketAddr) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let file = ClusterFile::create(&dir.path().join("cluster.toml")).unwrap();
         mgr::format(&dir.path().join("mgr"), &file).await.unwrap();
@@ -29,19 +38,21 @@ impl Cluster {
             let store = dir.path().join(format!("iod{i}"));
             iod::Store::format(&store, file.fsid).unwrap();
             let listen = vec!["127.0.0.1:0".parse().unwrap()];
-            let iod = iod::Iod::start(iod::Config::new(&store, file.fsid, file.key.clone(), listen)).unwrap();
+            let config = iod::Config { unix, ..iod::Config::new(&store, file.fsid, file.key.clone(), listen) };
+            let iod = iod::Iod::start(config).unwrap();
             addresses.push(iod.addrs()[0]);
             running.push(Some(iod));
         }
         let target = Target::parse("weir://nowhere/").unwrap();
-        let mut cluster = Cluster { dir, file, mgr: None, iods: running, iod_addresses: addresses, target };
+        let told = addresses.iter().copied().map(door).collect();
+        let mut cluster = Cluster { dir, file, mgr: None, iods: running, iod_addresses: addresses, told, unix, target };
         cluster.start_mgr("127.0.0.1:0".into()).await;
         cluster
     }
 
     async fn start_mgr(&mut self, listen: String) {
         let path = |name: &str| self.dir.path().join(name);
-        let iods = self.iod_addresses.iter().map(SocketAddr::to_string).collect();
+        let iods = self.told.iter().map(SocketAddr::to_string).collect();
         let config = mgr::Config { listen: vec![listen], ..mgr::Config::new(path("mgr"), path("cluster.toml"), iods) };
         let mgr = Mgr::start(config).await.unwrap();
         let Address::Tcp { host, port } = &mgr.addresses()[0] else { panic!("not TCP") };
@@ -56,6 +67,12 @@ impl Cluster {
         self.start_mgr(self.target.address()).await;
     }
 
+    /// Starts a mgr that was stopped again at the same address.
+    #[allow(dead_code)]
+    pub async fn start_mgr_again(&mut self) {
+        self.start_mgr(self.target.address()).await;
+    }
+
     /// Stops an iod.
     #[allow(dead_code)]
     pub fn stop_iod(&mut self, index: usize) {
@@ -67,6 +84,7 @@ impl Cluster {
     pub fn start_iod(&mut self, index: usize) {
         let listen = vec![self.iod_addresses[index]];
         let config = iod::Config::new(self.store(index), self.file.fsid, self.file.key.clone(), listen);
+        let config = iod::Config { unix: self.unix, ..config };
         self.iods[index] = Some(iod::Iod::start(config).unwrap());
     }
 
@@ -77,12 +95,14 @@ impl Cluster {
     }
 
     /// Mounts it.
+    #[allow(dead_code)]
     pub async fn mount(&self, options: Options) -> Mount {
         Mount::connect(&self.target, options).await.unwrap()
     }
 }
 
 /// Root's options.
+#[allow(dead_code)]
 pub fn options() -> Options {
     Options { cred: Cred::root(), ..Options::default() }
 }

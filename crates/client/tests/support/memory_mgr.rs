@@ -11,9 +11,9 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 use types::{Cred, Timestamp};
-use wire::nfs4::EXCHGID4_FLAG_USE_PNFS_MDS;
+use wire::nfs4::*;
 use wire::rpc::Auth;
-use xdr::{Reader, Segments};
+use xdr::{Reader, Segments, Xdr};
 
 /// Sends callbacks over the connections that requests came from.
 #[derive(Default)]
@@ -96,12 +96,103 @@ impl MemoryMgr {
         Mount::connect(&self.target, options).await.unwrap()
     }
 
-    /// Lets the leases of all clients run out, as if nothing had been heard of them for long.
+    /// Removes all clients, as if nothing had been heard of them for long: their leases run out, then the courtesy.
+    #[allow(dead_code)]
     pub async fn expire(&self) {
-        self.service.server.tick(now().after(Duration::from_secs(1000))).await;
+        for _ in 0..2 {
+            self.service.server.tick(now().after(Duration::from_secs(1000))).await;
+        }
+    }
+
+    /// Lets the leases of all clients run out; what they hold yields to others until they are heard of again.
+    #[allow(dead_code)]
+    pub async fn lapse(&self) {
+        self.service.server.tick(now().after(Duration::from_secs(100))).await;
+    }
+
+    /// Another client opens a file and denies it to everybody else.
+    #[allow(dead_code)]
+    pub async fn open_alone(&self, handle: &Bytes) {
+        let fore = channel_attrs4 {
+            ca_headerpadsize: 0,
+            ca_maxrequestsize: 4096,
+            ca_maxresponsesize: 4096,
+            ca_maxresponsesize_cached: 4096,
+            ca_maxoperations: 8,
+            ca_maxrequests: 1,
+            ca_rdma_ird: vec![],
+        };
+        let introduce = EXCHANGE_ID4args {
+            eia_clientowner: client_owner4 { co_verifier: [1; 8], co_ownerid: Bytes::from_static(b"somebody alone") },
+            eia_flags: 0,
+            eia_state_protect: state_protect4_a::SP4_NONE,
+            eia_client_impl_id: vec![],
+        };
+        let results = self.raw(vec![nfs_argop4::OP_EXCHANGE_ID(introduce)]).await;
+        let [nfs_resop4::OP_EXCHANGE_ID(EXCHANGE_ID4res::NFS4_OK(known))] = &results[..] else { panic!("{results:?}") };
+        let create = CREATE_SESSION4args {
+            csa_clientid: known.eir_clientid,
+            csa_sequence: known.eir_sequenceid,
+            csa_flags: 0,
+            csa_fore_chan_attrs: fore.clone(),
+            csa_back_chan_attrs: fore,
+            csa_cb_program: 0,
+            csa_sec_parms: vec![],
+        };
+        let results = self.raw(vec![nfs_argop4::OP_CREATE_SESSION(create)]).await;
+        let [nfs_resop4::OP_CREATE_SESSION(CREATE_SESSION4res::NFS4_OK(session))] = &results[..] else {
+            panic!("{results:?}")
+        };
+        let open = OPEN4args {
+            seqid: 0,
+            share_access: OPEN4_SHARE_ACCESS_BOTH,
+            share_deny: OPEN4_SHARE_DENY_BOTH,
+            owner: state_owner4 { clientid: 0, owner: Bytes::from_static(b"alone") },
+            openhow: openflag4::Default(OPEN4_NOCREATE),
+            claim: open_claim4::CLAIM_FH,
+        };
+        let sequence = SEQUENCE4args {
+            sa_sessionid: session.csr_sessionid,
+            sa_sequenceid: 1,
+            sa_slotid: 0,
+            sa_highest_slotid: 0,
+            sa_cachethis: false,
+        };
+        self.raw(vec![
+            nfs_argop4::OP_SEQUENCE(sequence),
+            nfs_argop4::OP_RECLAIM_COMPLETE(RECLAIM_COMPLETE4args { rca_one_fs: false }),
+            nfs_argop4::OP_PUTFH(PUTFH4args { object: handle.clone() }),
+            nfs_argop4::OP_OPEN(open),
+        ])
+        .await;
+    }
+
+    /// Sends a COMPOUND that must succeed, without any connection.
+    async fn raw(&self, argarray: Vec<nfs_argop4>) -> Vec<nfs_resop4> {
+        let body = COMPOUND4args { tag: Bytes::new(), minorversion: 2, argarray }.to_bytes();
+        let call = Call {
+            connection: ConnectionId(u64::MAX),
+            principal: state::Principal::Sys(0),
+            cred: Cred::root(),
+            message_len: body.len(),
+            body,
+            now: now(),
+            random: 1,
+        };
+        let reply = self.service.server.compound(call).await.unwrap();
+        let reply = COMPOUND4res::from_bytes(&reply.to_bytes()).unwrap();
+        assert_eq!(reply.status, nfsstat4::NFS4_OK, "{reply:?}");
+        reply.resarray
+    }
+
+    /// What the server holds.
+    #[allow(dead_code)]
+    pub fn counts(&self) -> state::Counts {
+        self.service.server.inspect(|state| state.counts())
     }
 
     /// Cuts every connection, as a network does.
+    #[allow(dead_code)]
     pub fn cut(&self) {
         for connection in self.service.server.callbacks().connections.lock().unwrap().values() {
             connection.close();
@@ -110,6 +201,7 @@ impl MemoryMgr {
 }
 
 /// Root's options.
+#[allow(dead_code)]
 pub fn options() -> Options {
     Options { cred: Cred::root(), ..Options::default() }
 }

@@ -1,0 +1,401 @@
+//! Connections that break, answers that are lost, and servers that do not come back.
+
+#[path = "support/cluster.rs"]
+mod cluster;
+#[path = "support/memory_mgr.rs"]
+mod memory_mgr;
+#[path = "support/proxy.rs"]
+mod proxy;
+
+use bytes::Bytes;
+use client::{CreateOptions, File, LockKind, Mount, OpenFlags, Options, Target};
+use cluster::{Cluster, options};
+use memory_mgr::MemoryMgr;
+use proxy::{Meter, Proxy};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use types::{ByteRange, Status};
+
+/// Long enough for a server that is there, short enough for one that is not.
+const SHORT: Duration = Duration::from_secs(2);
+/// What nothing may take: a test fails instead of hanging.
+const EVER: Duration = Duration::from_secs(100);
+
+/// A cluster with a proxy in front of each daemon.
+struct Wired {
+    cluster: Cluster,
+    mgr: Proxy,
+    iods: Vec<Proxy>,
+    target: Target,
+}
+
+impl Wired {
+    async fn start(iods: usize) -> Wired {
+        let meter = Arc::new(Meter::default());
+        let mut proxies = Vec::new();
+        let door = |address| {
+            proxies.push(Proxy::start(address, meter.clone()));
+            proxies[proxies.len() - 1].address()
+        };
+        let cluster = Cluster::start_behind(iods, false, door).await;
+        let address: SocketAddr = cluster.target.address().parse().unwrap();
+        let mgr = Proxy::start(address, meter.clone());
+        let target = Target::parse(&format!("weir://{}/", mgr.address())).unwrap();
+        Wired { cluster, mgr, iods: proxies, target }
+    }
+
+    async fn mount(&self, options: Options) -> Mount {
+        Mount::connect(&self.target, options).await.unwrap()
+    }
+}
+
+fn impatient() -> Options {
+    Options { connect_timeout: SHORT, retry_timeout: SHORT, ..options() }
+}
+
+fn fill(seed: u64, len: usize) -> Bytes {
+    (0..len as u64).map(|i| (seed.wrapping_mul(31).wrapping_add(i * 7 + i / 251)) as u8).collect::<Vec<_>>().into()
+}
+
+async fn create(mount: &Mount, name: &str) -> File {
+    mount.create(&mount.root(), name.as_bytes(), CreateOptions::default()).await.unwrap()
+}
+
+async fn read_back(mount: &Mount, name: &str) -> Vec<u8> {
+    let (node, attrs) = mount.lookup(&mount.root(), name.as_bytes()).await.unwrap();
+    let file = mount.open(&node, OpenFlags::READ).await.unwrap();
+    let got = file.read_at(0, attrs.size as usize + 1).await.unwrap();
+    file.close().await.unwrap();
+    got.to_vec()
+}
+
+async fn names(mount: &Mount) -> Vec<String> {
+    let mut pages = mount.readdir(&mount.root());
+    let mut names = Vec::new();
+    while let Some(page) = pages.next_page().await.unwrap() {
+        names.extend(page.into_iter().map(|entry| String::from_utf8(entry.name.to_vec()).unwrap()));
+    }
+    names.sort();
+    names
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_answer_that_only_its_connection_lost_comes_from_the_reply_cache() {
+    let wired = Wired::start(1).await;
+    let mount = wired.mount(options()).await;
+    let root = mount.root();
+    create(&mount, "file").await.close().await.unwrap();
+    let (file, _) = mount.lookup(&root, b"file").await.unwrap();
+    let mut lost = 0;
+    let mut lose = || {
+        wired.mgr.lose_answer_after(0);
+        lost += 1;
+    };
+    lose();
+    mount.mkdir(&root, b"dir", 0o755).await.unwrap();
+    lose();
+    mount.symlink(&root, b"symlink", b"text").await.unwrap();
+    lose();
+    assert_eq!(mount.link(&file, &root, b"link").await.unwrap().nlink, 2);
+    lose();
+    mount.rename(&root, b"dir", &root, b"moved").await.unwrap();
+    lose();
+    mount.remove(&root, b"link").await.unwrap();
+    // Refusals are remembered like everything else.
+    lose();
+    assert!(mount.mkdir(&root, b"moved", 0o755).await.unwrap_err().is(Status::Exist));
+    lose();
+    assert!(mount.remove(&root, b"link").await.unwrap_err().is(Status::NoEnt));
+    assert_eq!(
+        (wired.mgr.lost(), names(&mount).await),
+        (lost, ["file", "moved", "symlink"].map(String::from).to_vec())
+    );
+    assert_eq!(mount.getattr(&file).await.unwrap().nlink, 1);
+}
+
+/// Something of everything, each with its outcome.
+async fn day(target: &Target, number: u64) {
+    let mount = Mount::connect(target, options()).await.unwrap();
+    let root = mount.root();
+    let dir = format!("dir {number}");
+    let (dir, _) = mount.mkdir(&root, dir.as_bytes(), 0o755).await.unwrap();
+    let file =
+        mount.create(&dir, b"temporary", CreateOptions { exclusive: true, ..CreateOptions::default() }).await.unwrap();
+    let data = fill(number, 100_000);
+    file.write_at(0, data.clone()).await.unwrap();
+    file.fsync().await.unwrap();
+    file.write_at(100_000, data.clone()).await.unwrap();
+    let attrs = file.finish(types::SetAttrs::default(), Some((&dir, b"final"))).await.unwrap();
+    assert_eq!(attrs.size, 200_000);
+    let (node, _) = mount.lookup(&dir, b"final").await.unwrap();
+    let file = mount.open(&node, OpenFlags::READ_WRITE).await.unwrap();
+    assert!(file.read_at(100_000, 200_000).await.unwrap().to_vec() == data);
+    file.set_len(50).await.unwrap();
+    file.close().await.unwrap();
+    mount.link(&node, &dir, b"link").await.unwrap();
+    mount.remove(&dir, b"final").await.unwrap();
+    assert_eq!(mount.getattr(&node).await.unwrap().nlink, 1);
+    mount.disconnect().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_answer_of_the_mgr_may_be_lost() {
+    let wired = Wired::start(1).await;
+    for at in 0.. {
+        let lost = wired.mgr.lost();
+        wired.mgr.lose_answer_after(at);
+        tokio::time::timeout(EVER, day(&wired.target, at))
+            .await
+            .unwrap_or_else(|_| panic!("answer {at} was waited for"));
+        if wired.mgr.lost() == lost {
+            assert!(at > 10, "there are more answers than {at}");
+            return;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_answer_of_an_iod_may_be_lost() {
+    let wired = Wired::start(1).await;
+    let (mut at, mut in_a_row) = (0, 0);
+    // The mgr has connections of its own, and asks now and then.
+    while in_a_row < 3 {
+        let lost = wired.iods[0].lost();
+        wired.iods[0].lose_answer_after(at);
+        tokio::time::timeout(EVER, day(&wired.target, at))
+            .await
+            .unwrap_or_else(|_| panic!("answer {at} was waited for"));
+        in_a_row = if wired.iods[0].lost() == lost { in_a_row + 1 } else { 0 };
+        at += 1;
+    }
+    assert!(at > 6, "there are more answers than {at}");
+}
+
+/// Whether another owner gets a lock of what the file has locked.
+async fn two_locks(mount: &Mount, file: &File) -> bool {
+    let again = mount.open(&file.node(), OpenFlags::READ_WRITE).await.unwrap();
+    let got = again.try_lock(2, ByteRange::ALL, LockKind::Write).await.unwrap();
+    again.close().await.unwrap();
+    got
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn recovery_that_is_cut_short_is_begun_again() {
+    let mut wired = Wired::start(1).await;
+    for at in 0..8 {
+        let mount = wired.mount(Options { direct: false, ..options() }).await;
+        let (one, two) = (create(&mount, "one").await, create(&mount, "two").await);
+        one.lock(1, ByteRange::ALL, LockKind::Write).await.unwrap();
+        one.write_at(0, fill(at, 1000)).await.unwrap();
+        one.fsync().await.unwrap();
+        wired.cluster.restart_mgr().await;
+        wired.mgr.lose_answer_after(at);
+        let work = async {
+            assert!(one.read_at(0, 1000).await.unwrap().to_vec() == fill(at, 1000));
+            two.write_at(0, fill(at + 1, 1000)).await.unwrap();
+            two.fsync().await.unwrap();
+            assert!(!two_locks(&mount, &one).await, "the lock is still held at the mgr");
+            // Grace must have ended, as everybody is back.
+            create(&mount, "three").await.close().await.unwrap();
+            one.close().await.unwrap();
+            two.close().await.unwrap();
+            mount.disconnect().await.unwrap();
+        };
+        tokio::time::timeout(EVER, work).await.unwrap_or_else(|_| panic!("without answer {at} recovery does not end"));
+    }
+    assert!(wired.mgr.lost() >= 6, "{}", wired.mgr.lost());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_committed_is_not_sent_again_when_the_report_of_it_is_lost() {
+    for mgr_too in [false, true] {
+        let mut wired = Wired::start(2).await;
+        let mount = wired.mount(options()).await;
+        let file = Arc::new(create(&mount, "f").await);
+        let data = fill(1, 3 << 20);
+        // The iods are known after this.
+        file.write_at(0, data.clone()).await.unwrap();
+        file.fsync().await.unwrap();
+        let data = fill(2, 3 << 20);
+        file.write_at(0, data.clone()).await.unwrap();
+        // The first answer that the mgr gives from now on is that to the report, after everything was committed.
+        wired.mgr.hold_answers_after(0);
+        let synced = tokio::spawn({
+            let file = file.clone();
+            async move { file.fsync().await }
+        });
+        let held = tokio::task::block_in_place(|| wired.mgr.wait_for_held_answer(|| synced.is_finished()));
+        assert!(held);
+        assert_eq!(mount.counters().operation("LAYOUTCOMMIT"), 2);
+        for i in 0..2 {
+            wired.cluster.stop_iod(i);
+            wired.cluster.start_iod(i);
+        }
+        if mgr_too {
+            wired.cluster.mgr.take().unwrap().stop().await;
+            wired.mgr.drop_answers();
+            wired.cluster.start_mgr_again().await;
+        } else {
+            wired.mgr.drop_answers();
+        }
+        synced.await.unwrap().unwrap();
+        assert_eq!(mount.counters().written_direct, 6 << 20, "{:?}", mount.counters());
+        let other = wired.mount(options()).await;
+        assert!(read_back(&other, "f").await == data);
+        Arc::into_inner(file).unwrap().close().await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_iod_that_is_gone_for_good_takes_only_its_own_bytes_with_it() {
+    let mut wired = Wired::start(2).await;
+    let mount = wired.mount(impatient()).await;
+    let mut files = Vec::new();
+    for i in 0..6u64 {
+        let file = create(&mount, &format!("f{i}")).await;
+        file.write_at(0, fill(i, 1000)).await.unwrap();
+        file.fsync().await.unwrap();
+        let first = file.placement().await.unwrap().objects[0].iod;
+        files.push((i, file, first));
+    }
+    let gone = files[0].2;
+    assert!(files.iter().any(|(_, _, iod)| *iod != gone));
+    let (mut number, mut other) = (0, 1);
+    if wired.cluster.iods[0].as_ref().unwrap().iod() != gone {
+        (number, other) = (other, number);
+    }
+    wired.cluster.stop_iod(number);
+    assert!(wired.cluster.iods[other].is_some());
+    let work = files.into_iter().map(|(i, file, iod)| async move {
+        let there = iod != gone;
+        let read = file.read_at(0, 1000).await;
+        file.write_at(0, fill(i + 100, 1000)).await.unwrap();
+        let synced = file.fsync().await;
+        for error in [read.as_ref().err(), synced.as_ref().err()] {
+            assert_eq!(error.map(client::Error::errno), (!there).then_some(5), "{error:?}");
+        }
+        // What was lost was told, and there is nothing left to lose.
+        file.close().await.unwrap();
+    });
+    tokio::time::timeout(EVER, futures_util::future::join_all(work)).await.expect("nothing waits for ever");
+    // New files are made where there is room for them.
+    let file = create(&mount, "new").await;
+    file.write_at(0, fill(9, 3 << 20)).await.unwrap();
+    file.close().await.unwrap();
+    assert!(read_back(&mount, "new").await == fill(9, 3 << 20));
+    assert_eq!(names(&mount).await.len(), 7);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_iod_that_never_answers_is_given_up() {
+    let wired = Wired::start(1).await;
+    let mount = wired.mount(impatient()).await;
+    let file = create(&mount, "f").await;
+    file.write_at(0, fill(1, 1000)).await.unwrap();
+    file.fsync().await.unwrap();
+    let other = wired.mount(options()).await;
+    wired.iods[0].hold_answers_after(0);
+    let work = async {
+        // Far more than are sent at once: they do not each wait for their own end.
+        let reads = (0..600).map(|_| file.read_at(0, 1000));
+        for read in futures_util::future::join_all(reads).await {
+            assert_eq!(read.unwrap_err().errno(), 5);
+        }
+        file.write_at(0, fill(2, 1000)).await.unwrap();
+        assert_eq!(file.fsync().await.unwrap_err().errno(), 5);
+        // Names are none of its business.
+        other.mkdir(&other.root(), b"dir", 0o755).await.unwrap();
+    };
+    tokio::time::timeout(EVER, work).await.expect("nothing waits for ever");
+    wired.iods[0].drop_answers();
+    file.write_at(0, fill(3, 1000)).await.unwrap();
+    let healed = async {
+        while file.fsync().await.is_err() {
+            file.write_at(0, fill(3, 1000)).await.unwrap();
+        }
+    };
+    tokio::time::timeout(EVER, healed).await.expect("it is found again");
+    file.close().await.unwrap();
+    assert!(read_back(&mount, "f").await == fill(3, 1000));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn streams_go_on_over_connections_that_are_cut_at_random() {
+    let wired = Wired::start(2).await;
+    let mount = wired.mount(options()).await;
+    for (i, proxy) in wired.iods.iter().chain([&wired.mgr]).enumerate() {
+        proxy.cut_at_random(i as u64);
+    }
+    let data = fill(5, 24 << 20);
+    for round in 0..2 {
+        let name = format!("f{round}");
+        let file = create(&mount, &name).await;
+        for (i, part) in data.chunks(3 << 20).enumerate() {
+            file.write_at((i * (3 << 20)) as u64, data.slice_ref(part)).await.unwrap();
+        }
+        file.close().await.unwrap();
+        assert!(read_back(&mount, &name).await == data);
+    }
+    let cuts: u64 = wired.iods.iter().chain([&wired.mgr]).map(Proxy::calm).sum();
+    assert!(cuts > 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn state_that_cannot_be_had_again_fails_its_file_and_no_other() {
+    let mgr = MemoryMgr::start().await;
+    let mount = mgr.mount(options()).await;
+    let (gone, stays) = (create(&mount, "gone").await, create(&mount, "stays").await);
+    for file in [&gone, &stays] {
+        file.write_at(0, fill(1, 100)).await.unwrap();
+        file.fsync().await.unwrap();
+    }
+    // The lease runs out, and before this client notices, another one removes a file.
+    mgr.expire().await;
+    let other = mgr.mount(options()).await;
+    other.remove(&other.root(), b"gone").await.unwrap();
+    gone.write_at(0, fill(2, 100)).await.unwrap();
+    let error = gone.fsync().await.unwrap_err();
+    assert!(error.is(Status::Stale), "{error}");
+    stays.write_at(100, fill(2, 100)).await.unwrap();
+    stays.fsync().await.unwrap();
+    assert_eq!(stays.read_at(0, 300).await.unwrap().to_vec(), [fill(1, 100), fill(2, 100)].concat());
+    // Closing what is gone has nothing left to lose.
+    gone.close().await.unwrap();
+    stays.close().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn layouts_that_are_asked_back_under_a_stream_cost_it_nothing() {
+    let wired = Wired::start(2).await;
+    let (writer, cutter) = (wired.mount(options()).await, wired.mount(options()).await);
+    let file = create(&writer, "f").await;
+    let data = fill(8, 1 << 20);
+    file.write_at(0, data.clone()).await.unwrap();
+    file.fsync().await.unwrap();
+    let (node, _) = cutter.lookup(&cutter.root(), b"f").await.unwrap();
+    let streaming = async {
+        for i in 0..24u64 {
+            file.write_at(i << 20, data.clone()).await.unwrap();
+        }
+        file.fsync().await.unwrap();
+    };
+    // Longer than the stream will ever be: what is written is never cut off.
+    let cutting = async {
+        for i in 0..8u64 {
+            let size = types::SetAttrs { size: Some((64 << 20) + i), ..types::SetAttrs::default() };
+            cutter.setattr(&node, &size).await.unwrap();
+        }
+    };
+    tokio::join!(streaming, cutting);
+    file.close().await.unwrap();
+    for mount in [&writer, &cutter, &wired.mount(options()).await] {
+        assert_eq!(mount.getattr(&node).await.unwrap().size, (64 << 20) + 7);
+        let file = mount.open(&node, OpenFlags::READ).await.unwrap();
+        for i in 0..24u64 {
+            assert!(file.read_at(i << 20, 1 << 20).await.unwrap().to_vec() == data, "MiB {i}");
+        }
+        assert!(file.read_at(24 << 20, 1 << 20).await.unwrap().to_vec().iter().all(|byte| *byte == 0));
+        file.close().await.unwrap();
+    }
+}

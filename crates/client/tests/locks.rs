@@ -1,0 +1,274 @@
+//! Byte-range locks: between mounts, over restarts of the mgr, and when they are lost.
+
+#[path = "support/cluster.rs"]
+mod cluster;
+#[path = "support/memory_mgr.rs"]
+mod memory_mgr;
+
+use bytes::Bytes;
+use client::{CreateOptions, ErrorKind, File, HeldLock, LockKind, Mount, OpenFlags};
+use cluster::Cluster;
+use memory_mgr::{MemoryMgr, options};
+use types::{ByteRange, Status};
+
+const SHARED: LockKind = LockKind::Read;
+const EXCLUSIVE: LockKind = LockKind::Write;
+
+async fn create(mount: &Mount, name: &str) -> File {
+    mount.create(&mount.root(), name.as_bytes(), CreateOptions::default()).await.unwrap()
+}
+
+async fn open(mount: &Mount, name: &str) -> File {
+    let (node, _) = mount.lookup(&mount.root(), name.as_bytes()).await.unwrap();
+    mount.open(&node, OpenFlags::READ_WRITE).await.unwrap()
+}
+
+fn bytes(offset: u64, len: u64) -> ByteRange {
+    ByteRange { offset, len }
+}
+
+async fn read(file: &File) -> Vec<u8> {
+    file.read_at(0, 100).await.unwrap().to_vec()
+}
+
+#[tokio::test]
+async fn locks_keep_locks_of_others_away() {
+    let mgr = MemoryMgr::start().await;
+    let (mount, other) = (mgr.mount(options()).await, mgr.mount(options()).await);
+    let (mine, theirs) = (create(&mount, "f").await, open(&other, "f").await);
+    mine.lock(1, bytes(10, 10), EXCLUSIVE).await.unwrap();
+    assert!(!theirs.try_lock(1, bytes(0, 11), SHARED).await.unwrap(), "owners of two mounts are two");
+    assert!(!mine.try_lock(2, bytes(19, 1), SHARED).await.unwrap());
+    let found = theirs.test_lock(1, ByteRange::ALL, SHARED).await.unwrap();
+    assert_eq!(found, Some(HeldLock { range: bytes(10, 10), kind: EXCLUSIVE, owner: None }));
+    let found = mine.test_lock(2, bytes(15, u64::MAX), EXCLUSIVE).await.unwrap();
+    assert_eq!(found, Some(HeldLock { range: bytes(10, 10), kind: EXCLUSIVE, owner: Some(1) }));
+    assert_eq!(mine.test_lock(1, ByteRange::ALL, EXCLUSIVE).await.unwrap(), None);
+    // The middle is given back, the end is shared.
+    mine.unlock(1, bytes(12, 3)).await.unwrap();
+    mine.lock(1, bytes(15, u64::MAX), SHARED).await.unwrap();
+    assert!(theirs.try_lock(1, bytes(12, 100), SHARED).await.unwrap());
+    assert!(!mine.try_lock(1, bytes(20, 1), EXCLUSIVE).await.unwrap());
+    theirs.unlock(1, ByteRange::ALL).await.unwrap();
+    assert!(mine.try_lock(1, bytes(20, 1), EXCLUSIVE).await.unwrap());
+    assert_eq!(mgr.counts().locks, 4, "two to the left of the gap and three to the right, of which one is taken out");
+    // Through another open of the same mount it is the same owner.
+    let again = open(&mount, "f").await;
+    again.unlock(1, bytes(0, 15)).await.unwrap();
+    assert!(theirs.try_lock(1, bytes(0, 15), EXCLUSIVE).await.unwrap());
+    mine.close().await.unwrap();
+    assert!(theirs.try_lock(1, ByteRange::ALL, EXCLUSIVE).await.unwrap(), "closing unlocks");
+    let reader = mount.open(&theirs.node(), OpenFlags::READ).await.unwrap();
+    assert_eq!(reader.lock(5, bytes(0, 0), SHARED).await.unwrap_err().kind(), ErrorKind::Usage);
+    assert!(reader.lock(5, bytes(0, 1), EXCLUSIVE).await.is_err(), "not open for writing");
+    for file in [again, theirs, reader] {
+        file.close().await.unwrap();
+    }
+    assert_eq!((mgr.counts().locks, mgr.counts().opens), (0, 0));
+}
+
+#[tokio::test]
+async fn whoever_gets_the_lock_next_sees_what_was_written() {
+    let mgr = MemoryMgr::start().await;
+    let (mount, other) = (mgr.mount(options()).await, mgr.mount(options()).await);
+    let (mine, theirs) = (create(&mount, "f").await, open(&other, "f").await);
+    mine.lock(1, ByteRange::ALL, EXCLUSIVE).await.unwrap();
+    let waiting = async {
+        theirs.lock(1, bytes(0, 5), EXCLUSIVE).await.unwrap();
+        assert_eq!(read(&theirs).await, b"first");
+        theirs.write_at(0, Bytes::from_static(b"later")).await.unwrap();
+        theirs.unlock(1, bytes(0, 5)).await.unwrap();
+    };
+    let holding = async {
+        while mgr.counts().lock_waits == 0 {
+            tokio::task::yield_now().await;
+        }
+        mine.write_at(0, Bytes::from_static(b"first")).await.unwrap();
+        mine.unlock(1, ByteRange::ALL).await.unwrap();
+        // The other one was first.
+        mine.lock(1, ByteRange::ALL, EXCLUSIVE).await.unwrap();
+        assert_eq!(read(&mine).await, b"later");
+    };
+    tokio::join!(waiting, holding);
+}
+
+#[tokio::test]
+async fn a_lock_that_nobody_waits_for_any_more_is_not_held() {
+    let mgr = MemoryMgr::start().await;
+    let (mount, other) = (mgr.mount(options()).await, mgr.mount(options()).await);
+    let (mine, theirs) = (create(&mount, "f").await, open(&other, "f").await);
+    mine.lock(2, bytes(5, 1), SHARED).await.unwrap();
+    for owner in [1, 2] {
+        let (locks, unlocks) = (mount.counters().operation("LOCK"), mount.counters().operation("LOCKU"));
+        let asked = mine.lock(owner, bytes(0, 10), SHARED);
+        let sent = async {
+            while mount.counters().operation("LOCK") == locks {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::select! {
+            biased;
+            _ = asked => panic!("the answer takes longer than the question"),
+            () = sent => {}
+        }
+        while mount.counters().operation("LOCKU") == unlocks {
+            tokio::task::yield_now().await;
+        }
+    }
+    // What the owner held before it keeps.
+    for free in [bytes(0, 5), bytes(6, 4)] {
+        while !theirs.try_lock(1, free, EXCLUSIVE).await.unwrap() {
+            tokio::task::yield_now().await;
+        }
+    }
+    assert!(!theirs.try_lock(1, bytes(5, 1), EXCLUSIVE).await.unwrap());
+}
+
+#[tokio::test]
+async fn a_lease_that_ran_out_costs_nothing_while_nobody_wants_the_locks() {
+    let mgr = MemoryMgr::start().await;
+    let (mount, other) = (mgr.mount(options()).await, mgr.mount(options()).await);
+    let (mine, theirs) = (create(&mount, "f").await, open(&other, "f").await);
+    mine.lock(1, bytes(0, 10), EXCLUSIVE).await.unwrap();
+    mgr.lapse().await;
+    assert_eq!(mgr.counts().lapsed, 2);
+    mine.write_at(0, Bytes::from_static(b"mine")).await.unwrap();
+    mine.fsync().await.unwrap();
+    assert!(!theirs.try_lock(1, bytes(0, 1), SHARED).await.unwrap());
+    mine.unlock(1, bytes(0, 10)).await.unwrap();
+    assert!(theirs.try_lock(1, bytes(0, 1), SHARED).await.unwrap());
+}
+
+/// Waits until a client has found out that it lost a lock of this file.
+async fn found_out(file: &File) {
+    loop {
+        match file.read_at(0, 1).await {
+            Ok(_) => tokio::task::yield_now().await,
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::LockLost, "{error}");
+                return;
+            }
+        }
+        file.refresh().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_lock_that_others_took_is_lost_and_so_is_what_was_written_under_it() {
+    let mgr = MemoryMgr::start().await;
+    let (mount, other) = (mgr.mount(options()).await, mgr.mount(options()).await);
+    let (mine, kept, theirs) = (create(&mount, "f").await, create(&mount, "g").await, open(&other, "f").await);
+    mine.lock(1, bytes(0, 10), EXCLUSIVE).await.unwrap();
+    kept.lock(1, bytes(0, 10), EXCLUSIVE).await.unwrap();
+    mine.write_at(0, Bytes::from_static(b"mine")).await.unwrap();
+    mgr.lapse().await;
+    theirs.lock(1, bytes(9, 1), EXCLUSIVE).await.unwrap();
+    theirs.write_at(0, Bytes::from_static(b"theirs")).await.unwrap();
+    theirs.fsync().await.unwrap();
+    found_out(&mine).await;
+    for error in [
+        mine.write_at(0, Bytes::from_static(b"mine")).await.unwrap_err(),
+        mine.fsync().await.unwrap_err(),
+        mine.lock(1, bytes(20, 1), SHARED).await.unwrap_err(),
+        mine.unlock(1, ByteRange::ALL).await.unwrap_err(),
+    ] {
+        assert_eq!((error.kind(), error.errno()), (ErrorKind::LockLost, 5));
+    }
+    // Having unlocked it goes on, without what it had written; the other file never knew.
+    assert!(!mine.try_lock(1, bytes(9, 1), EXCLUSIVE).await.unwrap());
+    assert_eq!(read(&mine).await, b"theirs");
+    kept.write_at(0, Bytes::from_static(b"kept")).await.unwrap();
+    kept.unlock(1, ByteRange::ALL).await.unwrap();
+    mine.close().await.unwrap();
+    kept.close().await.unwrap();
+    theirs.unlock(1, ByteRange::ALL).await.unwrap();
+    assert_eq!(read(&theirs).await, b"theirs");
+    theirs.close().await.unwrap();
+    assert_eq!(mgr.counts().opens, 0);
+}
+
+#[tokio::test]
+async fn a_client_that_the_mgr_forgot_has_lost_its_locks_and_keeps_its_files() {
+    let mgr = MemoryMgr::start().await;
+    let mount = mgr.mount(options()).await;
+    let (locked, free) = (create(&mount, "f").await, create(&mount, "g").await);
+    locked.lock(7, bytes(0, 1), EXCLUSIVE).await.unwrap();
+    locked.write_at(0, Bytes::from_static(b"old")).await.unwrap();
+    locked.fsync().await.unwrap();
+    mgr.expire().await;
+    free.write_at(0, Bytes::from_static(b"new")).await.unwrap();
+    free.fsync().await.unwrap();
+    assert_eq!(locked.read_at(0, 3).await.unwrap_err().kind(), ErrorKind::LockLost);
+    // Nobody unlocks: closing tells.
+    assert_eq!(locked.close().await.unwrap_err().kind(), ErrorKind::LockLost);
+    let again = open(&mount, "f").await;
+    again.lock(7, bytes(0, 1), EXCLUSIVE).await.unwrap();
+    assert_eq!(read(&again).await, b"old");
+    free.close().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_file_that_others_wanted_alone_is_open_again_or_fails_alone() {
+    let mgr = MemoryMgr::start().await;
+    let mount = mgr.mount(options()).await;
+    let file = create(&mount, "f").await;
+    file.write_at(0, Bytes::from_static(b"x")).await.unwrap();
+    file.fsync().await.unwrap();
+    file.lock(1, bytes(0, 1), SHARED).await.unwrap();
+    mgr.lapse().await;
+    mgr.open_alone(&file.node().handle).await;
+    found_out(&file).await;
+    assert_eq!(file.unlock(1, ByteRange::ALL).await.unwrap_err().kind(), ErrorKind::LockLost);
+    // Whoever opened it denies everything.
+    assert!(file.read_at(0, 1).await.unwrap_err().is(Status::Delay));
+    let other = create(&mount, "g").await;
+    other.write_at(0, Bytes::from_static(b"x")).await.unwrap();
+    other.close().await.unwrap();
+    let _ = file.close().await;
+    assert_eq!(mgr.counts().opens, 1, "that of whoever is alone");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn locks_outlive_a_restart_of_the_mgr() {
+    let mut cluster = Cluster::start(1).await;
+    let (mount, other) = (cluster.mount(options()).await, cluster.mount(options()).await);
+    let (mine, theirs) = (create(&mount, "f").await, open(&other, "f").await);
+    mine.lock(1, bytes(0, 10), EXCLUSIVE).await.unwrap();
+    mine.lock(1, bytes(3, 2), SHARED).await.unwrap();
+    mine.lock(2, bytes(100, u64::MAX), SHARED).await.unwrap();
+    theirs.lock(1, bytes(50, 1), EXCLUSIVE).await.unwrap();
+    mine.write_at(0, Bytes::from_static(b"under the lock")).await.unwrap();
+    for _ in 0..2 {
+        cluster.restart_mgr().await;
+        // Each finds out by itself; nothing new is given before both have reclaimed.
+        let both = tokio::join!(theirs.try_lock(1, bytes(0, 1), SHARED), mine.try_lock(1, bytes(50, 1), SHARED));
+        assert_eq!((both.0.unwrap(), both.1.unwrap()), (false, false));
+    }
+    assert!(theirs.try_lock(1, bytes(3, 2), SHARED).await.unwrap());
+    assert!(!theirs.try_lock(1, bytes(200, 1), EXCLUSIVE).await.unwrap());
+    assert!(theirs.try_lock(1, bytes(10, 40), EXCLUSIVE).await.unwrap());
+    mine.unlock(1, ByteRange::ALL).await.unwrap();
+    theirs.lock(1, bytes(0, 10), EXCLUSIVE).await.unwrap();
+    assert_eq!(read(&theirs).await, b"under the lock");
+    mine.close().await.unwrap();
+    theirs.close().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_that_is_waited_for_is_had_in_the_end_although_the_mgr_restarts() {
+    let mut cluster = Cluster::start(1).await;
+    let (mount, other) = (cluster.mount(options()).await, cluster.mount(options()).await);
+    let (mine, theirs) = (create(&mount, "f").await, open(&other, "f").await);
+    mine.lock(1, ByteRange::ALL, EXCLUSIVE).await.unwrap();
+    let waiting = theirs.lock(1, ByteRange::ALL, EXCLUSIVE);
+    let holding = async {
+        cluster.restart_mgr().await;
+        mine.write_at(0, Bytes::from_static(b"first")).await.unwrap();
+        mine.unlock(1, ByteRange::ALL).await.unwrap();
+    };
+    let (got, ()) = tokio::join!(waiting, holding);
+    got.unwrap();
+    assert_eq!(read(&theirs).await, b"first");
+    theirs.close().await.unwrap();
+    mine.close().await.unwrap();
+}

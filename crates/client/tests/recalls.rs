@@ -1,0 +1,61 @@
+//! Layouts that are asked back while their holder is busy.
+
+#[path = "support/cluster.rs"]
+mod cluster;
+
+use bytes::Bytes;
+use client::{CreateOptions, File, OpenFlags};
+use cluster::{Cluster, options};
+
+/// Several requests long.
+const LEN: u64 = 5 << 20;
+
+async fn write(file: &File, byte: u8) {
+    file.write_at(0, Bytes::from(vec![byte; LEN as usize])).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_who_cut_a_file_at_once_do_not_wait_for_one_another() {
+    let cluster = Cluster::start(2).await;
+    let (one, other) = (cluster.mount(options()).await, cluster.mount(options()).await);
+    let mine = one.create(&one.root(), b"f", CreateOptions::default()).await.unwrap();
+    let (node, _) = other.lookup(&other.root(), b"f").await.unwrap();
+    let theirs = other.open(&node, OpenFlags::READ_WRITE).await.unwrap();
+    for round in 1..=10 {
+        // Both hold a layout for writing then, which the other's cut asks back.
+        write(&mine, round).await;
+        write(&theirs, round).await;
+        let (a, b) = tokio::join!(mine.set_len(LEN / 2), theirs.set_len(LEN / 2));
+        a.unwrap();
+        b.unwrap();
+    }
+    // Whoever waits for a lease takes the layout away.
+    assert_eq!(cluster.mgr.as_ref().unwrap().counters().layouts_revoked, 0);
+    mine.close().await.unwrap();
+    theirs.close().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_layout_is_given_back_in_the_middle_of_writing() {
+    let cluster = Cluster::start(2).await;
+    let (one, other) = (cluster.mount(options()).await, cluster.mount(options()).await);
+    let mine = one.create(&one.root(), b"f", CreateOptions::default()).await.unwrap();
+    let (node, _) = other.lookup(&other.root(), b"f").await.unwrap();
+    let theirs = other.open(&node, OpenFlags::READ_WRITE).await.unwrap();
+    let writing = async {
+        for round in 1..=20 {
+            write(&mine, round).await;
+            mine.fsync().await.unwrap();
+        }
+    };
+    let cutting = async {
+        for _ in 0..20 {
+            theirs.set_len(2 * LEN).await.unwrap();
+        }
+    };
+    tokio::join!(writing, cutting);
+    assert_eq!(cluster.mgr.as_ref().unwrap().counters().layouts_revoked, 0);
+    assert!(mine.read_at(0, LEN as usize).await.unwrap().to_vec() == vec![20; LEN as usize]);
+    mine.close().await.unwrap();
+    theirs.close().await.unwrap();
+}
