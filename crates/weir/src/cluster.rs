@@ -53,12 +53,18 @@ pub struct Traffic {
 }
 
 impl Cluster {
-    /// Starts the cluster in `dir`, which is made when it holds none yet; the mgr listens at `listen`.
-    pub async fn start(dir: &Path, iods: Option<u16>, listen: SocketAddr) -> Result<Self, Failure> {
+    /// Starts the cluster in `dir`, which is made when it holds none yet, with stores that have `features`; the mgr
+    /// listens at `listen`.
+    pub async fn start(
+        dir: &Path,
+        iods: Option<u16>,
+        features: iod::Features,
+        listen: SocketAddr,
+    ) -> Result<Self, Failure> {
         let home = dir.join(READY);
         let new = !exists(&home)?;
         if new {
-            make(dir, iods.unwrap_or(IODS))
+            make(dir, iods.unwrap_or(IODS), features)
                 .await
                 .map_err(|e| e.about(format!("cannot make a cluster in {}", dir.display())))?;
         }
@@ -103,6 +109,11 @@ impl Cluster {
         self.iods.iter().flat_map(|iod| iod.addrs()).map(ToString::to_string).collect()
     }
 
+    /// Its mgr.
+    pub fn mgr(&self) -> &mgr::Running {
+        &self.mgr
+    }
+
     /// Whether it was made by this start.
     pub fn is_new(&self) -> bool {
         self.new
@@ -134,7 +145,7 @@ fn exists(path: &Path) -> Result<bool, Failure> {
 }
 
 /// Makes a cluster in a directory that holds nothing else.
-async fn make(dir: &Path, iods: u16) -> Result<(), Failure> {
+async fn make(dir: &Path, iods: u16, features: iod::Features) -> Result<(), Failure> {
     fs::create_dir_all(dir)?;
     for entry in fs::read_dir(dir)? {
         let name = entry?.file_name();
@@ -152,7 +163,7 @@ async fn make(dir: &Path, iods: u16) -> Result<(), Failure> {
     let cluster = ClusterFile::create(&forming.join("cluster.toml"))?;
     mgr::format(&forming.join("mgr"), &cluster).await?;
     for i in 0..iods {
-        iod::Store::format(&iod_dir(&forming, i), cluster.fsid)?;
+        iod::Store::format_with(&iod::Local::new(iod_dir(&forming, i)), cluster.fsid, features)?;
     }
     write_state(&forming, &State { format: FORMAT, iods, addresses: Vec::new() })?;
     fs::rename(&forming, dir.join(READY))?;

@@ -6,6 +6,7 @@ mod cp;
 mod df;
 mod du;
 mod find;
+mod fsck;
 mod get;
 mod iod;
 mod ln;
@@ -17,6 +18,7 @@ mod mv;
 mod policy;
 mod put;
 mod rm;
+mod scrub;
 mod stat;
 mod status;
 mod up;
@@ -67,6 +69,10 @@ pub enum Command {
     Policy(policy::Args),
     /// Show how a cluster stands: daemons, versions, capacity, counters
     Status(status::Args),
+    /// Check a running file system for damage, and repair it
+    Fsck(fsck::Args),
+    /// Read everything that the iods keep and report what is damaged
+    Scrub(scrub::Args),
     /// Print shell completions
     Completions(completions::Args),
 }
@@ -94,6 +100,8 @@ impl Command {
             Command::Find(args) => find::run(args),
             Command::Policy(args) => policy::run(args),
             Command::Status(args) => status::run(args),
+            Command::Fsck(args) => fsck::run(args),
+            Command::Scrub(args) => scrub::run(args),
             Command::Completions(args) => completions::run(args),
         }
     }

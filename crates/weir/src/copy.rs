@@ -5,7 +5,6 @@
 
 mod body;
 mod buffers;
-mod doubt;
 pub mod end;
 pub mod job;
 mod links;

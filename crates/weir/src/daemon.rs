@@ -1,7 +1,8 @@
 //! What the commands that run daemons share: configuration files and telling that they are ready.
 
-use crate::failure::Failure;
+use crate::failure::{Exit, Failure};
 use crate::show;
+use crate::stop::Stop;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::io::Write;
@@ -54,6 +55,18 @@ impl Ready {
         match line.daemon {
             "up" => Ok(()),
             name => show::line(&format!("{name} ready at {}", line.addresses.join(", "))),
+        }
+    }
+}
+
+/// Waits until the user stops the daemon; ends the process as soon as its mgr has failed, without another access to the
+/// disk that may be the cause.
+pub async fn until_stopped(stop: &Stop, mgr: &mgr::Running) {
+    tokio::select! {
+        () = stop.wait() => {}
+        error = mgr.failed() => {
+            eprintln!("{}", Failure::from(error));
+            std::process::exit(Exit::Failed as i32);
         }
     }
 }

@@ -14,6 +14,10 @@ pub enum Exit {
     Usage = 2,
     /// The cluster cannot be reached.
     Unreachable = 3,
+    /// Damage was found and is left (`weir fsck` only).
+    Left = 4,
+    /// Not everything could be checked (`weir fsck` only).
+    Unchecked = 8,
     /// Stopped by SIGINT or SIGTERM.
     Interrupted = 130,
 }
@@ -115,12 +119,14 @@ impl From<client::Error> for Failure {
     fn from(error: client::Error) -> Self {
         let failure = Failure::told(&error);
         match error.kind() {
+            // It says itself what to do.
+            client::ErrorKind::Connection if error.is_in_doubt() => Failure { code: Exit::Unreachable, ..failure },
             client::ErrorKind::Connection => Failure { code: Exit::Unreachable, ..failure }.next(UNREACHABLE),
             client::ErrorKind::Usage => Failure { code: Exit::Usage, ..failure },
             client::ErrorKind::Status(types::Status::NoSpc | types::Status::DQuot) => {
                 failure.next("free some space (\"weir df\" shows where), then run the same command again")
             }
-            client::ErrorKind::Status(_) | client::ErrorKind::Protocol => failure,
+            client::ErrorKind::Status(_) | client::ErrorKind::Protocol | client::ErrorKind::LockLost => failure,
         }
     }
 }

@@ -1,5 +1,6 @@
 //! The `weir` binary: daemons, a local cluster, and the commands that move and look at files.
 
+mod admin;
 mod cluster;
 mod commands;
 mod content;

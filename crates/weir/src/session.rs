@@ -61,12 +61,17 @@ impl Connect {
         Duration::from_secs(self.connect_timeout)
     }
 
+    /// How long a request waits for a server that went away.
+    pub fn retry_timeout(&self) -> Duration {
+        Duration::from_secs(self.retry_timeout)
+    }
+
     fn options(&self) -> Options {
         Options {
             direct: !self.no_direct,
             checksums: !self.no_checksums,
             connect_timeout: self.timeout(),
-            retry_timeout: Duration::from_secs(self.retry_timeout),
+            retry_timeout: self.retry_timeout(),
             ..Options::default()
         }
     }

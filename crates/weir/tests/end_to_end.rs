@@ -6,16 +6,30 @@ mod bad_input;
 mod cluster;
 #[path = "end_to_end/content.rs"]
 mod content;
+#[path = "end_to_end/crashes.rs"]
+mod crashes;
 #[path = "end_to_end/daemons.rs"]
 mod daemons;
+#[path = "end_to_end/disks.rs"]
+mod disks;
+#[path = "end_to_end/doubt.rs"]
+mod doubt;
+#[path = "end_to_end/fsck.rs"]
+mod fsck;
 #[path = "end_to_end/interrupted.rs"]
 mod interrupted;
+#[path = "end_to_end/lab.rs"]
+mod lab;
 #[path = "end_to_end/names.rs"]
 mod names;
+#[path = "../../client/tests/support/proxy.rs"]
+mod proxy;
 #[path = "end_to_end/real_tree.rs"]
 mod real_tree;
 #[path = "end_to_end/round_trip.rs"]
 mod round_trip;
+#[path = "end_to_end/scrub.rs"]
+mod scrub;
 #[path = "end_to_end/semantics.rs"]
 mod semantics;
 #[path = "end_to_end/tree.rs"]

@@ -2,7 +2,7 @@
 
 use crate::failure::{Exit, Failure, Outcome};
 use crate::session::{Connect, is_directory, run as with_mounts};
-use client::Target;
+use client::{Target, doubt};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 
@@ -49,10 +49,13 @@ pub fn run(args: Args) -> Outcome {
         };
         let (dir, _) = mount.resolve(parent.path(), true).await.map_err(|e| e.context(&parent))?;
         match &file {
-            None => drop(mount.symlink(&dir, name, args.target.as_bytes()).await.map_err(|e| e.context(&place))?),
+            None => {
+                let made = doubt::make(async || mount.symlink(&dir, name, args.target.as_bytes()).await).await;
+                made.map_err(|e| e.context(&place))?;
+            }
             Some(file) => {
                 let (node, _) = mount.resolve(file.path(), false).await.map_err(|e| e.context(file))?;
-                mount.link(&node, &dir, name).await.map_err(|e| e.context(&place))?;
+                doubt::link(&mount, &node, &dir, name).await.map_err(|e| e.context(&place))?;
             }
         }
         Ok(Exit::Done)

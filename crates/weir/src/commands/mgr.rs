@@ -72,7 +72,7 @@ pub fn run(args: Args) -> Outcome {
             dir: None,
             iods: None,
         })?;
-        stop.wait().await;
+        daemon::until_stopped(&stop, &mgr).await;
         mgr.stop().await;
         Ok(Exit::Done)
     });

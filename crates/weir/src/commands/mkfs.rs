@@ -25,7 +25,7 @@ enum What {
     /// Make the metadata store, and the cluster file when it is not there yet
     Mgr(Place),
     /// Make an object store
-    Iod(Place),
+    Iod(Iod),
 }
 
 #[derive(clap::Args)]
@@ -36,6 +36,15 @@ struct Place {
     /// The cluster file of the file system
     #[arg(long, value_name = "FILE")]
     cluster_file: PathBuf,
+}
+
+#[derive(clap::Args)]
+struct Iod {
+    #[command(flatten)]
+    place: Place,
+    /// Keep checksums of the blocks of all data, verified by every read and by "weir scrub"; cannot be changed later
+    #[arg(long)]
+    block_checksums: bool,
 }
 
 /// Makes it.
@@ -49,9 +58,10 @@ pub fn run(args: Args) -> Outcome {
             runtime()?.block_on(mgr::format(&place.dir, &cluster))?;
             done("metadata store", &place.dir, cluster.fsid)
         }
-        What::Iod(place) => {
+        What::Iod(Iod { place, block_checksums }) => {
             let cluster = ClusterFile::load(&place.cluster_file)?;
-            let iod = iod::Store::format(&place.dir, cluster.fsid)?;
+            let features = iod::Features { block_checksums };
+            let iod = iod::Store::format_with(&iod::Local::new(&place.dir), cluster.fsid, features)?;
             done(&format!("object store {iod}"), &place.dir, cluster.fsid)
         }
     }

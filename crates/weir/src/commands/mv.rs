@@ -2,7 +2,7 @@
 
 use crate::failure::{Failure, Outcome};
 use crate::session::{Connect, for_each, is_directory, run as with_mounts};
-use client::{Mount, Target};
+use client::{Mount, Target, doubt};
 use std::ffi::OsString;
 
 /// Rename and move files and directories
@@ -54,5 +54,6 @@ async fn rename(mount: &Mount, source: &Target, destination: &Target, inside: bo
     let (to_dir, to_name) = to.parent().zip(to.name()).ok_or_else(top)?;
     let (from, _) = mount.resolve(from.path(), true).await?;
     let (to_dir, _) = mount.resolve(to_dir.path(), true).await?;
-    Ok(mount.rename(&from, from_name, &to_dir, to_name).await?)
+    let (node, _) = mount.lookup(&from, from_name).await?;
+    Ok(doubt::rename(mount, node.id, (&from, from_name), (&to_dir, to_name)).await?)
 }

@@ -1,5 +1,6 @@
 //! `weir put`: standard input into one file.
 
+use crate::copy::remote::remove_if_there;
 use crate::copy::{Buffer, PIECE, Pool, temporary_name};
 use crate::failure::{Exit, Failure, Outcome};
 use crate::modes;
@@ -7,7 +8,7 @@ use crate::session::{Connect, run as with_mounts};
 use crate::show;
 use crate::stop::Stop;
 use bytes::Bytes;
-use client::{CreateOptions, File, Mount, Target};
+use client::{CreateOptions, File, Mount, Target, doubt};
 use std::ffi::OsString;
 use std::io::Read;
 use tokio::sync::mpsc;
@@ -63,13 +64,13 @@ async fn store(mount: &Mount, target: &Target, mode: Option<u32>, stop: &Stop) -
     let stored = match fill(&file, stop).await {
         Ok(size) => {
             let changes = SetAttrs { mode: Some(mode), ..SetAttrs::default() };
-            file.finish(changes, Some((&dir, name))).await.map(|_| size).map_err(Failure::from)
+            let finished = doubt::finish(mount, file, changes, &dir, [&temporary, name]).await;
+            finished.map(|_| size).map_err(Failure::from)
         }
         Err(failure) => Err(failure),
     };
     if stored.is_err()
-        && let Err(left) = mount.remove(&dir, &temporary).await
-        && !left.is(Status::NoEnt)
+        && let Err(left) = remove_if_there(mount, &dir, &temporary).await
     {
         tracing::warn!("{} is left behind: {left}", show::path(&temporary));
     }

@@ -2,7 +2,7 @@
 
 use crate::failure::{Failure, Outcome};
 use crate::session::{Connect, for_each, run as with_mounts};
-use client::{Mount, Node, Target};
+use client::{Mount, Node, Target, doubt};
 use futures_util::{StreamExt, TryStreamExt};
 use std::ffi::OsString;
 use types::{FileKind, Status};
@@ -59,9 +59,9 @@ async fn remove(mount: &Mount, target: &Target, args: &Args) -> Result<(), Failu
         if !args.recursive {
             return Err(Failure::new("is a directory").next("add -r to remove it with everything in it"));
         }
-        empty(mount, node).await?;
+        empty(mount, node.clone()).await?;
     }
-    gone(mount.remove(&dir, name).await)
+    gone(doubt::remove(mount, node.id, &dir, name).await)
 }
 
 /// Somebody else may have removed it meanwhile: that is what was wanted.
@@ -74,17 +74,17 @@ fn gone(removed: client::Result<()>) -> Result<(), Failure> {
 
 /// Removes everything in a directory: files on the way down, directories on the way up, level by level.
 async fn empty(mount: &Mount, top: Node) -> Result<(), Failure> {
-    let mut levels: Vec<Vec<(Node, Vec<u8>)>> = Vec::new();
+    let mut levels: Vec<Vec<Below>> = Vec::new();
     let mut dirs = vec![top];
     while !dirs.is_empty() {
         let listed = futures_util::stream::iter(dirs).map(|dir| remove_files(mount, dir)).buffer_unordered(AT_ONCE);
         let below: Vec<Vec<Below>> = listed.try_collect().await?;
         let below: Vec<Below> = below.into_iter().flatten().collect();
         dirs = below.iter().map(|b| b.node.clone()).collect();
-        levels.push(below.into_iter().map(|b| (b.parent, b.name)).collect());
+        levels.push(below);
     }
     for level in levels.into_iter().rev() {
-        let removals = level.iter().map(|(parent, name)| async { gone(mount.remove(parent, name).await) });
+        let removals = level.iter().map(|b| async { gone(doubt::remove(mount, b.node.id, &b.parent, &b.name).await) });
         futures_util::stream::iter(removals).buffer_unordered(AT_ONCE).try_collect::<()>().await?;
     }
     Ok(())
@@ -105,7 +105,7 @@ async fn remove_files(mount: &Mount, dir: Node) -> Result<Vec<Below>, Failure> {
         let (below, files): (Vec<_>, Vec<_>) = page.into_iter().partition(|e| e.attrs.kind == FileKind::Directory);
         dirs.extend(below.into_iter().map(|e| Below { parent: dir.clone(), name: e.name.to_vec(), node: e.node }));
         let removals = files.iter().map(|e| async {
-            gone(mount.remove(&dir, &e.name).await).map_err(|f| f.about(crate::show::path(&e.name)))
+            gone(doubt::remove(mount, e.node.id, &dir, &e.name).await).map_err(|f| f.about(crate::show::path(&e.name)))
         });
         futures_util::stream::iter(removals).buffer_unordered(AT_ONCE).try_collect::<()>().await?;
     }

@@ -1,12 +1,12 @@
 //! `weir up`: a whole cluster in one process, for trying, testing and single machines.
 
 use crate::cluster::{self, Cluster};
-use crate::daemon::{Ready, ReadyLine};
+use crate::daemon::{self, Ready, ReadyLine};
 use crate::failure::{Exit, Failure, Outcome};
 use crate::session::runtime;
 use crate::show;
 use crate::stop::Stop;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressFinish, ProgressStyle};
 use std::io::IsTerminal;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -31,6 +31,10 @@ pub struct Args {
     /// Number of iods; fixed when the file system is made [default: 4]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=256))]
     iods: Option<u16>,
+    /// Keep checksums of the blocks of all data, verified by every read and by "weir scrub"; decided when the file system
+    /// is made
+    #[arg(long)]
+    block_checksums: bool,
     /// Where the mgr listens; port 0 takes a free one. The iods listen on the same address, on ports of their own
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:2049")]
     listen: SocketAddr,
@@ -54,7 +58,8 @@ pub fn run(args: Args) -> Outcome {
     let runtime = runtime()?;
     let outcome = runtime.block_on(async {
         let stop = Stop::listen()?;
-        let cluster = Cluster::start(&dir, args.iods, args.listen).await?;
+        let features = iod::Features { block_checksums: args.block_checksums };
+        let cluster = Cluster::start(&dir, args.iods, features, args.listen).await?;
         let url = format!("weir://{}", cluster.address());
         args.ready.tell(&ReadyLine {
             daemon: "up",
@@ -67,7 +72,11 @@ pub fn run(args: Args) -> Outcome {
         if !quiet {
             show::raw(welcome(&cluster, &dir, &url).as_bytes())?;
         }
-        wait(&cluster, &stop, quiet).await;
+        tokio::select! {
+            // Never done before the user stops it.
+            () = daemon::until_stopped(&stop, cluster.mgr()) => {}
+            () = show_status(&cluster, quiet) => {}
+        }
         cluster.stop().await;
         if !quiet {
             show::line("stopped; the files stay")?;
@@ -111,12 +120,12 @@ fn path_line() -> String {
     }
 }
 
-/// Shows how the cluster stands until it is to stop.
-async fn wait(cluster: &Cluster, stop: &Stop, quiet: bool) {
+/// Shows how the cluster stands, for ever.
+async fn show_status(cluster: &Cluster, quiet: bool) {
     if quiet || !std::io::stdout().is_terminal() {
-        return stop.wait().await;
+        return std::future::pending().await;
     }
-    let line = ProgressBar::with_draw_target(None, ProgressDrawTarget::stdout());
+    let line = ProgressBar::with_draw_target(None, ProgressDrawTarget::stdout()).with_finish(ProgressFinish::AndClear);
     if let Ok(style) = ProgressStyle::with_template("{msg}") {
         line.set_style(style);
     }
@@ -124,15 +133,11 @@ async fn wait(cluster: &Cluster, stop: &Stop, quiet: bool) {
     let mut before = cluster.traffic();
     let mut tick = tokio::time::interval(TICK);
     loop {
-        tokio::select! {
-            () = stop.wait() => break,
-            _ = tick.tick() => {}
-        }
+        tick.tick().await;
         let now = cluster.traffic();
         line.set_message(status_line(start.elapsed(), &before, &now));
         before = now;
     }
-    line.finish_and_clear();
 }
 
 fn status_line(up: Duration, before: &cluster::Traffic, now: &cluster::Traffic) -> String {

@@ -72,6 +72,11 @@ impl Spot {
         Spot { path, node: None }
     }
 
+    /// What has this name in this directory, in Weir.
+    pub fn below(&self, name: &[u8], node: Node) -> Self {
+        Spot { path: join(&self.path, name), node: Some(node) }
+    }
+
     /// The node of a file that lies in Weir.
     pub fn node(&self) -> Result<&Node, Failure> {
         self.node.as_ref().ok_or_else(|| Failure::new("not a file of this file system"))

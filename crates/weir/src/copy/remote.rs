@@ -3,12 +3,11 @@
 //! The threads of a copy are plain threads: each waits here for its own request. After the user asked to stop, requests under way
 //! get a little longer to end, so that nothing is left half made without need.
 
-use super::doubt;
 use super::end::{Entry, Meta, Spot, Xattr};
 use crate::failure::Failure;
 use crate::locator::join;
 use crate::stop::Stop;
-use client::{CreateOptions, File, Mount, Node, OpenFlags};
+use client::{CreateOptions, File, Mount, Node, OpenFlags, doubt};
 use std::time::Duration;
 use tokio::runtime::Handle;
 use types::{Attrs, ByteRange, FileKind, SetAttrs, SetTime, Status};
@@ -67,13 +66,7 @@ impl Weir {
     /// Makes a directory, or finds it.
     pub fn mkdir(&self, dir: &Spot, name: &[u8], mode: u32) -> Result<(Spot, bool), Failure> {
         let dir_node = dir.node()?;
-        let made = self.unless_taken(async {
-            match self.mount.mkdir(dir_node, name, mode).await {
-                // A directory that is there is as good as one made now.
-                Err(e) if e.is_in_doubt() => self.mount.mkdir(dir_node, name, mode).await,
-                other => other,
-            }
-        })?;
+        let made = self.unless_taken(doubt::make(async || self.mount.mkdir(dir_node, name, mode).await))?;
         let path = join(&dir.path, name);
         if let Some((node, _)) = made {
             return Ok((Spot { path, node: Some(node) }, true));
@@ -93,29 +86,23 @@ impl Weir {
     /// Makes a symlink; `None` when the name is taken.
     pub fn symlink(&self, dir: &Spot, name: &[u8], target: &[u8]) -> Result<Option<Spot>, Failure> {
         let node = dir.node()?;
-        self.make(dir, name, async || Ok(self.mount.symlink(node, name, target).await?.0))
+        let made = self.unless_taken(doubt::make(async || self.mount.symlink(node, name, target).await))?;
+        Ok(made.map(|(node, _)| dir.below(name, node)))
     }
 
     /// Makes a fifo, socket or device node; `None` when the name is taken.
     pub fn mknod(&self, dir: &Spot, name: &[u8], attrs: &Attrs) -> Result<Option<Spot>, Failure> {
         let node = dir.node()?;
-        self.make(dir, name, async || Ok(self.mount.mknod(node, name, attrs.kind, 0o600, attrs.rdev).await?.0))
+        let attempt = async || self.mount.mknod(node, name, attrs.kind, 0o600, attrs.rdev).await;
+        let made = self.unless_taken(doubt::make(attempt))?;
+        Ok(made.map(|(node, _)| dir.below(name, node)))
     }
 
     /// Makes a hard link; `None` when the name is taken.
     pub fn link(&self, file: &Spot, dir: &Spot, name: &[u8]) -> Result<Option<Spot>, Failure> {
         let (file, node) = (file.node()?, dir.node()?);
-        self.make(dir, name, async || self.mount.link(file, node, name).await.map(|_| file.clone()))
-    }
-
-    fn make(
-        &self,
-        dir: &Spot,
-        name: &[u8],
-        attempt: impl AsyncFnMut() -> client::Result<Node>,
-    ) -> Result<Option<Spot>, Failure> {
-        let made = self.wait(doubt::make(&self.mount, dir.node()?, name, attempt))?;
-        Ok(made.map(|node| Spot { path: join(&dir.path, name), node: Some(node) }))
+        let made = self.unless_taken(doubt::link(&self.mount, file, node, name))?;
+        Ok(made.map(|_| dir.below(name, file.clone())))
     }
 
     fn unless_taken<T>(&self, request: impl Future<Output = client::Result<T>>) -> Result<Option<T>, Failure> {
@@ -130,13 +117,16 @@ impl Weir {
     /// Renames inside one directory, replacing what was there.
     pub fn rename(&self, dir: &Spot, from: &[u8], to: &[u8]) -> Result<(), Failure> {
         let dir = dir.node()?;
-        self.wait(doubt::rename(&self.mount, dir, from, to))
+        self.wait(async {
+            let (node, _) = self.mount.lookup(dir, from).await?;
+            doubt::rename(&self.mount, node.id, (dir, from), (dir, to)).await
+        })
     }
 
     /// Removes a name; one that is not there is no failure.
     pub fn unlink(&self, dir: &Spot, name: &[u8]) -> Result<(), Failure> {
         let dir = dir.node()?;
-        self.wait(doubt::remove(&self.mount, dir, name))
+        self.wait(remove_if_there(&self.mount, dir, name))
     }
 
     /// Gives a directory, symlink or node its attributes.
@@ -210,16 +200,19 @@ impl Weir {
         // Setting a size asks every iod: only a hole at the end needs it.
         let size = (attrs.size != written).then_some(attrs.size);
         let changes = SetAttrs { size, ..kept(attrs) };
-        let (dir, node) = (dir.node()?, file.node());
-        self.wait(async {
-            match file.finish(changes, Some((dir, name))).await {
-                Err(e) if e.is_in_doubt() => {
-                    let changes = SetAttrs { size: Some(attrs.size), ..changes };
-                    doubt::finish(&self.mount, &node, &changes, dir, [temporary, name]).await
-                }
-                other => other.map(drop),
-            }
-        })
+        self.wait(doubt::finish(&self.mount, file, changes, dir.node()?, [temporary, name])).map(drop)
+    }
+}
+
+/// Removes a name; one that is not there is no failure.
+pub async fn remove_if_there(mount: &Mount, dir: &Node, name: &[u8]) -> client::Result<()> {
+    let removed = match mount.lookup(dir, name).await {
+        Ok((node, _)) => doubt::remove(mount, node.id, dir, name).await,
+        Err(e) => Err(e),
+    };
+    match removed {
+        Err(e) if e.is(Status::NoEnt) => Ok(()),
+        other => other,
     }
 }
 

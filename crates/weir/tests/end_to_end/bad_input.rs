@@ -1,6 +1,7 @@
 //! What is wrong is said with what to do about it, and nothing is lost by it.
 
 use crate::cluster::{Cluster, WEIR, fail, start};
+use crate::disks::Mounted;
 use std::ffi::OsStr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -187,29 +188,6 @@ fn a_full_disk_is_said_and_loses_nothing() {
     assert_eq!(std::fs::read_dir(&full).unwrap().count(), 0, "no half file and no temporary one");
     other.stop();
     cluster.stop();
-}
-
-/// A small file system in memory, unmounted when dropped.
-struct Mounted(std::path::PathBuf);
-
-impl Mounted {
-    /// `None` where this process may not mount, as without root or in some containers.
-    fn tmpfs(at: &Path, size: &str) -> Option<Self> {
-        let option = format!("size={size}");
-        let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", &option, "none"]).arg(at).status();
-        if mounted.is_ok_and(|status| status.success()) {
-            return Some(Mounted(at.to_owned()));
-        }
-        eprintln!("skipped: cannot mount a small file system here");
-        None
-    }
-}
-
-impl Drop for Mounted {
-    fn drop(&mut self) {
-        // Lazily: a test that failed may have left a process in it.
-        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
-    }
 }
 
 #[test]

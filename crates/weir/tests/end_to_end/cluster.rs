@@ -18,19 +18,21 @@ pub struct Cluster {
 
 /// A daemon that says on standard output when it is ready.
 pub fn start(args: &[&OsStr]) -> (Child, Value) {
-    let mut child = Command::new(WEIR)
-        .args(args)
-        .arg("--json")
-        .env_remove("WEIR_URL")
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("the binary starts");
+    let mut command = Command::new(WEIR);
+    command.args(args);
+    ready(&mut command)
+}
+
+/// As [`start`], for a command that may do more than its arguments say.
+pub fn ready(command: &mut Command) -> (Child, Value) {
+    command.arg("--json").env_remove("WEIR_URL").stdout(Stdio::piped());
+    let mut child = command.spawn().expect("the binary starts");
     let mut line = String::new();
     let stdout = child.stdout.as_mut().expect("piped");
     BufReader::new(stdout).read_line(&mut line).expect("standard output is text");
     match serde_json::from_str(&line) {
         Ok(ready) => (child, ready),
-        Err(e) => panic!("{args:?} did not get ready ({e}): {:?}", child.wait()),
+        Err(e) => panic!("{command:?} did not get ready ({e}): {:?}", child.wait()),
     }
 }
 

@@ -1,6 +1,9 @@
 //! Separate daemons, made by mkfs and configured by files and options.
 
-use crate::cluster::{WEIR, fail, signal, start, succeed};
+use crate::cluster::{Cluster, WEIR, fail, signal, start, succeed};
+use crate::lab::Lab;
+use crate::tree::bytes;
+use rustix::process::Signal;
 use std::ffi::OsStr;
 use std::process::Command;
 
@@ -72,6 +75,44 @@ fn an_mgr_and_two_iods_as_processes_of_their_own() {
         signal(child, rustix::process::Signal::TERM);
         assert!(child.wait().unwrap().success());
     }
+}
+
+#[test]
+fn daemons_that_are_asked_to_end_do_so_at_once_and_keep_everything() {
+    let home = tempfile::tempdir().unwrap();
+    let mut lab = Lab::start(home.path(), 2);
+    let content = bytes(3, 5_000_000);
+    lab.put("/file", &content);
+    for _ in 0..2 {
+        for daemon in lab.daemons() {
+            signal(daemon.child(), Signal::TERM);
+            assert!(daemon.child().wait().unwrap().success(), "{}: {}", daemon.name(), daemon.said());
+            assert!(!daemon.said().contains("ERROR"), "{}: {}", daemon.name(), daemon.said());
+        }
+        lab.daemons().for_each(|daemon| daemon.restart());
+        assert!(lab.run(["cat", "/file"]) == content);
+    }
+}
+
+#[test]
+fn a_cluster_that_was_killed_starts_over_what_it_left() {
+    let home = tempfile::tempdir().unwrap();
+    let cluster = Cluster::start(home.path());
+    let content = bytes(4, 5_000_000);
+    cluster.put("/file", &content, &[]);
+    let url = cluster.url.clone();
+    cluster.kill();
+    // Sockets and locks are where they were, with nobody behind them.
+    let sockets = || (0..4).filter(|i| home.path().join(format!("cluster/iod-{i}/iod.sock")).exists()).count();
+    assert_eq!(sockets(), 4);
+    for _ in 0..2 {
+        let cluster = Cluster::start_again(&url, home.path());
+        assert!(cluster.run(["cat", "/file"]) == content);
+        assert_eq!(cluster.proxied_bytes(), 0);
+        cluster.kill();
+    }
+    Cluster::start_again(&url, home.path()).stop();
+    assert_eq!(sockets(), 0, "a cluster that ends takes its sockets away");
 }
 
 #[test]

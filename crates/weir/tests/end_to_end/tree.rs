@@ -175,6 +175,9 @@ fn describe(top: &Path) -> BTreeMap<PathBuf, String> {
             let mode = if link { 0 } else { meta.mode() };
             let mut text =
                 format!("{:?} mode {mode:o} mtime {}.{:09}", meta.file_type(), meta.mtime(), meta.mtime_nsec());
+            if rustix::process::geteuid().is_root() {
+                text += &format!(" owner {}:{}", meta.uid(), meta.gid());
+            }
             if link {
                 text += &format!(" -> {:?}", fs::read_link(&path).unwrap());
             } else {

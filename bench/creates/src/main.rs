@@ -1,0 +1,139 @@
+//! Durable creates per second of the metadata store: by the batch log, by the database's own durable commits, and what a
+//! bare write and flush of the same bytes takes; and how long a large store takes to open after kill -9.
+
+mod load;
+mod stores;
+
+use clap::Parser;
+use load::{Rate, creates};
+use std::error::Error;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+use stores::Kind;
+
+/// What goes wrong ends the run.
+pub type Outcome<T> = Result<T, Box<dyn Error>>;
+
+/// Durable creates per second of the metadata store
+///
+/// The sides take turns within one run. Nothing fails when a target is missed: the tables say so.
+#[derive(Parser)]
+#[command(name = "creates", max_term_width = 100)]
+struct Cli {
+    /// Rounds
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
+    rounds: u32,
+    /// Seconds of each measurement
+    #[arg(long, default_value_t = 3)]
+    seconds: u64,
+    /// Files of the large store; 0 leaves that part out
+    #[arg(long, default_value_t = 1_000_000)]
+    files: u64,
+    /// Where stores are made [default: the directory for temporary files]
+    #[arg(long)]
+    dir: Option<PathBuf>,
+    /// Fill the store in that directory until killed
+    #[arg(long, hide = true)]
+    fill: bool,
+}
+
+const IN_FLIGHT: [usize; 3] = [1, 8, 32];
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let dir = cli.dir.clone().unwrap_or_else(std::env::temp_dir);
+    let done = match cli.fill {
+        true => stores::fill(&dir, cli.files),
+        false => rates(&cli, &dir).and_then(|()| opening(&cli, &dir)),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("creates: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The median, and the lowest and highest.
+fn spread(values: &[f64], digits: usize) -> String {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let (Some(low), Some(high)) = (sorted.first(), sorted.last()) else { return String::new() };
+    format!("{:.digits$} ({low:.digits$}-{high:.digits$})", sorted[sorted.len() / 2])
+}
+
+fn rates(cli: &Cli, dir: &Path) -> Outcome<()> {
+    let long = Duration::from_secs(cli.seconds);
+    println!("| in flight | | creates/s | p50 ms | p99 ms | CPU us | flushes each | checkpoints/s | written B each |");
+    println!("| --- | --- | --- | --- | --- | --- | --- | --- | --- |");
+    for in_flight in IN_FLIGHT {
+        let mut found: [Vec<Rate>; 2] = Default::default();
+        let mut floor = Vec::new();
+        for _ in 0..cli.rounds {
+            for (rates, kind) in found.iter_mut().zip([Kind::Log, Kind::Database]) {
+                rates.push(creates(dir, kind, in_flight, long)?);
+            }
+            let Some(log) = found[0].last() else { continue };
+            let flushes = stores::flushes(dir, log.window_bytes, long)?;
+            floor.push(flushes * log.per_flush);
+        }
+        for (rates, name) in found.iter().zip(["batch log", "database's own commits"]) {
+            let column =
+                |number: fn(&Rate) -> f64, digits| spread(&rates.iter().map(number).collect::<Vec<f64>>(), digits);
+            println!(
+                "| {in_flight} | {name} | {} | {} | {} | {} | {} | {} | {} |",
+                column(|rate| rate.per_second, 0),
+                column(|rate| rate.p50_ms, 2),
+                column(|rate| rate.p99_ms, 2),
+                column(|rate| rate.cpu_us, 1),
+                column(|rate| 1.0 / rate.per_flush, 3),
+                column(|rate| rate.checkpoints_per_second, 1),
+                column(|rate| rate.written_bytes, 0),
+            );
+        }
+        println!(
+            "| {in_flight} | floor: as many bytes as a window, written and flushed | {} | | | | | | |",
+            spread(&floor, 0)
+        );
+        let ratio: Vec<f64> = found[0].iter().zip(&found[1]).map(|(a, b)| a.per_second / b.per_second).collect();
+        let of_floor: Vec<f64> = found[0].iter().zip(&floor).map(|(a, b)| a.per_second / b).collect();
+        let wanted = if in_flight == 32 { "; at least 1.5 is wanted" } else { "" };
+        println!("| {in_flight} | log / database, round by round{wanted} | {} | | | | | | |", spread(&ratio, 2));
+        println!("| {in_flight} | log / floor, round by round | {} | | | | | | |", spread(&of_floor, 2));
+    }
+    Ok(())
+}
+
+/// Fills a store in a process of its own, kills that in the middle of its work, and opens what is left.
+fn opening(cli: &Cli, dir: &Path) -> Outcome<()> {
+    if cli.files == 0 {
+        return Ok(());
+    }
+    let dir = tempfile::tempdir_in(dir)?;
+    let mut took = Vec::new();
+    for round in 0..cli.rounds {
+        let files = cli.files.to_string();
+        let mut child = Command::new(std::env::current_exe()?)
+            .args(["--fill", "--files", &files, "--dir"])
+            .arg(dir.path())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let output = child.stdout.take().ok_or("the child has no output")?;
+        // It says when the files are there, and goes on.
+        let filled = BufReader::new(output).lines().next();
+        std::thread::sleep(Duration::from_millis(1300 + 270 * u64::from(round)));
+        child.kill()?;
+        child.wait()?;
+        filled.ok_or("the child said nothing")??;
+        let begin = Instant::now();
+        let namespace = stores::open(dir.path())?;
+        took.push(begin.elapsed().as_secs_f64() * 1e3);
+        let files = namespace.files()?;
+        println!("opened after kill -9: {files} files, {:.0} ms", took[took.len() - 1]);
+    }
+    println!("open after kill -9, ms; below 1000 is wanted: {}", spread(&took, 0));
+    Ok(())
+}

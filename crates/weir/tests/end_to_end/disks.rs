@@ -1,0 +1,193 @@
+//! Disks that are full or fail: whoever writes there is told, all else goes on, and nothing has to be repaired.
+
+use crate::cluster::{Cluster, WEIR, fail, ready, stderr_of};
+use crate::lab::{Lab, on_failing_disk};
+use crate::tree::bytes;
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// A small file system in memory, unmounted when dropped.
+pub struct Mounted(PathBuf);
+
+impl Mounted {
+    /// `None` where this process may not mount, as without root or in some containers.
+    pub fn tmpfs(at: &Path, size: &str) -> Option<Self> {
+        let option = format!("size={size}");
+        let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", &option, "none"]).arg(at).status();
+        if mounted.is_ok_and(|status| status.success()) {
+            return Some(Mounted(at.to_owned()));
+        }
+        eprintln!("not checked: cannot mount a small file system here");
+        None
+    }
+
+    /// Where it is mounted.
+    fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// Leaves so many bytes free, taken by a file `name`.
+    fn fill(&self, name: &str, free: u64) {
+        let stat = rustix::fs::statvfs(&self.0).unwrap();
+        let mut left = (stat.f_bavail * stat.f_frsize).saturating_sub(free);
+        let mut file = File::create(self.0.join(name)).unwrap();
+        let zeros = vec![0; 1 << 20];
+        while left > 0 {
+            let part = left.min(1 << 20);
+            file.write_all(&zeros[..part as usize]).unwrap();
+            left -= part;
+        }
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        // Lazily: a test that failed may have left a process in it.
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn a_full_iod_fails_who_writes_there_and_nobody_else() {
+    let home = tempfile::tempdir().unwrap();
+    let small = home.path().join("iod-1");
+    std::fs::create_dir(&small).unwrap();
+    let Some(_small) = Mounted::tmpfs(&small, "300m") else { return };
+    // Whole files on one iod each, in turn.
+    let lab = Lab::start_with(home.path(), 2, &["--stripe-count", "1"]);
+    let big = home.path().join("big");
+    let mut file = File::create(&big).unwrap();
+    let part = bytes(1, 1 << 20);
+    for _ in 0..320 {
+        file.write_all(&part).unwrap();
+    }
+    let small_file = home.path().join("small");
+    std::fs::write(&small_file, &part).unwrap();
+    for i in 0..4 {
+        lab.put(&format!("/kept-{i}"), &bytes(i, 100_000));
+    }
+    let copies: Vec<_> = ["weir:/one", "weir:/two"]
+        .map(|to| {
+            let mut command = lab.weir(["cp", "--quiet", big.to_str().unwrap(), to]);
+            (to, command.stderr(Stdio::piped()).spawn().unwrap())
+        })
+        .into_iter()
+        .map(|(to, mut child)| (to.trim_start_matches("weir:"), child.wait().unwrap().code(), stderr_of(&mut child)))
+        .collect();
+    let failed: Vec<_> = copies.iter().filter(|(_, code, _)| *code != Some(0)).collect();
+    assert_eq!(failed.len(), 1, "{copies:?}");
+    let (lost, code, said) = failed[0];
+    assert!(*code == Some(1) && said.contains("no space left") && said.contains("weir df"), "{said}");
+    let there: Vec<&str> = ["/one", "/two"].into_iter().filter(|name| name != lost).collect();
+    assert_eq!(lab.json(["stat", "--json", there[0]])[0]["size"], 320 << 20);
+    // The copy that failed gives its bytes back, in the background: then there is room again on either iod.
+    for name in ["/new-0", "/new-1", "/new-2", "/new-3"] {
+        loop {
+            let output =
+                lab.weir(["cp", "--quiet", small_file.to_str().unwrap(), &format!("weir:{name}")]).output().unwrap();
+            if output.status.success() {
+                break;
+            }
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!(said.contains("no space left"), "{said}");
+        }
+    }
+    for i in 0..4 {
+        assert!(lab.run(["cat", &format!("/kept-{i}")]) == bytes(i, 100_000));
+        lab.run(["rm", &format!("/kept-{i}")]);
+    }
+    lab.run(["rm", there[0], "/new-0", "/new-1", "/new-2", "/new-3"]);
+    lab.run(["mkdir", "/dir"]);
+    lab.fsck();
+}
+
+#[test]
+fn a_full_metadata_disk_takes_nothing_new_and_loses_nothing() {
+    let home = tempfile::tempdir().unwrap();
+    let small = home.path().join("mgr");
+    std::fs::create_dir(&small).unwrap();
+    let Some(small) = Mounted::tmpfs(&small, "300m") else { return };
+    let mut lab = Lab::start(home.path(), 1);
+    lab.put("/kept", b"kept");
+    lab.run(["mkdir", "/dir"]);
+    for left in [48 << 20, 0] {
+        small.fill(&format!("filler-{left}"), left);
+        for again in [false, true] {
+            if again && left > 0 {
+                lab.mgr.kill();
+                lab.mgr.restart();
+            }
+            let said = fail(&mut lab.weir(["mkdir", "/new"]), 1);
+            assert!(said.contains("no space left") && said.contains("weir df"), "{left}: {said}");
+            assert_eq!(lab.run(["cat", "/kept"]), b"kept");
+            assert_eq!(lab.json(["ls", "--json", "/"]).len(), 2);
+        }
+    }
+    // Nothing at all is left: a start says so and touches nothing.
+    lab.mgr.kill();
+    let said = lab.mgr.fail_to_restart();
+    assert!(said.contains("no room") && said.contains("nothing is lost"), "{said}");
+    std::fs::remove_file(small.path().join("filler-0")).unwrap();
+    lab.mgr.restart();
+    lab.run(["rm", "-r", "/dir"]);
+    std::fs::remove_file(small.path().join(format!("filler-{}", 48 << 20))).unwrap();
+    lab.run(["mkdir", "/new"]);
+    assert_eq!(lab.run(["cat", "/kept"]), b"kept");
+    lab.fsck();
+}
+
+#[test]
+fn an_mgr_whose_disk_fails_ends_at_once_and_has_kept_what_it_promised() {
+    let home = tempfile::tempdir().unwrap();
+    let mut lab = Lab::start(home.path(), 1);
+    lab.mgr.kill();
+    lab.mgr.restart_on_failing_disk(1500 << 10);
+    let mut made = 0;
+    loop {
+        let names: Vec<String> = (made..made + 20).map(|i| format!("/dir-{i}")).collect();
+        let args = ["--connect-timeout", "2", "--retry-timeout", "2"].map(String::from).into_iter().chain(names);
+        let output = lab.weir(["mkdir".to_owned()].into_iter().chain(args)).output().unwrap();
+        if !output.status.success() {
+            break;
+        }
+        made += 20;
+    }
+    assert!(made > 0);
+    assert_eq!(lab.mgr.wait().code(), Some(1), "{}", lab.mgr.said());
+    let said = lab.mgr.said();
+    assert!(said.contains("the metadata store has failed") && said.contains("see to its disk"), "{said}");
+    lab.mgr.restart();
+    let there = lab.json(["ls", "--json", "/"]).len();
+    assert!((made..made + 20).contains(&there), "{made} promised, {there} there");
+    lab.run(["mkdir", "/more"]);
+    lab.fsck();
+}
+
+#[test]
+fn a_cluster_whose_mgr_fails_goes_down_and_says_so() {
+    let home = tempfile::tempdir().unwrap();
+    let cluster = Cluster::start(home.path());
+    cluster.run(["mkdir", "/kept"]);
+    cluster.stop();
+    let mut command = on_failing_disk(1500 << 10);
+    command.args(["up", "--listen", "127.0.0.1:0", "--dir"]).arg(home.path()).stderr(Stdio::piped());
+    let (mut up, told) = ready(&mut command);
+    let url = told["url"].as_str().unwrap().to_owned();
+    let mut made = 0;
+    let mut mkdir = |url: &str| {
+        let names: Vec<String> = (made..made + 20).map(|i| format!("/dir-{i}")).collect();
+        made += 20;
+        let mut command = Command::new(WEIR);
+        command.args(["mkdir", "--connect-timeout", "2", "--retry-timeout", "2", "--url", url]).args(names);
+        command.output().unwrap().status.success()
+    };
+    while mkdir(&url) {}
+    assert_eq!(up.wait().unwrap().code(), Some(1));
+    let said = stderr_of(&mut up);
+    assert!(said.contains("the metadata store has failed") && said.contains("start the mgr again"), "{said}");
+    let cluster = Cluster::start(home.path());
+    assert!(cluster.text(["ls", "/"]).contains("kept"));
+    cluster.stop();
+}

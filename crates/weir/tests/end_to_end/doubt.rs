@@ -1,0 +1,138 @@
+//! The mgr is killed after it has done what a command asked and before it answers: at every answer that the command waits
+//! for, and what the command then says is true.
+
+use crate::lab::Lab;
+use crate::tree::bytes;
+use rustix::fs::{AtFlags, CWD, Timespec, Timestamps};
+use std::io::Write;
+use std::process::{Output, Stdio};
+
+/// Runs a command, feeding it `input`, and kills the mgr over answer number `at`; false when it ended before that answer.
+fn run_over(lab: &mut Lab, args: &[&str], input: &[u8], at: u64) -> (Output, bool) {
+    lab.mgr.proxy.hold_answers_after(at);
+    let mut command = lab.weir(args);
+    let mut child =
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("starts");
+    let (mut stdin, input) = (child.stdin.take().expect("piped"), input.to_vec());
+    // It may end without reading.
+    let feeder = std::thread::spawn(move || drop(stdin.write_all(&input)));
+    let met = lab.mgr.proxy.wait_for_held_answer(|| child.try_wait().expect("a child").is_some());
+    if met {
+        lab.mgr.kill();
+        lab.mgr.proxy.drop_answers();
+        lab.mgr.restart();
+    }
+    let output = child.wait_with_output().expect("it ends");
+    feeder.join().expect("it ends with its reader");
+    lab.mgr.proxy.drop_answers();
+    (output, met)
+}
+
+/// Runs the command that `args` makes of the number of the answer, once for each of its answers, and has `check` look at
+/// what became of it. The command must end with `code`.
+fn at_every_answer(
+    lab: &mut Lab,
+    code: i32,
+    input: &[u8],
+    mut prepare: impl FnMut(&Lab, u64) -> Vec<String>,
+    mut check: impl FnMut(&Lab, u64),
+) {
+    for at in 0.. {
+        let args = prepare(lab, at);
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        let (output, met) = run_over(lab, &args, input, at);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{args:?} over answer {at}: {said}");
+        check(lab, at);
+        if !met {
+            assert!(at > 3, "a command needs a few answers, and here only {at} were met");
+            return;
+        }
+    }
+}
+
+fn words(words: &[&str], last: String) -> Vec<String> {
+    words.iter().map(|word| word.to_string()).chain([last]).collect()
+}
+
+fn exists(lab: &Lab, path: &str) -> bool {
+    lab.weir(["stat", "--json", path]).output().expect("the binary starts").status.success()
+}
+
+fn links(lab: &Lab, path: &str) -> u64 {
+    lab.json(["stat", "--json", path])[0]["links"].as_u64().expect("a number")
+}
+
+#[test]
+fn names_that_are_made() {
+    let home = tempfile::tempdir().unwrap();
+    let mut lab = Lab::start_with(home.path(), 1, &["--lease-secs", "2"]);
+    let made = |lab: &Lab, path: String| assert!(exists(lab, &path), "{path}");
+    let new = |at| format!("/dir-{at}");
+    at_every_answer(&mut lab, 0, b"", |_, at| words(&["mkdir"], new(at)), |lab, at| made(lab, new(at)));
+    // Taken by somebody else is not made, whatever was lost.
+    at_every_answer(&mut lab, 1, b"", |_, _| words(&["mkdir"], new(0)), |_, _| {});
+    let new = |at| format!("/symlink-{at}");
+    at_every_answer(&mut lab, 0, b"", |_, at| words(&["ln", "-s", "text"], new(at)), |lab, at| made(lab, new(at)));
+    at_every_answer(&mut lab, 1, b"", |_, _| words(&["ln", "-s", "text"], new(0)), |_, _| {});
+    lab.put("/file", b"content");
+    let new = |at| format!("/link-{at}");
+    let counted = |lab: &Lab, at| assert_eq!(links(lab, "/file"), at + 2);
+    at_every_answer(&mut lab, 0, b"", |_, at| words(&["ln", "/file"], new(at)), counted);
+    lab.fsck();
+}
+
+#[test]
+fn names_that_move_and_go() {
+    let home = tempfile::tempdir().unwrap();
+    let mut lab = Lab::start_with(home.path(), 1, &["--lease-secs", "2"]);
+    let prepare = |lab: &Lab, at| {
+        lab.put(&format!("/old-{at}"), b"content");
+        words(&["mv", &format!("/old-{at}")], format!("/new-{at}"))
+    };
+    let check = |lab: &Lab, at| {
+        assert!(!exists(lab, &format!("/old-{at}")));
+        assert_eq!(lab.run(["cat", &format!("/new-{at}")]), b"content");
+    };
+    at_every_answer(&mut lab, 0, b"", prepare, check);
+    at_every_answer(&mut lab, 1, b"", |_, _| words(&["mv", "/nowhere"], "/new-0".into()), |_, _| {});
+    let prepare = |lab: &Lab, at| {
+        lab.put("/file", b"content");
+        lab.run(["ln", "/file", &format!("/second-{at}")]);
+        words(&["rm"], "/file".into())
+    };
+    // One name is gone, and not two.
+    let check = |lab: &Lab, at| {
+        assert!(!exists(lab, "/file"));
+        assert_eq!(links(lab, &format!("/second-{at}")), 1);
+    };
+    at_every_answer(&mut lab, 0, b"", prepare, check);
+    at_every_answer(&mut lab, 1, b"", |_, _| words(&["rm"], "/nowhere".into()), |_, _| {});
+    lab.fsck();
+}
+
+#[test]
+fn files_that_are_stored() {
+    let home = tempfile::tempdir().unwrap();
+    let mut lab = Lab::start_with(home.path(), 2, &["--lease-secs", "2"]);
+    let content = bytes(1, 3_000_000);
+    let check = |lab: &Lab, at| {
+        assert!(lab.run(["cat", &format!("/file-{at}")]) == content);
+        assert!(lab.json(["find", "/", "-name", ".weir-cp-*", "--json"]).is_empty());
+    };
+    at_every_answer(&mut lab, 0, &content, |_, at| words(&["put"], format!("/file-{at}")), check);
+    // A copy keeps its times, whatever was reported twice.
+    let local = home.path().join("local");
+    std::fs::write(&local, &content).unwrap();
+    let old = Timespec { tv_sec: 1_000_000_000, tv_nsec: 7 };
+    let times = Timestamps { last_access: old, last_modification: old };
+    rustix::fs::utimensat(CWD, &local, &times, AtFlags::empty()).unwrap();
+    let local = local.to_str().unwrap().to_owned();
+    let check = |lab: &Lab, at| {
+        let shown = lab.run(["stat", &format!("/copy-{at}")]);
+        assert!(String::from_utf8(shown).unwrap().contains("modified 2001-09-09"), "{at}");
+        assert!(lab.run(["cat", &format!("/copy-{at}")]) == content);
+    };
+    at_every_answer(&mut lab, 0, b"", |_, at| words(&["cp", "--quiet", &local], format!("weir:/copy-{at}")), check);
+    lab.fsck();
+}
