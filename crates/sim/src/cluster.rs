@@ -1,0 +1,159 @@
+//! All hosts of a run together.
+
+use crate::hosts::{AUDITOR, CLIENT, IOD, IOD_PORT, IodHost, MGR, MgrHost, name};
+use crate::network::Net;
+use crate::plan::Plan;
+use crate::random::Rng;
+use crate::storage::{Image, MetaDisk, Part};
+use client::{Mount, Options, Target};
+use meta::{Embedded, Format, Namespace, Stepper};
+use mgr::{ClusterFile, Config};
+use net::task::Group;
+use std::sync::OnceLock;
+use std::time::Duration;
+use types::{Cred, Fsid, Timestamp};
+use wire::native::Key;
+
+/// The file system of every run.
+const FSID: Fsid = Fsid([5; 16]);
+/// Room on the disk of an iod in bytes.
+pub const IOD_DISK: u64 = 64 << 20;
+/// Room on the mgr's disk in bytes.
+pub const MGR_DISK: u64 = 4 << 30;
+
+/// The daemons and the network of a run.
+pub struct Cluster {
+    /// The network.
+    pub net: Net,
+    /// The mgr.
+    pub mgr: MgrHost,
+    /// The iods.
+    pub iods: Vec<IodHost>,
+}
+
+impl Cluster {
+    /// Makes a formatted cluster in which nothing runs yet, and puts its network in the place of this thread's.
+    pub async fn new(plan: &Plan) -> Result<Self, String> {
+        let rng = |purpose| Rng::new(plan.seed, purpose);
+        let mut hosts = vec![MGR, AUDITOR];
+        hosts.extend((0..plan.iods as u64).map(|i| IOD + i));
+        hosts.extend((0..plan.clients.len() as u64).map(|c| CLIENT + c));
+        let net = Net::new(rng("network"), plan.weather, hosts.into_iter().map(|host| (name(host), host)));
+        net::memory::install(Some(std::sync::Arc::new(net.clone())));
+        let mut keys = rng("keys");
+        let mut bytes = || -> [u8; 32] { std::array::from_fn(|_| keys.draw() as u8) };
+        let cluster = ClusterFile { fsid: FSID, key: Key::new(bytes()) };
+        let disk = MetaDisk::new(rng("mgr disk"), MGR_DISK);
+        disk.load(empty().as_ref()?);
+        let iods: Vec<String> = (0..plan.iods as u64).map(|i| format!("{}:{IOD_PORT}", name(IOD + i))).collect();
+        let config = Config {
+            lease_secs: plan.lease_secs,
+            capability_secs: plan.capability_secs,
+            stripe_unit: plan.unit.to_string(),
+            ..Config::new("/", "/", iods)
+        };
+        let mgr = MgrHost::new(net.clone(), disk, config, cluster.clone(), rng("mgr"));
+        mgr.set_flush_ms(plan.flush_ms);
+        let mut iods = Vec::new();
+        for i in 0..plan.iods as u64 {
+            let rng = Rng::new(plan.seed, &name(IOD + i));
+            iods.push(IodHost::new(i, net.clone(), rng, cluster.fsid, cluster.key.clone(), IOD_DISK)?);
+        }
+        Ok(Cluster { net, mgr, iods })
+    }
+
+    /// Starts the mgr, unless it runs; its host has power then.
+    pub fn start_mgr(&mut self) {
+        if !self.mgr.is_up() {
+            self.net.lights_on(MGR);
+            self.mgr.start();
+        }
+    }
+
+    /// Starts an iod, unless it runs; its host has power then.
+    pub fn start_iod(&mut self, iod: usize) -> Result<(), String> {
+        if self.iods[iod].is_up() {
+            return Ok(());
+        }
+        self.net.lights_on(self.iods[iod].host());
+        self.iods[iod].start()
+    }
+}
+
+/// An empty file system, the same for every run.
+static EMPTY: OnceLock<Result<Image, String>> = OnceLock::new();
+
+/// An empty file system, made once.
+pub fn empty() -> &'static Result<Image, String> {
+    EMPTY.get_or_init(format)
+}
+
+/// Makes an empty file system in a thread of its own, so that the random numbers of no run depend on who needed it first.
+fn format() -> Result<Image, String> {
+    let work = || {
+        crate::random::seed_thread(0);
+        let disk = MetaDisk::new(Rng::new(0, "format"), MGR_DISK);
+        let runtime = tokio::runtime::Builder::new_current_thread().build().map_err(|e| e.to_string())?;
+        runtime.block_on(format_on(&disk))?;
+        Ok(disk.image())
+    };
+    std::thread::spawn(work).join().unwrap_or_else(|_| Err("formatting ended in a panic".into()))
+}
+
+async fn format_on(disk: &MetaDisk) -> Result<(), String> {
+    let (store, log) = (disk.open(Part::Store), disk.open(Part::Log));
+    let (engine, stepper) = Embedded::stepped(store, log, FSID.0, meta::merge, || None).map_err(|e| e.to_string())?;
+    let now = Timestamp::from(std::time::SystemTime::UNIX_EPOCH);
+    let format = Format { fsid: FSID, now, cookie_key: [7; 16], root_mode: 0o755, root_uid: 0, root_gid: 0 };
+    let mut stepping = std::pin::pin!(step(stepper));
+    let made = tokio::select! {
+        biased;
+        made = Namespace::format(engine, format) => made,
+        () = &mut stepping => return Err("the store closed itself".into()),
+    };
+    drop(made.map_err(|e| e.to_string())?);
+    // Closed properly, so that no run has anything to replay.
+    stepping.await;
+    Ok(())
+}
+
+async fn step(mut stepper: Stepper) {
+    loop {
+        stepper.ready().await;
+        if stepper.step(Duration::ZERO) == meta::Step::Closed {
+            return;
+        }
+    }
+}
+
+/// How clients mount.
+pub fn options(plan: &Plan, client: u64, direct: bool, checksums: bool) -> Options {
+    Options {
+        direct,
+        checksums,
+        retry_timeout: plan.retry,
+        cred: Cred { uid: 0, gid: 0, groups: Vec::new() },
+        name: name(client),
+        ..Options::default()
+    }
+}
+
+/// Mounts, and tries again for as long as the mgr cannot be reached.
+pub async fn mount(options: Options) -> Result<Mount, String> {
+    let target = Target::parse("weir://mgr/").map_err(|e| e.to_string())?;
+    loop {
+        match Mount::connect(&target, options.clone()).await {
+            Ok(mount) => return Ok(mount),
+            Err(error) => tracing::debug!("cannot mount yet: {error}"),
+        }
+        tokio::time::sleep(Duration::from_millis(300)).await;
+    }
+}
+
+/// Does work on a host.
+pub async fn on_host<T: Send + 'static>(
+    host: crate::network::Host,
+    work: impl Future<Output = T> + Send + 'static,
+) -> Result<T, String> {
+    Group::new(host).spawn(work).await.map_err(|e| format!("{} ended: {e}", name(host)))
+}

@@ -1,0 +1,231 @@
+//! An iod of the simulated cluster: the real store and the real procedures on a disk in memory.
+
+use super::{Death, IOD, IOD_PORT, name};
+use crate::network::{Host, Net};
+use crate::random::Rng;
+use crate::trace;
+use bytes::{Buf, Bytes, BytesMut};
+use iod::{Memory, Operation, Peer, Served, Store};
+use net::memory::{Pipe, Port};
+use net::task::Group;
+use std::future::poll_fn;
+use std::io::IoSlice;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use types::Fsid;
+use types::limits::{FRAGMENTS_MAX, RECORD_MAX};
+use wire::native::Key;
+use wire::rpc::record::{Mark, Progress};
+
+/// How a disk misbehaves, if it does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct DiskTrouble {
+    /// Of a hundred operations, so many fail.
+    pub failing_percent: u64,
+    /// Longest time a request takes, in milliseconds.
+    pub slow_ms: u64,
+}
+
+/// An iod and its host.
+pub struct IodHost {
+    host: Host,
+    net: Net,
+    disk: Memory,
+    fsid: Fsid,
+    key: Key,
+    shared: Arc<Shared>,
+    process: Option<Group>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    rng: Mutex<Rng>,
+    trouble: Mutex<DiskTrouble>,
+    dying: Mutex<bool>,
+    /// Whether the disk may have made errors since the process started.
+    erred: Mutex<bool>,
+}
+
+impl Shared {
+    fn rng<T>(&self, act: impl FnOnce(&mut Rng) -> T) -> T {
+        act(&mut self.rng.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn trouble(&self) -> DiskTrouble {
+        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl IodHost {
+    /// A host with a formatted, empty store on a disk of `capacity` bytes; nothing runs yet.
+    pub fn new(index: u64, net: Net, rng: Rng, fsid: Fsid, key: Key, capacity: u64) -> Result<Self, String> {
+        let host = IOD + index;
+        let disk = Memory::new(name(host), capacity);
+        Store::format_on(&disk, fsid).map_err(|e| e.to_string())?;
+        disk.power_cut(&mut |_| 1);
+        let shared = Arc::new(Shared {
+            rng: Mutex::new(rng),
+            trouble: Mutex::default(),
+            dying: Mutex::default(),
+            erred: Mutex::default(),
+        });
+        Ok(IodHost { host, net, disk, fsid, key, shared, process: None })
+    }
+
+    /// Its host.
+    pub fn host(&self) -> Host {
+        self.host
+    }
+
+    /// Its disk.
+    pub fn disk(&self) -> &Memory {
+        &self.disk
+    }
+
+    /// Whether its process runs.
+    pub fn is_up(&self) -> bool {
+        self.process.is_some()
+    }
+
+    /// Whether its disk has died or is to die at some further change.
+    pub fn is_dying(&self) -> bool {
+        *self.shared.dying.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets its disk die after so many more changes.
+    pub fn die_after(&self, changes: u64) {
+        *self.shared.dying.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.disk.die_after(changes);
+    }
+
+    /// Lets its disk misbehave from now on, or not any more; answers whether it made errors since its
+    /// process started.
+    pub fn trouble(&self, trouble: DiskTrouble) -> bool {
+        let before = {
+            let mut now = self.shared.trouble.lock().unwrap_or_else(PoisonError::into_inner);
+            std::mem::replace(&mut *now, trouble)
+        };
+        let had_errors = {
+            let mut erred = self.shared.erred.lock().unwrap_or_else(PoisonError::into_inner);
+            *erred |= before.failing_percent > 0;
+            *erred
+        };
+        if trouble.failing_percent == 0 {
+            self.disk.heal();
+            return had_errors;
+        }
+        let shared = self.shared.clone();
+        self.disk.inject(move |operation, _| {
+            let fails = shared.rng(|rng| rng.percent(trouble.failing_percent));
+            let io = rustix::io::Errno::IO.raw_os_error();
+            (fails && operation != Operation::Open).then(|| std::io::Error::from_raw_os_error(io))
+        });
+        had_errors
+    }
+
+    /// Starts its process, unless it runs.
+    pub fn start(&mut self) -> Result<(), String> {
+        if self.is_up() {
+            return Ok(());
+        }
+        *self.shared.erred.lock().unwrap_or_else(PoisonError::into_inner) = self.shared.trouble().failing_percent > 0;
+        let group = Group::new(self.host);
+        let store = Store::open_on(Arc::new(self.disk.clone())).map_err(|e| e.to_string())?;
+        if store.fsid() != self.fsid {
+            return Err("the store is of another file system".into());
+        }
+        let served = Arc::new(Served::new(store, self.key.clone()));
+        let port = self.net.listen(self.host, IOD_PORT).map_err(|e| e.to_string())?;
+        trace::say(format!("{} starts", name(self.host)));
+        group.spawn(accept(port, served, self.shared.clone(), group.clone()));
+        self.process = Some(group);
+        Ok(())
+    }
+
+    /// Ends its process, if it runs.
+    pub fn die(&mut self, death: Death) {
+        if let Some(group) = self.process.take() {
+            trace::say(format!("{} dies: {death:?}", name(self.host)));
+            match death {
+                Death::Killed => self.net.process_died(self.host),
+                Death::PowerCut => self.net.lights_out(self.host),
+            }
+            group.kill();
+        }
+        if death == Death::PowerCut {
+            *self.shared.dying.lock().unwrap_or_else(PoisonError::into_inner) = false;
+            self.shared.rng(|rng| self.disk.power_cut(&mut |below| rng.below(below)));
+        }
+    }
+}
+
+async fn accept(port: Arc<dyn Port>, served: Arc<Served>, shared: Arc<Shared>, group: Group) {
+    while let Ok(pipe) = poll_fn(|cx| port.poll_accept(cx)).await {
+        group.spawn(serve(pipe, Peer::new(served.clone()), shared.clone()));
+    }
+}
+
+/// One connection: request by request, as the thread of a real iod does it.
+async fn serve(pipe: Arc<dyn Pipe>, mut peer: Peer, shared: Arc<Shared>) {
+    let mut inbox = BytesMut::new();
+    while let Some(record) = receive(&*pipe, &mut inbox).await {
+        let slow = shared.trouble().slow_ms;
+        let pause = shared.rng(|rng| rng.between(0, slow));
+        if pause > 0 {
+            tokio::time::sleep(Duration::from_millis(pause)).await;
+        }
+        let reply = match peer.record(record) {
+            Ok(reply) => reply,
+            Err(error) => {
+                tracing::debug!("an iod disconnects: {error}");
+                return;
+            }
+        };
+        if send(&*pipe, reply).await.is_none() {
+            return;
+        }
+    }
+}
+
+async fn receive(pipe: &dyn Pipe, inbox: &mut BytesMut) -> Option<Bytes> {
+    let mut progress = Progress::new(RECORD_MAX, FRAGMENTS_MAX);
+    let mut record = BytesMut::new();
+    loop {
+        fill(pipe, inbox, 4).await?;
+        let mark = Mark::from_bytes([inbox[0], inbox[1], inbox[2], inbox[3]]);
+        progress.begin(mark).ok()?;
+        inbox.advance(4);
+        fill(pipe, inbox, mark.len).await?;
+        record.unsplit(inbox.split_to(mark.len));
+        if mark.last {
+            return Some(record.freeze());
+        }
+    }
+}
+
+async fn fill(pipe: &dyn Pipe, inbox: &mut BytesMut, len: usize) -> Option<()> {
+    while inbox.len() < len {
+        let bytes = poll_fn(|cx| pipe.poll_read(cx, RECORD_MAX)).await.ok()?;
+        if bytes.is_empty() {
+            return None;
+        }
+        inbox.extend_from_slice(&bytes);
+    }
+    Some(())
+}
+
+async fn send(pipe: &dyn Pipe, record: Bytes) -> Option<()> {
+    let mark = (record.len() as u32 | 1 << 31).to_be_bytes();
+    let mut sent = 0;
+    while sent < record.len() + 4 {
+        let (head, body) = (&mark[sent.min(4)..], &record[sent.saturating_sub(4)..]);
+        match pipe.try_write_vectored(&[IoSlice::new(head), IoSlice::new(body)]) {
+            Ok(n) => sent += n,
+            Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => {
+                poll_fn(|cx| pipe.poll_writable(cx)).await.ok()?;
+            }
+            Err(_) => return None,
+        }
+    }
+    Some(())
+}

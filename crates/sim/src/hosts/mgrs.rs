@@ -1,0 +1,212 @@
+//! The mgr of the simulated cluster: the real one on a disk in memory, its store stepped by a task.
+
+use super::{Death, MGR, MGR_PORT};
+use crate::network::Net;
+use crate::random::Rng;
+use crate::storage::{MetaDisk, Part};
+use crate::trace;
+use meta::{Embedded, Namespace, Step, Stepper};
+use mgr::{ClusterFile, Config, Mgr, Running};
+use net::task::Group;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::sync::Notify;
+
+/// The running mgr, as far as it has come.
+type Slot = Arc<Mutex<Option<Up>>>;
+
+/// A mgr that serves.
+struct Up {
+    running: Running,
+    namespace: Arc<Namespace<Embedded>>,
+}
+
+/// The mgr and its host.
+pub struct MgrHost {
+    net: Net,
+    disk: MetaDisk,
+    config: Config,
+    cluster: ClusterFile,
+    rng: Rng,
+    /// Longest time of a flush in milliseconds.
+    flush_ms: Arc<Mutex<u64>>,
+    process: Option<(Group, Slot)>,
+    /// Told when the process has ended by itself.
+    ended: Arc<Notify>,
+}
+
+impl MgrHost {
+    /// A host whose store is on `disk`; nothing runs yet.
+    pub fn new(net: Net, disk: MetaDisk, mut config: Config, cluster: ClusterFile, rng: Rng) -> Self {
+        config.listen = vec![format!("mgr:{MGR_PORT}")];
+        let (flush_ms, ended) = (Arc::new(Mutex::new(2)), Arc::default());
+        MgrHost { net, disk, config, cluster, rng, flush_ms, process: None, ended }
+    }
+
+    /// Its disk.
+    pub fn disk(&self) -> &MetaDisk {
+        &self.disk
+    }
+
+    /// Told when a mgr ended by itself: it could not start, or its store is broken.
+    pub fn ended(&self) -> Arc<Notify> {
+        self.ended.clone()
+    }
+
+    /// Whether its process runs.
+    pub fn is_up(&self) -> bool {
+        self.process.is_some()
+    }
+
+    /// Whether it serves.
+    pub fn serves(&self) -> bool {
+        self.with(|_| ()).is_some()
+    }
+
+    /// Flushes take so many milliseconds at most from now on.
+    pub fn set_flush_ms(&self, longest: u64) {
+        *self.flush_ms.lock().unwrap_or_else(PoisonError::into_inner) = longest;
+    }
+
+    fn with<T>(&self, act: impl FnOnce(&Up) -> T) -> Option<T> {
+        let (_, slot) = self.process.as_ref()?;
+        slot.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(act)
+    }
+
+    /// What it shows of itself, when it serves.
+    pub fn status(&self) -> Option<wire::admin::Status> {
+        self.with(|up| up.running.status())
+    }
+
+    /// Its namespace, when it serves.
+    pub fn namespace(&self) -> Option<Arc<Namespace<Embedded>>> {
+        self.with(|up| up.namespace.clone())
+    }
+
+    /// Starts its process, unless it runs.
+    pub fn start(&mut self) {
+        if self.is_up() {
+            return;
+        }
+        trace::say("mgr starts");
+        let (group, slot) = (Group::new(MGR), Slot::default());
+        let run = Run {
+            disk: self.disk.clone(),
+            config: self.config.clone(),
+            cluster: self.cluster.clone(),
+            rng: Rng::new(self.rng.draw(), "flushes"),
+            flush_ms: self.flush_ms.clone(),
+            slot: slot.clone(),
+        };
+        let ended = self.ended.clone();
+        group.spawn(async move {
+            let why = run.serve().await;
+            trace::say(format!("mgr ends: {why}"));
+            ended.notify_one();
+        });
+        self.process = Some((group, slot));
+    }
+
+    /// Ends its process, if it runs.
+    pub fn die(&mut self, death: Death) {
+        let Some((group, slot)) = self.process.take() else {
+            if death == Death::PowerCut {
+                self.disk.lights_out();
+            }
+            return;
+        };
+        trace::say(format!("mgr dies: {death:?}"));
+        match death {
+            Death::Killed => {
+                self.net.process_died(MGR);
+                self.disk.process_died();
+            }
+            Death::PowerCut => {
+                self.net.lights_out(MGR);
+                self.disk.lights_out();
+            }
+        }
+        group.kill();
+        let up = slot.lock().unwrap_or_else(PoisonError::into_inner).take();
+        drop(up);
+    }
+}
+
+/// What a process of the mgr works with.
+struct Run {
+    disk: MetaDisk,
+    config: Config,
+    cluster: ClusterFile,
+    rng: Rng,
+    flush_ms: Arc<Mutex<u64>>,
+    slot: Slot,
+}
+
+impl Run {
+    /// Serves until the store breaks; tells why it ended.
+    async fn serve(mut self) -> String {
+        let (store, log) = (self.disk.open(Part::Store), self.disk.open(Part::Log));
+        let disk = self.disk.clone();
+        let opened = Embedded::stepped(store, log, self.cluster.fsid.0, meta::merge, move || Some(disk.free()));
+        let (engine, stepper) = match opened {
+            Ok(opened) => opened,
+            Err(error) => return error.to_string(),
+        };
+        let namespace = match Namespace::open(engine) {
+            Ok(namespace) => Arc::new(namespace),
+            Err(error) => return error.to_string(),
+        };
+        let seed = self.rng.draw();
+        let stepping = step(stepper, Rng::new(seed, "steps"), self.flush_ms.clone(), namespace.clone());
+        let starting = Mgr::start_on(&self.config, self.cluster.clone(), namespace.clone());
+        let mut stepping = std::pin::pin!(stepping);
+        let running = tokio::select! {
+            biased;
+            () = &mut stepping => return "the store is broken".into(),
+            running = starting => running,
+        };
+        match running {
+            Ok(running) => {
+                let up = Up { running, namespace };
+                *self.slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(up);
+            }
+            Err(error) => return error.to_string(),
+        }
+        stepping.await;
+        "the store is broken".into()
+    }
+}
+
+/// Waits until the store has something to do; whether it is only because of the time.
+pub(crate) async fn wait(stepper: &Stepper) -> bool {
+    match stepper.due() {
+        None => stepper.ready().await,
+        Some(due) => {
+            let left = due.saturating_sub(trace::elapsed());
+            return tokio::time::timeout(left, stepper.ready()).await.is_err();
+        }
+    }
+    false
+}
+
+/// Lets the store work, each window after the time of a flush; completes when it is broken.
+pub(crate) async fn step(
+    mut stepper: Stepper,
+    mut rng: Rng,
+    flush_ms: Arc<Mutex<u64>>,
+    namespace: Arc<Namespace<Embedded>>,
+) {
+    loop {
+        let only_time = wait(&stepper).await;
+        let longest = *flush_ms.lock().unwrap_or_else(PoisonError::into_inner);
+        let pause = rng.between(0, longest);
+        if pause > 0 && !only_time {
+            tokio::time::sleep(Duration::from_millis(pause)).await;
+        }
+        let step = stepper.step(trace::elapsed());
+        trace::event(&[21, matches!(step, Step::Window(_)).into()], || format!("mgr store: {step:?}"));
+        if namespace.standing().broken.is_some() {
+            return;
+        }
+    }
+}

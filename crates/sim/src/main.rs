@@ -1,0 +1,209 @@
+//! Carries out seeds of the simulated cluster and tells which of them fail.
+
+use clap::Parser;
+use sim::{Focus, Pool, Verdict};
+use std::collections::BTreeMap;
+use std::io::IsTerminal;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+use types::planted::Planted;
+
+/// Failures that are told at their full length; of the rest only the seeds.
+const TOLD_MAX: usize = 20;
+
+/// Simulated clusters, each from one seed.
+#[derive(Parser)]
+#[command(name = "sim", max_term_width = 100)]
+struct Cli {
+    /// Carry out one seed
+    #[arg(long, conflicts_with = "seeds")]
+    seed: Option<u64>,
+    /// Carry out the seeds from A on, B left out, written A..B
+    #[arg(long, value_parser = range)]
+    seeds: Option<(u64, u64)>,
+    /// Print every event
+    #[arg(long)]
+    trace: bool,
+    /// Make a mistake on purpose, in clusters where it shows: seeds have to fail then
+    #[arg(long, value_enum)]
+    plant: Option<Mistake>,
+    /// The same clusters without the mistake: seeds have to pass then
+    #[arg(long, value_enum, conflicts_with = "plant")]
+    focus: Option<Mistake>,
+    /// Carry each seed out twice, and fail when anything is different
+    #[arg(long)]
+    twice: bool,
+    /// Seeds at a time; as many as there are processors unless given
+    #[arg(long)]
+    jobs: Option<usize>,
+    /// Longest time for one seed in seconds
+    #[arg(long, default_value_t = 60)]
+    limit: u64,
+    /// Print the summary as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Mistakes that can be made on purpose.
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum Mistake {
+    /// The reply cache does not know the replies that it has kept
+    ReplyCache,
+    /// COMMIT counts whatever the write verifier says
+    CommitVerifier,
+    /// The lock table forgets what it has granted
+    LockTable,
+}
+
+impl From<Mistake> for Planted {
+    fn from(mistake: Mistake) -> Self {
+        match mistake {
+            Mistake::ReplyCache => Planted::ReplyCache,
+            Mistake::CommitVerifier => Planted::CommitVerifier,
+            Mistake::LockTable => Planted::LockTable,
+        }
+    }
+}
+
+fn range(text: &str) -> Result<(u64, u64), String> {
+    let (from, to) = text.split_once("..").ok_or("write it as A..B")?;
+    let number = |text: &str| text.parse::<u64>().map_err(|e| format!("{text:?}: {e}"));
+    match (number(from)?, number(to)?) {
+        (from, to) if from < to => Ok((from, to)),
+        _ => Err("there is no seed in it".into()),
+    }
+}
+
+/// What came of many seeds.
+#[derive(Default, serde::Serialize)]
+struct Summary {
+    commit: String,
+    seeds: u64,
+    failed: Vec<Verdict>,
+    done: u64,
+    refused: u64,
+    reads: u64,
+    events: u64,
+    simulated_hours: f64,
+    seconds: f64,
+}
+
+impl Summary {
+    fn add(&mut self, verdict: Verdict) {
+        self.seeds += 1;
+        self.done += verdict.done;
+        self.refused += verdict.failed;
+        self.reads += verdict.reads;
+        self.events += verdict.events;
+        self.simulated_hours += verdict.simulated_ms as f64 / 3_600_000.0;
+        if !verdict.failures.is_empty() {
+            self.failed.push(verdict);
+        }
+    }
+}
+
+/// The commit that this was built from, as `cargo xtask sim` tells it.
+fn commit() -> String {
+    std::env::var("WEIR_COMMIT").unwrap_or_else(|_| "unknown commit".into())
+}
+
+fn tell(verdict: &Verdict) {
+    eprintln!(
+        "\nseed {} FAILED at {}; again with: cargo xtask sim --seed {} --trace",
+        verdict.seed,
+        commit(),
+        verdict.seed
+    );
+    for failure in &verdict.failures {
+        eprintln!("  {failure}");
+    }
+}
+
+fn many(cli: &Cli, (from, to): (u64, u64)) -> std::io::Result<Summary> {
+    let start = Instant::now();
+    let mut summary = Summary { commit: commit(), ..Summary::default() };
+    let jobs = cli.jobs.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get()));
+    let focus = cli.plant.or(cli.focus).map(|on| Focus { on: on.into(), planted: cli.plant.is_some() });
+    let pool = Pool { jobs, limit: Duration::from_secs(cli.limit), focus, print: cli.trace };
+    let bar = std::io::stderr().is_terminal() && !cli.json && !cli.trace;
+    let times = if cli.twice { 2 } else { 1 };
+    let mut first: BTreeMap<u64, Verdict> = BTreeMap::new();
+    pool.run((from..to).flat_map(|seed| std::iter::repeat_n(seed, times)), |mut verdict| {
+        match first.remove(&verdict.seed) {
+            None if cli.twice => return drop(first.insert(verdict.seed, verdict)),
+            Some(before) if (before.hash, before.events) != (verdict.hash, verdict.events) => {
+                verdict.failures.push("two runs were different".into());
+            }
+            _ => {}
+        }
+        if !verdict.failures.is_empty() && summary.failed.len() < TOLD_MAX {
+            tell(&verdict);
+        }
+        summary.add(verdict);
+        if bar && summary.seeds.is_multiple_of(10) {
+            let (done, all) = (summary.seeds, to - from);
+            let rate = done as f64 / start.elapsed().as_secs_f64();
+            eprint!("\r{done} of {all} seeds, {} failed, {rate:.0} a second ", summary.failed.len());
+        }
+    })?;
+    summary.seconds = start.elapsed().as_secs_f64();
+    summary.failed.sort_by_key(|verdict| verdict.seed);
+    Ok(summary)
+}
+
+fn print(summary: &Summary, json: bool) -> Result<(), serde_json::Error> {
+    if json {
+        println!("{}", serde_json::to_string_pretty(summary)?);
+        return Ok(());
+    }
+    println!(
+        "\n{} seeds in {:.1} s: {} passed, {} failed; {:.1} simulated hours, {} operations, {} of them refused, {} reads \
+         compared, {} events",
+        summary.seeds,
+        summary.seconds,
+        summary.seeds - summary.failed.len() as u64,
+        summary.failed.len(),
+        summary.simulated_hours,
+        summary.done + summary.refused,
+        summary.refused,
+        summary.reads,
+        summary.events
+    );
+    if !summary.failed.is_empty() {
+        let seeds: Vec<String> = summary.failed.iter().map(|verdict| verdict.seed.to_string()).collect();
+        println!("failed seeds: {}", seeds.join(" "));
+    }
+    Ok(())
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let seeds = cli.seeds.unwrap_or_else(|| (cli.seed.unwrap_or(1), cli.seed.unwrap_or(1) + 1));
+    let told = many(&cli, seeds).and_then(|summary| {
+        print(&summary, cli.json)?;
+        Ok(summary)
+    });
+    let summary = match told {
+        Ok(summary) => summary,
+        Err(error) => {
+            eprintln!("error: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    if summary.failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+        assert_eq!(range("3..7"), Ok((3, 7)));
+        for bad in ["3", "7..3", "3..3", "a..b", "-1..2"] {
+            assert!(range(bad).is_err(), "{bad}");
+        }
+    }
+}

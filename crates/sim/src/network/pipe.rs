@@ -1,0 +1,285 @@
+//! Connections of the simulated network and their two ends.
+
+use super::{Host, Net, SILENCE};
+use crate::trace;
+use bytes::{Bytes, BytesMut};
+use net::Address;
+use net::memory::Pipe;
+use std::collections::VecDeque;
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+use tokio::time::{Instant, Sleep};
+
+/// What becomes of a connection one of whose hosts is gone.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Fate {
+    /// The other end sees the end of the stream after what was sent before.
+    Closed,
+    /// The other end sees a reset at once.
+    Reset,
+    /// The other end sees a reset when it sends something.
+    Forgotten,
+}
+
+/// A connection between two hosts.
+#[derive(Debug)]
+pub(super) struct Connection {
+    pub(super) id: u64,
+    /// Who connected, and to whom.
+    pub(super) hosts: [Host; 2],
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// By the end that sends.
+    ways: [Way; 2],
+    reset: bool,
+    /// Nothing arrives any more; given up at this time.
+    silent_until: Option<Instant>,
+    /// The host of this end does not know the connection.
+    forgotten: [bool; 2],
+    /// This end has sent what the other one has not got, and sends it again now and then.
+    repeats: [bool; 2],
+}
+
+/// One direction.
+#[derive(Debug, Default)]
+struct Way {
+    under_way: VecDeque<(Instant, Bytes)>,
+    bytes: usize,
+    /// Nothing may overtake what was sent last.
+    latest: Option<Instant>,
+    /// When the end of the stream arrives, once the sender has ended it.
+    ended: Option<Instant>,
+    /// The receiver takes nothing any more.
+    refused: bool,
+    reader: Option<Waker>,
+    writer: Option<Waker>,
+}
+
+impl Connection {
+    pub(super) fn new(id: u64, hosts: [Host; 2]) -> Self {
+        Connection { id, hosts, state: Mutex::default() }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whoever waits looks again.
+    pub(super) fn wake(&self) {
+        let wakers: Vec<Waker> = {
+            let mut state = self.state();
+            state.ways.iter_mut().flat_map(|way| [way.reader.take(), way.writer.take()]).flatten().collect()
+        };
+        wakers.into_iter().for_each(Waker::wake);
+    }
+
+    pub(super) fn reset(&self) {
+        trace::event(&[2, self.id], || format!("reset #{}", self.id));
+        self.state().reset = true;
+        self.wake();
+    }
+
+    /// Nothing arrives any more.
+    pub(super) fn silence(&self) {
+        trace::event(&[3, self.id], || format!("silence #{}", self.id));
+        {
+            let mut state = self.state();
+            state.silent_until.get_or_insert_with(|| Instant::now() + SILENCE);
+            state.repeats = [0, 1].map(|end| !state.ways[end].under_way.is_empty());
+        }
+        self.wake();
+    }
+
+    /// The process at one end is gone.
+    pub(super) fn end_of(&self, host: Host, fate: Fate) {
+        let end = usize::from(self.hosts[1] == host);
+        match fate {
+            Fate::Reset => return self.reset(),
+            Fate::Closed => {
+                let mut state = self.state();
+                let last = state.ways[end].latest.unwrap_or_else(Instant::now);
+                state.ways[end].ended.get_or_insert(last.max(Instant::now()));
+                state.ways[1 - end].refused = true;
+            }
+            Fate::Forgotten => {
+                let mut state = self.state();
+                state.forgotten[end] = true;
+                if state.repeats[1 - end] {
+                    drop(state);
+                    return self.reset();
+                }
+            }
+        }
+        self.wake();
+    }
+}
+
+/// One end of a connection.
+#[derive(Debug)]
+pub(super) struct End {
+    net: Net,
+    connection: Arc<Connection>,
+    /// 0 for who connected, 1 for who accepted.
+    me: usize,
+    peer: Address,
+    timer: Mutex<Option<Pin<Box<Sleep>>>>,
+}
+
+impl End {
+    pub(super) fn new(net: Net, connection: Arc<Connection>, me: usize, host: String, port: u16) -> Self {
+        End { net, connection, me, peer: Address::Tcp { host, port }, timer: Mutex::default() }
+    }
+
+    fn is_cut(&self) -> bool {
+        let [a, b] = self.connection.hosts;
+        self.net.is_cut(a, b)
+    }
+
+    /// Waits until `at`; the reader is woken by others too.
+    fn wait_until(&self, at: Instant, cx: &mut Context<'_>) -> Poll<()> {
+        let mut timer = self.timer.lock().unwrap_or_else(PoisonError::into_inner);
+        let sleep = timer.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(at)));
+        if sleep.deadline() != at {
+            sleep.as_mut().reset(at);
+        }
+        sleep.as_mut().poll(cx)
+    }
+
+    /// Fails when the connection is dead for this end.
+    fn check(&self, state: &State) -> io::Result<()> {
+        let silent = state.silent_until.is_some_and(|until| until <= Instant::now());
+        if state.reset || silent { Err(io::ErrorKind::ConnectionReset.into()) } else { Ok(()) }
+    }
+}
+
+impl Pipe for End {
+    fn peer(&self) -> Address {
+        self.peer.clone()
+    }
+
+    fn poll_read(&self, cx: &mut Context<'_>, max: usize) -> Poll<io::Result<Bytes>> {
+        let cut = self.is_cut();
+        loop {
+            let mut state = self.connection.state();
+            self.check(&state)?;
+            if state.ways[self.me].ended.is_some() {
+                return Poll::Ready(Ok(Bytes::new()));
+            }
+            let silent = state.silent_until;
+            let way = &mut state.ways[1 - self.me];
+            way.reader = Some(cx.waker().clone());
+            let due = match (silent, way.under_way.front()) {
+                (Some(until), _) => Some(until),
+                (None, _) if cut => None,
+                (None, Some((at, _))) => Some(*at),
+                (None, None) => way.ended,
+            };
+            let Some(due) = due else { return Poll::Pending };
+            if due > Instant::now() {
+                drop(state);
+                match self.wait_until(due, cx) {
+                    Poll::Ready(()) => continue,
+                    Poll::Pending => return Poll::Pending,
+                }
+            }
+            let Some((_, bytes)) = way.under_way.front_mut() else { return Poll::Ready(Ok(Bytes::new())) };
+            let taken = bytes.split_to(max.min(bytes.len()));
+            if bytes.is_empty() {
+                way.under_way.pop_front();
+            }
+            way.bytes -= taken.len();
+            let writer = way.writer.take();
+            drop(state);
+            if let Some(writer) = writer {
+                writer.wake();
+            }
+            return Poll::Ready(Ok(taken));
+        }
+    }
+
+    fn try_write_vectored(&self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        let window = self.net.window();
+        let mut state = self.connection.state();
+        self.check(&state)?;
+        if state.ways[self.me].ended.is_some() {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
+        if state.forgotten[1 - self.me] {
+            drop(state);
+            self.connection.reset();
+            return Err(io::ErrorKind::ConnectionReset.into());
+        }
+        let silent = state.silent_until.is_some();
+        let way = &mut state.ways[self.me];
+        let room = window.saturating_sub(way.bytes);
+        if room == 0 {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        let mut piece = BytesMut::new();
+        for part in parts {
+            let take = part.len().min(room - piece.len());
+            piece.extend_from_slice(&part[..take]);
+        }
+        let len = piece.len();
+        let delay = self.net.departs(self.connection.hosts[self.me]);
+        trace::event(&[4, self.connection.id, self.me as u64, trace::digest(&piece)], || {
+            let arrow = if self.me == 0 { "->" } else { "<-" };
+            format!("send #{} {arrow} {len} bytes, {} ms", self.connection.id, delay.as_millis())
+        });
+        if way.refused || silent {
+            // Lost on the way; the sender cannot know.
+            state.repeats[self.me] = true;
+            return Ok(len);
+        }
+        let arrives = (Instant::now() + delay).max(way.latest.unwrap_or_else(Instant::now));
+        way.latest = Some(arrives);
+        way.bytes += len;
+        way.under_way.push_back((arrives, piece.freeze()));
+        let reader = way.reader.take();
+        drop(state);
+        if let Some(reader) = reader {
+            reader.wake();
+        }
+        Ok(len)
+    }
+
+    fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let window = self.net.window();
+        let mut state = self.connection.state();
+        self.check(&state)?;
+        let way = &mut state.ways[self.me];
+        if way.ended.is_some() || way.bytes < window {
+            return Poll::Ready(Ok(()));
+        }
+        way.writer = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
+    fn shutdown(&self) {
+        {
+            let mut state = self.connection.state();
+            let now = Instant::now();
+            let way = &mut state.ways[self.me];
+            let last = way.latest.unwrap_or(now).max(now) + Duration::from_millis(1);
+            way.ended.get_or_insert(last);
+            state.ways[1 - self.me].refused = true;
+        }
+        self.connection.wake();
+    }
+}
+
+impl Drop for End {
+    fn drop(&mut self) {
+        self.shutdown();
+        let over = self.connection.state().ways.iter().all(|way| way.ended.is_some());
+        if over {
+            self.net.forget(self.connection.id);
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! Listening ports of the simulated network.
+
+use super::{Host, Net};
+use net::memory::{Pipe, Port};
+use std::collections::VecDeque;
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+/// Peers that wait to be accepted.
+#[derive(Debug, Default)]
+pub(super) struct Gate(Mutex<Inner>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    arrived: VecDeque<Arc<dyn Pipe>>,
+    waker: Option<Waker>,
+}
+
+impl Gate {
+    pub(super) fn arrive(&self, peer: Arc<dyn Pipe>) {
+        let waker = {
+            let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            inner.arrived.push_back(peer);
+            inner.waker.take()
+        };
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}
+
+/// A port while somebody listens.
+#[derive(Debug)]
+pub(super) struct Listening {
+    pub(super) net: Net,
+    pub(super) at: (Host, u16),
+    pub(super) gate: Arc<Gate>,
+}
+
+impl Port for Listening {
+    fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<Arc<dyn Pipe>>> {
+        let mut inner = self.gate.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match inner.arrived.pop_front() {
+            Some(peer) => Poll::Ready(Ok(peer)),
+            None => {
+                inner.waker = Some(cx.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        let mut state = self.net.state();
+        if state.gates.get(&self.at).is_some_and(|gate| Arc::ptr_eq(gate, &self.gate)) {
+            state.gates.remove(&self.at);
+        }
+    }
+}

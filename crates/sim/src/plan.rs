@@ -1,0 +1,300 @@
+//! What a seed stands for: the size of the cluster, its settings, the work of its clients and the faults it meets.
+
+use crate::hosts::{CLIENT, IOD, MGR};
+use crate::network::{Host, Weather};
+use crate::random::Rng;
+use std::time::Duration;
+use types::planted::Planted;
+
+/// How much goes wrong.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Level {
+    /// Nothing: no operation may fail.
+    Calm,
+    /// Only what the protocols hide: lost connections, late bytes, daemons that come back soon. Nothing may fail but what
+    /// is in doubt.
+    Mild,
+    /// Everything.
+    Rough,
+}
+
+/// Something that goes wrong. Times are in milliseconds, hosts, iods and clients are numbers.
+#[allow(missing_docs)] // each variant's text says what its numbers are
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Fault {
+    /// The mgr dies and comes back.
+    Mgr { power: bool, down_ms: u64 },
+    /// The mgr dies when it has sent so many more pieces.
+    MgrAfter { pieces: u64, down_ms: u64 },
+    /// The mgr's disk dies after so many more changes, and its host with it.
+    MgrDisk { changes: u64, down_ms: u64 },
+    /// An iod dies and comes back.
+    Iod { iod: usize, power: bool, down_ms: u64 },
+    /// An iod dies when it has sent so many more pieces.
+    IodAfter { iod: usize, pieces: u64, power: bool, down_ms: u64 },
+    /// The disk of an iod dies after so many more changes, and its host with it.
+    IodDisk { iod: usize, changes: u64, down_ms: u64 },
+    /// A client dies for good.
+    Client { client: u64 },
+    /// A connection of the host is reset.
+    Reset { host: Host },
+    /// So many times some connection of the host is reset, each time when the host has sent so many more pieces.
+    Flaky { host: Host, pieces: u64, times: u64 },
+    /// A connection of the host loses everything in silence.
+    Lose { host: Host },
+    /// Nothing passes between two hosts for a while.
+    Cut { a: Host, b: Host, ms: u64 },
+    /// The network is bad for a while.
+    Storm { weather: Weather, ms: u64 },
+    /// The disk of an iod fails now and then for a while.
+    IodErrors { iod: usize, percent: u64, ms: u64 },
+    /// The disk of an iod is slow for a while.
+    IodSlow { iod: usize, slow_ms: u64, ms: u64 },
+    /// The disk of an iod is full for a while.
+    IodFull { iod: usize, ms: u64 },
+    /// The mgr's disk fails now and then for a while.
+    MgrErrors { percent: u64, ms: u64 },
+    /// The mgr's disk is full for a while.
+    MgrFull { ms: u64 },
+    /// The mgr's disk is slow for a while.
+    MgrSlow { flush_ms: u64, ms: u64 },
+}
+
+/// One client.
+#[derive(Clone, Debug)]
+pub struct ClientPlan {
+    /// Moves data straight to the iods.
+    pub direct: bool,
+    /// Checksums payloads.
+    pub checksums: bool,
+    /// Processes that work at the same time, with the operations of each.
+    pub processes: Vec<u64>,
+    /// Longest pause between two operations in milliseconds.
+    pub think_ms: u64,
+}
+
+/// A run.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Where everything comes from.
+    pub seed: u64,
+    /// A mistake to be made on purpose.
+    pub planted: Option<Planted>,
+    /// How much goes wrong.
+    pub level: Level,
+    /// Number of iods.
+    pub iods: usize,
+    /// The clients.
+    pub clients: Vec<ClientPlan>,
+    /// Stripe unit in bytes.
+    pub unit: u64,
+    /// Lease in seconds.
+    pub lease_secs: u32,
+    /// Life of a capability in seconds.
+    pub capability_secs: u32,
+    /// How long clients try before they give up.
+    pub retry: Duration,
+    /// The network at its best.
+    pub weather: Weather,
+    /// Longest flush of the mgr's disk in milliseconds.
+    pub flush_ms: u64,
+    /// Files of the data directory.
+    pub files: u64,
+    /// Of a hundred operations, so many lock or unlock.
+    pub lock_percent: u64,
+    /// What goes wrong, when, in milliseconds.
+    pub faults: Vec<(u64, Fault)>,
+    /// When the last fault has ended.
+    pub quiet_ms: u64,
+}
+
+/// The longest time for which a mild fault lasts, in milliseconds: short enough for every retry and lease.
+const MILD_MS: u64 = 1500;
+
+impl Plan {
+    /// The plan of a seed in which what would show this mistake is frequent; the mistake itself is not made.
+    pub fn focused(seed: u64, on: Planted) -> Self {
+        let mut plan = Plan::new(seed);
+        let mut rng = Rng::new(seed, "focus");
+        plan.level = if on == Planted::CommitVerifier { Level::Rough } else { Level::Mild };
+        (plan.faults, plan.quiet_ms) = (Vec::new(), 1000);
+        plan.weather = Weather { delay_ms: rng.between(1, 3), late_percent: 0, late_ms: 0, window: 64 << 10 };
+        plan.files = 1;
+        plan.lock_percent = if on == Planted::LockTable { 40 } else { plan.lock_percent };
+        for client in &mut plan.clients {
+            (client.think_ms, client.direct) = (20, true);
+            client.processes = vec![30, 30];
+        }
+        for round in 0..6 {
+            let at = round * 60 + rng.between(0, 50);
+            let iod = rng.below(plan.iods as u64) as usize;
+            let (pieces, down_ms) = (rng.between(1, 12), rng.between(10, 60));
+            let fault = match on {
+                Planted::ReplyCache => Fault::Flaky { host: MGR, pieces, times: 8 },
+                Planted::CommitVerifier => Fault::IodAfter { iod, pieces, power: true, down_ms },
+                Planted::LockTable => continue,
+            };
+            plan.faults.push((at, fault));
+        }
+        plan
+    }
+
+    /// The plan of a seed.
+    pub fn new(seed: u64) -> Self {
+        let mut rng = Rng::new(seed, "plan");
+        let level = match rng.below(10) {
+            0 => Level::Calm,
+            1..=3 => Level::Mild,
+            _ => Level::Rough,
+        };
+        let iods = rng.between(1, 4) as usize;
+        let client = |rng: &mut Rng| ClientPlan {
+            direct: rng.percent(75),
+            checksums: rng.percent(80),
+            processes: (0..rng.between(1, 2)).map(|_| rng.between(8, 30)).collect(),
+            think_ms: *rng.pick(&[0, 5, 50, 500]),
+        };
+        let clients: Vec<ClientPlan> = (0..rng.between(1, 4)).map(|_| client(&mut rng)).collect();
+        let lease_secs = rng.between(5, 20) as u32;
+        let weather = Weather {
+            delay_ms: *rng.pick(&[0, 1, 2, 10]),
+            late_percent: *rng.pick(&[0, 1, 10]),
+            late_ms: *rng.pick(&[5, 50, 300]),
+            window: *rng.pick(&[4 << 10, 64 << 10, 1 << 20]),
+        };
+        let mut plan = Plan {
+            seed,
+            planted: None,
+            level,
+            iods,
+            unit: *rng.pick(&[64, 512, 1024, 4096]),
+            lease_secs,
+            capability_secs: *rng.pick(&[5, 30, 3600]),
+            retry: Duration::from_secs(rng.between(20, 60)),
+            weather,
+            flush_ms: *rng.pick(&[0, 1, 5]),
+            files: rng.between(1, 3),
+            lock_percent: 7,
+            faults: Vec::new(),
+            quiet_ms: 0,
+            clients,
+        };
+        if level != Level::Calm {
+            plan.draw_faults(&mut rng);
+        }
+        plan
+    }
+
+    /// Whether every client is always heard by the mgr in time, so that nobody can lose a lease.
+    pub fn keeps_leases(&self) -> bool {
+        let harmless = |fault: &Fault| match fault {
+            Fault::Iod { .. } | Fault::IodAfter { .. } | Fault::IodDisk { .. } | Fault::IodErrors { .. } => true,
+            Fault::IodSlow { .. } | Fault::IodFull { .. } | Fault::Reset { .. } | Fault::Flaky { .. } => true,
+            _ => self.level == Level::Mild,
+        };
+        self.faults.iter().all(|(_, fault)| harmless(fault))
+    }
+
+    fn draw_faults(&mut self, rng: &mut Rng) {
+        let count = rng.between(1, if self.level == Level::Mild { 4 } else { 8 });
+        let span = 100 + self.busy_ms() * rng.between(5, 12) / 10;
+        for _ in 0..count {
+            let at = rng.between(0, span);
+            let fault = if self.level == Level::Mild { self.mild(rng) } else { self.rough(rng) };
+            let lasts = match &fault {
+                Fault::Mgr { down_ms, .. } | Fault::MgrAfter { down_ms, .. } | Fault::MgrDisk { down_ms, .. } => {
+                    *down_ms
+                }
+                Fault::Iod { down_ms, .. } | Fault::IodAfter { down_ms, .. } | Fault::IodDisk { down_ms, .. } => {
+                    *down_ms
+                }
+                Fault::Cut { ms, .. } | Fault::Storm { ms, .. } | Fault::MgrFull { ms } => *ms,
+                Fault::IodErrors { ms, .. } | Fault::IodSlow { ms, .. } | Fault::IodFull { ms, .. } => *ms,
+                Fault::MgrErrors { ms, .. } | Fault::MgrSlow { ms, .. } => *ms,
+                Fault::Client { .. } | Fault::Reset { .. } | Fault::Flaky { .. } | Fault::Lose { .. } => 0,
+            };
+            self.quiet_ms = self.quiet_ms.max(at + lasts + 1000);
+            self.faults.push((at, fault));
+        }
+        self.faults.sort_by_key(|(at, _)| *at);
+    }
+
+    /// About how long the clients work when nothing is wrong, in milliseconds.
+    fn busy_ms(&self) -> u64 {
+        let each = 6 * self.weather.delay_ms + self.flush_ms + self.weather.late_percent * self.weather.late_ms / 50;
+        let of_client = |c: &ClientPlan| c.processes.iter().max().map_or(0, |n| n * (c.think_ms / 2 + each));
+        self.clients.iter().map(of_client).max().unwrap_or(0)
+    }
+
+    fn some_host(&self, rng: &mut Rng) -> Host {
+        match rng.below(3) {
+            0 => MGR,
+            1 => IOD + rng.below(self.iods as u64),
+            _ => CLIENT + rng.below(self.clients.len() as u64),
+        }
+    }
+
+    fn mild(&self, rng: &mut Rng) -> Fault {
+        let iod = rng.below(self.iods as u64) as usize;
+        let short = rng.between(10, MILD_MS);
+        match rng.below(8) {
+            0 => Fault::Mgr { power: rng.percent(30), down_ms: short },
+            1 => Fault::MgrAfter { pieces: rng.between(1, 60), down_ms: short },
+            2 => Fault::Iod { iod, power: rng.percent(30), down_ms: short },
+            3 => Fault::IodAfter { iod, pieces: rng.between(1, 60), power: rng.percent(60), down_ms: short },
+            4 => Fault::Storm { weather: storm(rng), ms: short },
+            5 => Fault::Cut { a: MGR, b: CLIENT + rng.below(self.clients.len() as u64), ms: short },
+            6 => Fault::Reset { host: self.some_host(rng) },
+            _ => self.flaky(rng),
+        }
+    }
+
+    fn flaky(&self, rng: &mut Rng) -> Fault {
+        Fault::Flaky { host: self.some_host(rng), pieces: rng.between(1, 20), times: rng.between(2, 12) }
+    }
+
+    fn rough(&self, rng: &mut Rng) -> Fault {
+        let iod = rng.below(self.iods as u64) as usize;
+        let ms = *rng.pick(&[50, 1000, 8000, 40_000]);
+        let ms = rng.between(ms / 2, ms);
+        let longest = *rng.pick(&[200, 3000, 30_000]);
+        let down_ms = rng.between(10, longest);
+        match rng.below(22) {
+            0 | 1 => Fault::Mgr { power: rng.percent(50), down_ms },
+            2 => Fault::MgrAfter { pieces: rng.between(1, 200), down_ms },
+            3 => Fault::MgrDisk { changes: rng.between(0, 300), down_ms },
+            4 | 5 => Fault::Iod { iod, power: rng.percent(50), down_ms },
+            6 => Fault::IodAfter { iod, pieces: rng.between(1, 100), power: rng.percent(60), down_ms },
+            7 => Fault::IodDisk { iod, changes: rng.between(0, 60), down_ms },
+            8 if self.clients.len() > 1 => Fault::Client { client: rng.below(self.clients.len() as u64) },
+            9 => Fault::Lose { host: self.some_host(rng) },
+            10 | 11 => {
+                let a = self.some_host(rng);
+                let b = if a == MGR { IOD + iod as u64 } else { MGR };
+                Fault::Cut { a, b, ms }
+            }
+            12 => {
+                let client = CLIENT + rng.below(self.clients.len() as u64);
+                Fault::Cut { a: client, b: IOD + iod as u64, ms }
+            }
+            13 => Fault::Storm { weather: storm(rng), ms },
+            14 => Fault::IodErrors { iod, percent: rng.between(5, 60), ms },
+            15 => Fault::IodSlow { iod, slow_ms: *rng.pick(&[20, 500, 4000]), ms },
+            16 => Fault::IodFull { iod, ms },
+            17 => Fault::MgrErrors { percent: rng.between(5, 40), ms },
+            18 if rng.percent(50) => Fault::MgrFull { ms },
+            18 => Fault::MgrSlow { flush_ms: *rng.pick(&[50, 500, 3000]), ms },
+            19 => Fault::Reset { host: self.some_host(rng) },
+            _ => self.flaky(rng),
+        }
+    }
+}
+
+fn storm(rng: &mut Rng) -> Weather {
+    Weather {
+        delay_ms: *rng.pick(&[20, 200, 1000]),
+        late_percent: *rng.pick(&[5, 30]),
+        late_ms: *rng.pick(&[100, 3000]),
+        window: *rng.pick(&[1 << 10, 16 << 10]),
+    }
+}

@@ -1,0 +1,134 @@
+//! Everything random of a simulated run, from one seed: own streams of numbers, and those the system would give.
+//!
+//! Hash maps, the clients' owners and verifiers and whatever else asks the system for random bytes ask its `getrandom`.
+//! This file defines that symbol for programs which contain it: in a thread with a seed the bytes follow from the seed.
+
+use std::cell::Cell;
+
+/// A stream of numbers (splitmix64). Not for secrets.
+#[derive(Clone, Debug)]
+pub struct Rng(u64);
+
+impl Rng {
+    /// The stream of a seed for one purpose; streams of different purposes have nothing in common.
+    pub fn new(seed: u64, purpose: &str) -> Self {
+        let mut rng = Rng(seed ^ 0x5eed_5eed);
+        for byte in purpose.bytes() {
+            rng.0 = rng.draw() ^ u64::from(byte);
+        }
+        rng
+    }
+
+    /// The next number.
+    pub fn draw(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// A number below `bound`, 0 if that is 0.
+    pub fn below(&mut self, bound: u64) -> u64 {
+        ((u128::from(self.draw()) * u128::from(bound)) >> 64) as u64
+    }
+
+    /// A number from `low` to `high`, both possible.
+    pub fn between(&mut self, low: u64, high: u64) -> u64 {
+        low + self.below(high.saturating_sub(low) + 1)
+    }
+
+    /// True so many times of a hundred.
+    pub fn percent(&mut self, chance: u64) -> bool {
+        self.below(100) < chance
+    }
+
+    /// One of several, which are not none.
+    pub fn pick<'a, T>(&mut self, of: &'a [T]) -> &'a T {
+        &of[self.below(of.len() as u64) as usize]
+    }
+}
+
+thread_local! {
+    static SYSTEM: Cell<Option<u64>> = const { Cell::new(None) };
+}
+
+/// From now on the system's random numbers in this thread follow from `seed`. A thread that has made a hash map before
+/// keeps that map's keys.
+pub fn seed_thread(seed: u64) {
+    SYSTEM.set(Some(Rng::new(seed, "system").draw()));
+}
+
+/// Fills `out` as the system would, or from the seed of this thread.
+fn fill(out: &mut [u8]) -> isize {
+    let Some(state) = SYSTEM.get() else {
+        let mut done = 0;
+        while done < out.len() {
+            match rustix::rand::getrandom(&mut out[done..], rustix::rand::GetRandomFlags::empty()) {
+                Ok(n) => done += n,
+                Err(rustix::io::Errno::INTR) => {}
+                Err(_) => return -1,
+            }
+        }
+        return out.len() as isize;
+    };
+    let mut rng = Rng(state);
+    for chunk in out.chunks_mut(8) {
+        chunk.copy_from_slice(&rng.draw().to_le_bytes()[..chunk.len()]);
+    }
+    SYSTEM.set(Some(rng.0));
+    out.len() as isize
+}
+
+/// `getrandom(2)` for everything in this program.
+///
+/// # Safety
+/// `buffer` is valid for writing `len` bytes, as the C function demands.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn getrandom(buffer: *mut u8, len: usize, _flags: u32) -> isize {
+    if len == 0 {
+        return 0;
+    }
+    // SAFETY: the caller promises that the buffer is valid; the bytes need not be initialised, so they are first.
+    let out = unsafe {
+        buffer.write_bytes(0, len);
+        std::slice::from_raw_parts_mut(buffer, len)
+    };
+    fill(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::hash::{BuildHasher, RandomState};
+
+    fn seen(seed: u64) -> (u64, u64, u64) {
+        let work = move || {
+            seed_thread(seed);
+            let hashed = RandomState::new().hash_one(1);
+            (hashed, getrandom::u64().unwrap(), getrandom::u64().unwrap())
+        };
+        std::thread::spawn(work).join().unwrap()
+    }
+
+    #[test]
+    fn the_system_follows_the_seed_of_the_thread() {
+        let (first, again, other) = (seen(5), seen(5), seen(6));
+        assert_eq!(first, again);
+        assert!(first.0 != other.0 && first.1 != other.1 && first.1 != first.2);
+        assert_ne!(getrandom::u64().unwrap(), getrandom::u64().unwrap());
+    }
+
+    #[test]
+    fn numbers_stay_in_their_bounds() {
+        let mut rng = Rng::new(1, "x");
+        let mut seen = [false; 7];
+        for _ in 0..1000 {
+            seen[rng.below(7) as usize] = true;
+            assert!((3..=5).contains(&rng.between(3, 5)));
+        }
+        assert!(seen.iter().all(|seen| *seen));
+        assert_ne!(Rng::new(1, "x").draw(), Rng::new(1, "y").draw());
+        assert_eq!(rng.below(0), 0);
+    }
+}

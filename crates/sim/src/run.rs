@@ -1,0 +1,195 @@
+//! One run: a plan carried out from the first start to the last check.
+
+use crate::checks;
+use crate::cluster::{self, Cluster};
+use crate::faults::Faults;
+use crate::hosts::{AUDITOR, CLIENT};
+use crate::model::Model;
+use crate::plan::Plan;
+use crate::workload::{self, Book, World};
+use crate::{random, trace, watch};
+use client::{CreateOptions, Node};
+use net::task::Group;
+use std::cell::RefCell;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
+use types::planted::Planted;
+
+/// How long clients may take for what they have begun when everything is well again, in simulated time.
+const PATIENCE: Duration = Duration::from_secs(1200);
+/// How long a cluster may take to begin to serve, in simulated time.
+const START: Duration = Duration::from_secs(60);
+/// The day on which every run begins, in seconds since 1970.
+const DAY: u64 = 1_700_000_000;
+
+/// What came of a run.
+#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
+pub struct Verdict {
+    /// Its seed.
+    pub seed: u64,
+    /// What was wrong; nothing if all is well.
+    pub failures: Vec<String>,
+    /// Hash of all events.
+    pub hash: u64,
+    /// Number of events.
+    pub events: u64,
+    /// Simulated time in milliseconds.
+    pub simulated_ms: u64,
+    /// Operations of clients that succeeded or were answered as they may be.
+    pub done: u64,
+    /// Operations of clients that failed.
+    pub failed: u64,
+    /// Reads that were compared.
+    pub reads: u64,
+}
+
+/// Carries out a seed in a thread of its own.
+pub fn run(seed: u64, focus: Option<Focus>, print: bool) -> Verdict {
+    let plan = focus.map_or_else(|| Plan::new(seed), |focus| Plan::focused(seed, focus.on));
+    let planted = focus.filter(|focus| focus.planted).map(|focus| focus.on);
+    run_plan(Plan { planted, ..plan }, print)
+}
+
+/// A mistake that seeds are to find.
+#[derive(Clone, Copy, Debug)]
+pub struct Focus {
+    /// Which.
+    pub on: Planted,
+    /// Whether it is made.
+    pub planted: bool,
+}
+
+/// Makes what all runs share.
+pub(crate) fn prepare(print: bool) {
+    if print {
+        // Before any run, whose hash maps must not notice.
+        watch::show_logs();
+    }
+    // A failure is told by the run that needs it.
+    let _ = cluster::empty();
+}
+
+/// A run without any result.
+pub(crate) fn broken(seed: u64, why: String) -> Verdict {
+    Verdict { seed, failures: vec![why], hash: 0, events: 0, simulated_ms: 0, done: 0, failed: 0, reads: 0 }
+}
+
+/// Carries out a plan in a thread of its own.
+pub fn run_plan(plan: Plan, print: bool) -> Verdict {
+    let seed = plan.seed;
+    let work = move || {
+        random::seed_thread(seed);
+        types::planted::plant(plan.planted);
+        watch::begin();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+        match runtime {
+            Ok(runtime) => {
+                let mut verdict = runtime.block_on(all(plan, print));
+                drop(runtime);
+                verdict.failures.extend(watch::end());
+                verdict
+            }
+            Err(error) => broken(seed, format!("no runtime: {error}")),
+        }
+    };
+    let thread = std::thread::Builder::new().name(format!("seed {seed}")).spawn(work);
+    match thread.map(|thread| thread.join()) {
+        Ok(Ok(verdict)) => verdict,
+        Ok(Err(_)) => broken(seed, "the run ended in a panic".into()),
+        Err(error) => broken(seed, format!("no thread: {error}")),
+    }
+}
+
+async fn all(plan: Plan, print: bool) -> Verdict {
+    trace::begin(print);
+    trace::say(format!("{plan:?}"));
+    net::clock::simulate(Some(SystemTime::UNIX_EPOCH + Duration::from_secs(DAY)));
+    let seed = plan.seed;
+    let book: Arc<Mutex<Book>> = Arc::default();
+    let ended = stages(Arc::new(plan), book.clone()).await;
+    net::memory::install(None);
+    let mut book = book.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Err(why) = ended {
+        book.model.fail(why);
+    }
+    book.model.judge();
+    let simulated_ms = trace::elapsed().as_millis() as u64;
+    let (hash, events) = trace::end();
+    let Book { model, done, failed, .. } = &mut *book;
+    let Model { failures, reads, .. } = model;
+    let failures = std::mem::take(failures);
+    Verdict { seed, failures, hash, events, simulated_ms, done: *done, failed: *failed, reads: *reads }
+}
+
+async fn stages(plan: Arc<Plan>, book: Arc<Mutex<Book>>) -> Result<(), String> {
+    let cluster = RefCell::new(Cluster::new(&plan).await?);
+    for iod in 0..plan.iods {
+        cluster.borrow_mut().start_iod(iod)?;
+    }
+    cluster.borrow_mut().start_mgr();
+    checks::within(START, || cluster.borrow().mgr.serves()).await.map_err(|()| "the mgr does not begin to serve")?;
+    let (dirs, files) = cluster::on_host(AUDITOR, set_up(plan.clone())).await??;
+    {
+        let mut book = book.lock().unwrap_or_else(PoisonError::into_inner);
+        book.names = vec![Vec::new(); dirs.len()];
+    }
+    let world = World { plan: plan.clone(), book, dirs: Arc::new(dirs), files: Arc::new(files) };
+    let groups: Vec<Group> = (0..plan.clients.len() as u64).map(|c| Group::new(CLIENT + c)).collect();
+    let mut lives = Vec::new();
+    for (index, group) in groups.iter().enumerate() {
+        lives.push(group.spawn(workload::client(world.clone(), index)));
+    }
+    let mut faults = Faults::new(&plan, &world, &cluster, &groups);
+    let work = async {
+        for (index, life) in lives.into_iter().enumerate() {
+            if let Err(error) = life.await
+                && !groups[index].is_dead()
+            {
+                world.book().model.fail(format!("client{index} ended: {error}"));
+            }
+        }
+        trace::say("all clients have ended");
+    };
+    let limit = Duration::from_millis(plan.quiet_ms) + PATIENCE;
+    let work = tokio::time::timeout(limit, work);
+    let worked = {
+        let running = std::pin::pin!(faults.run());
+        tokio::select! {
+            biased;
+            () = running => unreachable!("faults go on for ever"),
+            worked = work => worked,
+        }
+    };
+    if worked.is_err() {
+        world.book().model.fail("clients did not come to an end although nothing was wrong any more".into());
+        return Ok(());
+    }
+    let rest = checks::all(&world, &cluster);
+    // Faults that are left begin and end while the rest waits for them.
+    let running = std::pin::pin!(faults.run());
+    tokio::select! {
+        biased;
+        () = running => Ok(()),
+        checked = rest => checked,
+    }
+}
+
+/// Makes the directories and files that everybody knows.
+async fn set_up(plan: Arc<Plan>) -> Result<(Vec<Node>, Vec<Node>), String> {
+    let mount = cluster::mount(cluster::options(&plan, AUDITOR, true, true)).await?;
+    let root = mount.root();
+    let mut dirs = Vec::new();
+    for number in 0..=plan.clients.len() {
+        let made = mount.mkdir(&root, format!("dir{number}").as_bytes(), 0o755).await;
+        dirs.push(made.map_err(|e| e.to_string())?.0);
+    }
+    let mut files = Vec::new();
+    for number in 0..plan.files {
+        let name = format!("file{number}");
+        let file = mount.create(&root, name.as_bytes(), CreateOptions::default()).await.map_err(|e| e.to_string())?;
+        files.push(file.node());
+        file.close().await.map_err(|e| e.to_string())?;
+    }
+    mount.disconnect().await.map_err(|e| e.to_string())?;
+    Ok((dirs, files))
+}

@@ -1,0 +1,345 @@
+//! The metadata server's disk: two files in memory, of which a power cut keeps any part that was not synced.
+
+use crate::random::Rng;
+use crate::trace;
+use meta::{LogDisk, StorageBackend};
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// What a disk writes whole or not at all, in bytes.
+const SECTOR: usize = 512;
+/// What is kept together in memory, in bytes.
+const PAGE: usize = 4096;
+
+/// Which of the two files.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Part {
+    /// The database.
+    Store = 0,
+    /// The batch log.
+    Log = 1,
+}
+
+/// The disk; clones are the same one.
+#[derive(Clone, Debug)]
+pub struct MetaDisk(Arc<Mutex<State>>);
+
+#[derive(Debug)]
+struct State {
+    rng: Rng,
+    files: [File; 2],
+    capacity: u64,
+    /// Rises when the process that has it open dies: its handles do nothing any more.
+    life: u64,
+    /// Writes and syncs left until everything fails.
+    dies_after: Option<u64>,
+    /// Of a hundred writes and syncs, so many fail.
+    failing_percent: u64,
+    changes: u64,
+}
+
+/// A page of a file; `None` is all zeros.
+type Page = Option<Arc<[u8; PAGE]>>;
+
+/// What both files hold, to be loaded into another disk.
+#[derive(Clone, Debug)]
+pub struct Image([(Vec<Page>, usize); 2]);
+
+#[derive(Clone, Debug, Default)]
+struct File {
+    pages: Vec<Page>,
+    len: usize,
+    /// What pages held when they were last synced, for those changed since.
+    before: BTreeMap<usize, Page>,
+    durable_len: usize,
+}
+
+fn bytes(page: &Page) -> &[u8; PAGE] {
+    page.as_deref().unwrap_or(&[0; PAGE])
+}
+
+impl File {
+    /// The page, to be changed.
+    fn page(&mut self, index: usize) -> &mut [u8; PAGE] {
+        let page = &mut self.pages[index];
+        self.before.entry(index).or_insert_with(|| page.clone());
+        Arc::make_mut(page.get_or_insert_with(|| Arc::new([0; PAGE])))
+    }
+
+    /// Visits the pieces of pages that a range covers: page, place in it, place in the range.
+    fn pieces(
+        offset: usize,
+        len: usize,
+    ) -> impl Iterator<Item = (usize, std::ops::Range<usize>, std::ops::Range<usize>)> {
+        (offset / PAGE..(offset + len).div_ceil(PAGE)).map(move |index| {
+            let (from, to) = (offset.max(index * PAGE), (offset + len).min((index + 1) * PAGE));
+            (index, from - index * PAGE..to - index * PAGE, from - offset..to - offset)
+        })
+    }
+
+    fn read(&self, offset: usize, out: &mut [u8]) {
+        for (index, place, part) in Self::pieces(offset, out.len()) {
+            out[part].copy_from_slice(&bytes(&self.pages[index])[place]);
+        }
+    }
+
+    fn write(&mut self, offset: usize, data: &[u8]) {
+        for (index, place, part) in Self::pieces(offset, data.len()) {
+            self.page(index)[place].copy_from_slice(&data[part]);
+        }
+    }
+
+    fn set_len(&mut self, len: usize) {
+        let pages = len.div_ceil(PAGE);
+        for index in pages..self.pages.len() {
+            self.before.entry(index).or_insert_with(|| self.pages[index].clone());
+        }
+        self.pages.resize(pages, None);
+        if len < self.len && !len.is_multiple_of(PAGE) {
+            self.page(pages - 1)[len % PAGE..].fill(0);
+        }
+        self.len = len;
+    }
+
+    fn sync(&mut self) {
+        self.before.clear();
+        self.durable_len = self.len;
+    }
+
+    /// Each sector that was not synced is old or new; so is the length.
+    fn forget(&mut self, rng: &mut Rng) {
+        let len = if rng.percent(50) { self.durable_len } else { self.len };
+        let before = std::mem::take(&mut self.before);
+        let long = self.len.max(self.durable_len).div_ceil(PAGE);
+        self.pages.resize(long, None);
+        for (index, old) in before.into_iter().filter(|(index, _)| *index < long) {
+            let mut page = *bytes(&self.pages[index]);
+            for sector in (0..PAGE).step_by(SECTOR).filter(|_| rng.percent(50)) {
+                page[sector..sector + SECTOR].copy_from_slice(&bytes(&old)[sector..sector + SECTOR]);
+            }
+            self.pages[index] = Some(Arc::new(page));
+        }
+        self.len = self.len.max(self.durable_len);
+        self.set_len(len);
+        self.sync();
+    }
+}
+
+impl State {
+    /// Counts a write or sync, which may have to fail.
+    fn spend(&mut self) -> io::Result<()> {
+        self.changes += 1;
+        let broken = || Err(io::Error::from_raw_os_error(rustix::io::Errno::IO.raw_os_error()));
+        match &mut self.dies_after {
+            Some(0) => return broken(),
+            Some(left) => *left -= 1,
+            None => {}
+        }
+        if self.failing_percent > 0 && self.rng.percent(self.failing_percent) { broken() } else { Ok(()) }
+    }
+}
+
+impl MetaDisk {
+    /// An empty disk with room for `capacity` bytes.
+    pub fn new(rng: Rng, capacity: u64) -> Self {
+        let state = State {
+            rng,
+            files: Default::default(),
+            capacity,
+            life: 0,
+            dies_after: None,
+            failing_percent: 0,
+            changes: 0,
+        };
+        MetaDisk(Arc::new(Mutex::new(state)))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What both files hold.
+    pub fn image(&self) -> Image {
+        Image(self.state().files.clone().map(|file| (file.pages, file.len)))
+    }
+
+    /// Gives both files durable contents.
+    pub fn load(&self, image: &Image) {
+        let file = |(pages, len): &(Vec<Page>, usize)| {
+            let (pages, len) = (pages.clone(), *len);
+            File { pages, len, before: BTreeMap::new(), durable_len: len }
+        };
+        self.state().files = image.0.each_ref().map(file);
+    }
+
+    /// A way to one file for the process that runs now.
+    pub fn open(&self, part: Part) -> Handle {
+        Handle { disk: self.clone(), part, life: self.state().life }
+    }
+
+    /// The process is gone; what it wrote stays.
+    pub fn process_died(&self) {
+        let mut state = self.state();
+        state.life += 1;
+        state.dies_after = None;
+    }
+
+    /// The power is gone, and with it any part of what was not synced.
+    pub fn lights_out(&self) {
+        self.process_died();
+        let state = &mut *self.state();
+        state.files.iter_mut().for_each(|file| file.forget(&mut state.rng));
+    }
+
+    /// Everything fails after so many more writes and syncs, until the process has died.
+    pub fn die_after(&self, changes: u64) {
+        self.state().dies_after = Some(changes);
+    }
+
+    /// Whether it has died or is to die.
+    pub fn is_dying(&self) -> bool {
+        self.state().dies_after.is_some()
+    }
+
+    /// Of a hundred writes and syncs, so many fail from now on.
+    pub fn fail(&self, percent: u64) {
+        self.state().failing_percent = percent;
+    }
+
+    /// Room for so many bytes from now on.
+    pub fn set_capacity(&self, capacity: u64) {
+        self.state().capacity = capacity;
+    }
+
+    /// Bytes left.
+    pub fn free(&self) -> u64 {
+        let state = self.state();
+        state.capacity.saturating_sub(state.files.iter().map(|file| file.len as u64).sum())
+    }
+}
+
+/// A way to a file of the disk, until its process dies.
+#[derive(Debug)]
+pub struct Handle {
+    disk: MetaDisk,
+    part: Part,
+    life: u64,
+}
+
+impl Handle {
+    fn with<T>(&self, act: impl FnOnce(&mut State) -> io::Result<T>) -> io::Result<T> {
+        let mut state = self.disk.state();
+        if state.life != self.life {
+            return Err(io::Error::other("the process is gone"));
+        }
+        act(&mut state)
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        self.with(|state| Ok(state.files[self.part as usize].len as u64))
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.with(|state| {
+            let (file, from) = (&state.files[self.part as usize], offset as usize);
+            if from + out.len() > file.len {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            file.read(from, out);
+            Ok(())
+        })
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.with(|state| {
+            state.spend()?;
+            let others: u64 = state.files.iter().map(|file| file.len as u64).sum();
+            let file = &mut state.files[self.part as usize];
+            let grows = len.saturating_sub(file.len as u64);
+            if grows > 0 && others + grows > state.capacity {
+                return Err(io::Error::from_raw_os_error(rustix::io::Errno::NOSPC.raw_os_error()));
+            }
+            file.set_len(len as usize);
+            Ok(())
+        })
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.with(|state| {
+            let spent = state.spend();
+            let file = &mut state.files[self.part as usize];
+            trace::event(&[20, self.part as u64, file.before.len() as u64, u64::from(spent.is_ok())], || {
+                format!("mgr syncs {:?}, {} pages: {spent:?}", self.part, file.before.len())
+            });
+            if spent.is_ok() {
+                file.sync();
+            }
+            spent
+        })
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.with(|state| {
+            let spent = state.spend();
+            let file = &mut state.files[self.part as usize];
+            let from = offset as usize;
+            // A write that fails may have written a part.
+            let len = if spent.is_ok() { data.len() } else { state.rng.below(data.len() as u64 + 1) as usize };
+            if from + len > file.len {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            file.write(from, &data[..len]);
+            spent
+        })
+    }
+}
+
+impl StorageBackend for Handle {
+    fn len(&self) -> io::Result<u64> {
+        self.len()
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.read(offset, out)
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.set_len(len)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.sync()
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.write(offset, data)
+    }
+}
+
+impl LogDisk for Handle {
+    fn len(&self) -> io::Result<u64> {
+        self.len()
+    }
+
+    fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.read(offset, out)
+    }
+
+    fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.write(offset, data)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.sync()
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.set_len(len)
+    }
+
+    /// Little, so that logs are full and go round within one life.
+    fn room(&self) -> u64 {
+        64 << 10
+    }
+}

@@ -1,0 +1,71 @@
+//! What happened in a run: a hash over every event, by which two runs are compared, and the events as text if wanted.
+
+use std::cell::RefCell;
+use std::time::Duration;
+use tokio::time::Instant;
+
+struct Trace {
+    start: Instant,
+    hash: u64,
+    events: u64,
+    print: bool,
+}
+
+thread_local! {
+    static TRACE: RefCell<Option<Trace>> = const { RefCell::new(None) };
+}
+
+/// Begins to record in this thread; `print` writes every event to standard error too.
+pub fn begin(print: bool) {
+    TRACE.set(Some(Trace { start: Instant::now(), hash: 0, events: 0, print }));
+}
+
+/// Ends recording: the hash and the number of events.
+pub fn end() -> (u64, u64) {
+    TRACE.take().map_or((0, 0), |trace| (trace.hash, trace.events))
+}
+
+/// Time since the beginning.
+pub fn elapsed() -> Duration {
+    TRACE.with_borrow(|trace| trace.as_ref().map_or(Duration::ZERO, |trace| trace.start.elapsed()))
+}
+
+/// Whether events are printed.
+pub fn prints() -> bool {
+    TRACE.with_borrow(|trace| trace.as_ref().is_some_and(|trace| trace.print))
+}
+
+/// Takes more into a hash.
+pub fn mix(hash: u64, more: u64) -> u64 {
+    let product = u128::from(hash ^ more ^ 0x2545_f491_4f6c_dd1d) * u128::from(0x9fb2_1c65_1e98_df25_u64);
+    (product as u64) ^ ((product >> 64) as u64)
+}
+
+/// A hash of bytes.
+pub fn digest(bytes: &[u8]) -> u64 {
+    let words = bytes.chunks(8).map(|chunk| {
+        let mut word = [0; 8];
+        word[..chunk.len()].copy_from_slice(chunk);
+        u64::from_le_bytes(word)
+    });
+    words.fold(bytes.len() as u64, mix)
+}
+
+/// Records an event: its numbers count, its text is made when events are printed.
+pub fn event(numbers: &[u64], text: impl FnOnce() -> String) {
+    TRACE.with_borrow_mut(|trace| {
+        let Some(trace) = trace else { return };
+        let at = trace.start.elapsed();
+        trace.events += 1;
+        trace.hash = numbers.iter().fold(mix(trace.hash, at.as_nanos() as u64), |hash, number| mix(hash, *number));
+        if trace.print {
+            eprintln!("{:>11.3} {}", at.as_secs_f64(), text());
+        }
+    });
+}
+
+/// Records an event whose text counts.
+pub fn say(text: impl Into<String>) {
+    let text = text.into();
+    event(&[digest(text.as_bytes())], || text);
+}

@@ -1,0 +1,52 @@
+//! Panics and log lines of the simulated daemons: the first are failures, the second are shown among the events.
+
+use crate::trace;
+use std::cell::RefCell;
+use std::sync::Once;
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::time::FormatTime;
+
+thread_local! {
+    static PANICS: RefCell<Option<Vec<String>>> = const { RefCell::new(None) };
+}
+
+static HOOK: Once = Once::new();
+static LOG: Once = Once::new();
+
+/// Writes down panics of this thread from now on, instead of printing them.
+pub fn begin() {
+    HOOK.call_once(|| {
+        let before = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            let noted = PANICS.with_borrow_mut(|panics| panics.as_mut().map(|panics| panics.push(info.to_string())));
+            if noted.is_none() {
+                before(info);
+            }
+        }));
+    });
+    PANICS.set(Some(Vec::new()));
+}
+
+/// The panics since the beginning.
+pub fn end() -> Vec<String> {
+    PANICS.take().unwrap_or_default()
+}
+
+struct Simulated;
+
+impl FormatTime for Simulated {
+    fn format_time(&self, out: &mut Writer<'_>) -> std::fmt::Result {
+        write!(out, "{:>11.3}", trace::elapsed().as_secs_f64())
+    }
+}
+
+/// Shows what the daemons log, with the simulated time.
+pub fn show_logs() {
+    LOG.call_once(|| {
+        let filter = std::env::var("RUST_LOG").unwrap_or_else(|_| "debug,client=trace".into());
+        let log = tracing_subscriber::fmt().with_writer(std::io::stderr).with_timer(Simulated).with_ansi(false);
+        let log = log.with_env_filter(tracing_subscriber::EnvFilter::new(filter));
+        // A program that has its own log keeps it.
+        let _ = log.try_init();
+    });
+}

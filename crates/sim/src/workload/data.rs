@@ -1,0 +1,211 @@
+//! Operations on the bytes of files that are open.
+
+use super::{Handle, Holder, Process};
+use crate::model::{HandleId, payload};
+use crate::trace;
+use nfs::spans::LockKind;
+use types::ByteRange;
+
+/// Files that a process has open at most.
+const OPEN_MAX: usize = 4;
+/// No byte is written behind this.
+const LONGEST: u64 = 48 << 10;
+
+impl Process {
+    pub(super) fn new_handle(&self) -> HandleId {
+        let mut book = self.world.book();
+        book.next_handle += 1;
+        book.next_handle
+    }
+
+    /// Keeps a file open, and closes another one when there are too many.
+    pub(super) async fn keep(&mut self, handle: Handle) {
+        self.world.book().done += 1;
+        self.open.push(handle);
+        if self.open.len() > OPEN_MAX {
+            let oldest = self.open.remove(0);
+            self.close(oldest).await;
+        }
+    }
+
+    fn some_open(&mut self) -> Option<usize> {
+        (!self.open.is_empty()).then(|| self.rng.below(self.open.len() as u64) as usize)
+    }
+
+    /// An offset: at the beginning, around the borders of stripes, or anywhere.
+    fn offset(&mut self) -> u64 {
+        let unit = self.world.plan.unit;
+        let stripes = (LONGEST / unit).min(12);
+        match self.rng.below(4) {
+            0 => 0,
+            1 => (unit * self.rng.between(0, stripes) + self.rng.between(0, 2)).saturating_sub(1),
+            2 => unit * self.rng.between(0, stripes),
+            _ => self.rng.below((unit * stripes).max(1)),
+        }
+    }
+
+    /// A length: short, about a stripe unit, or several of them.
+    fn length(&mut self) -> u64 {
+        let unit = self.world.plan.unit;
+        match self.rng.below(4) {
+            0 => self.rng.between(1, 20),
+            1 => (unit + self.rng.between(0, 2)).saturating_sub(1).max(1),
+            2 => self.rng.between(1, unit * 2),
+            _ => self.rng.between(1, (unit * 8).min(16 << 10)),
+        }
+    }
+
+    pub(super) async fn write(&mut self) {
+        let Some(at) = self.some_open().filter(|at| self.open[*at].writable) else { return };
+        let (offset, len) = (self.offset(), self.length());
+        let Handle { file, id, handle, .. } = &self.open[at];
+        let change = self.world.book().model.write(*id, self.client, *handle, offset, len);
+        trace::say(format!("{} writes {change}: file {}, {len} at {offset}", crate::hosts::name(self.client), id.0));
+        let written = file.write_at(offset, payload(change, offset, len)).await;
+        self.world.note(|book| {
+            book.model.returned(*id, change, written.is_ok());
+            book.done += 1;
+        });
+        if let Err(error) = written {
+            self.failed(at, "write", &error).await;
+        }
+    }
+
+    pub(super) async fn read(&mut self) {
+        let Some(at) = self.some_open() else { return };
+        let (offset, len) = (self.offset(), self.length());
+        let reader = self.open[at].reader(self.client, self.world.book().model.tick());
+        let Handle { file, id, .. } = &self.open[at];
+        let got = file.read_at(offset, len as usize).await;
+        match got {
+            Ok(got) => {
+                let bytes = got.to_vec();
+                trace::say(format!(
+                    "{} reads file {}: {} of {len} at {offset}, {:x}",
+                    crate::hosts::name(self.client),
+                    id.0,
+                    bytes.len(),
+                    trace::digest(&bytes)
+                ));
+                let mut book = self.world.book();
+                book.done += 1;
+                book.model.check_read(*id, reader, offset, len, &bytes);
+            }
+            Err(error) => self.failed(at, "read", &error).await,
+        }
+    }
+
+    pub(super) async fn measure(&mut self) {
+        let Some(at) = self.some_open() else { return };
+        let reader = self.open[at].reader(self.client, self.world.book().model.tick());
+        let Handle { file, id, .. } = &self.open[at];
+        match file.refresh().await {
+            Ok(attrs) => self.world.book().model.check_size(*id, reader, attrs.size),
+            Err(error) => self.failed(at, "asking for the size", &error).await,
+        }
+    }
+
+    pub(super) async fn fsync(&mut self) {
+        let Some(at) = self.some_open() else { return };
+        let Handle { file, id, handle, .. } = &self.open[at];
+        let began = self.world.book().model.tick();
+        let synced = file.fsync().await;
+        trace::say(format!("{} syncs file {}: {}", crate::hosts::name(self.client), id.0, synced.is_ok()));
+        self.world.note(|book| {
+            book.model.synced(*id, self.client, *handle, began, synced.is_ok());
+            book.done += 1;
+        });
+        if let Err(error) = synced {
+            self.failed(at, "fsync", &error).await;
+        }
+    }
+
+    pub(super) async fn truncate(&mut self) {
+        let Some(at) = self.some_open().filter(|at| self.open[*at].writable) else { return };
+        let size = if self.rng.percent(30) { 0 } else { self.offset() };
+        let Handle { file, id, handle, .. } = &self.open[at];
+        let change = self.world.book().model.cut(*id, self.client, *handle, size);
+        trace::say(format!("{} cuts {change}: file {} to {size}", crate::hosts::name(self.client), id.0));
+        let cut = file.set_len(size).await;
+        trace::say(format!("{} has cut {change}: {}", crate::hosts::name(self.client), cut.is_ok()));
+        self.world.note(|book| {
+            book.model.returned(*id, change, cut.is_ok());
+            book.done += 1;
+        });
+        if let Err(error) = cut {
+            self.failed(at, "set_len", &error).await;
+        }
+    }
+
+    pub(super) async fn close_some(&mut self) {
+        if let Some(at) = self.some_open() {
+            let handle = self.open.remove(at);
+            self.close(handle).await;
+        }
+    }
+
+    /// Locks a file that is open for this process alone, or gives the lock back.
+    pub(super) async fn lock_or_unlock(&mut self) {
+        let Some(at) = self.some_open().filter(|at| self.open[*at].writable) else { return };
+        let Handle { file, id, handle, locked, .. } = &self.open[at];
+        let (client, id, handle, owner) = (self.client, *id, *handle, self.owner);
+        if locked.is_none() {
+            match file.try_lock(owner, ByteRange::ALL, LockKind::Write).await {
+                Ok(granted) => {
+                    trace::say(format!("{} locks file {}: {granted}", crate::hosts::name(client), id.0));
+                    let plan = self.world.plan.clone();
+                    self.open[at].locked = self.world.note(|book| {
+                        book.done += 1;
+                        granted
+                            .then(|| book.lock(&plan, id, Holder { client, owner, handle }))
+                            .map(|()| book.model.tick())
+                    });
+                }
+                Err(error) => self.failed(at, "lock", &error).await,
+            }
+            return;
+        }
+        let began = self.world.note(|book| {
+            book.unlock(id, client, owner);
+            book.model.tick()
+        });
+        let unlocked = file.unlock(owner, ByteRange::ALL).await;
+        trace::say(format!("{} unlocks file {}: {}", crate::hosts::name(client), id.0, unlocked.is_ok()));
+        self.world.note(|book| {
+            book.done += 1;
+            book.model.synced(id, client, handle, began, unlocked.is_ok());
+        });
+        self.open.iter_mut().filter(|open| open.id == id).for_each(|open| open.locked = None);
+        if let Err(error) = unlocked {
+            self.failed(at, "unlock", &error).await;
+        }
+    }
+
+    pub(super) async fn close(&mut self, handle: Handle) {
+        let Handle { file, id, handle, .. } = handle;
+        let began = self.world.note(|book| {
+            book.close(id, handle);
+            book.model.tick()
+        });
+        let closed = file.close().await;
+        trace::say(format!("{} closes file {}: {}", crate::hosts::name(self.client), id.0, closed.is_ok()));
+        self.world.note(|book| {
+            book.model.synced(id, self.client, handle, began, closed.is_ok());
+            book.done += 1;
+        });
+        if let Err(error) = closed {
+            self.tolerate("close", &error);
+        }
+    }
+
+    /// An operation on an open file has failed: nothing of what was not durable is sure, and the file is closed.
+    async fn failed(&mut self, at: usize, what: &str, error: &client::Error) {
+        self.tolerate(what, error);
+        let handle = self.open.remove(at);
+        self.world.note(|book| {
+            let now = book.model.tick();
+            book.model.synced(handle.id, self.client, handle.handle, now, false);
+        });
+        self.close(handle).await;
+    }
+}

@@ -1,0 +1,123 @@
+//! Operations on names.
+
+use super::{Handle, Process};
+use crate::names::{Ask, Said};
+use client::{CreateOptions, OpenFlags};
+use types::Status;
+
+/// Names of files in a directory; those of directories come behind them.
+const FILES: u64 = 4;
+const DIRECTORIES: u64 = 2;
+
+/// The text of a name.
+pub fn text(name: u8) -> Vec<u8> {
+    format!("n{name}").into_bytes()
+}
+
+impl Process {
+    fn file_name(&mut self) -> u8 {
+        self.rng.below(FILES) as u8
+    }
+
+    fn directory_name(&mut self) -> u8 {
+        (FILES + self.rng.below(DIRECTORIES)) as u8
+    }
+
+    pub(super) async fn create(&mut self, dir: usize) {
+        let (name, exclusive) = (self.file_name(), self.rng.percent(70));
+        let Some(index) = self.ask(dir, Ask::Create { name, exclusive }) else { return };
+        let opened = self.world.book().model.tick();
+        let options = CreateOptions { exclusive, ..CreateOptions::default() };
+        let made = self.mount.create(&self.world.dirs[dir], &text(name), options).await;
+        match made {
+            Ok(file) => {
+                let id = file.node().id;
+                self.said(dir, index, "create", Ok(Said::Ok(Some(id.0))));
+                self.keep(Handle { file, id, handle: self.new_handle(), opened, writable: true, locked: None }).await;
+            }
+            Err(error) => self.said(dir, index, "create", Err(error)),
+        }
+    }
+
+    pub(super) async fn mkdir(&mut self, dir: usize) {
+        let name = self.directory_name();
+        let Some(index) = self.ask(dir, Ask::Mkdir { name }) else { return };
+        let made = self.mount.mkdir(&self.world.dirs[dir], &text(name), 0o755).await;
+        self.said(dir, index, "mkdir", made.map(|(node, _)| Said::Ok(Some(node.id.0))));
+    }
+
+    pub(super) async fn remove(&mut self, dir: usize) {
+        let name = if self.rng.percent(70) { self.file_name() } else { self.directory_name() };
+        let Some(index) = self.ask(dir, Ask::Remove { name }) else { return };
+        let removed = self.mount.remove(&self.world.dirs[dir], &text(name)).await;
+        self.said(dir, index, "remove", removed.map(|()| Said::Ok(None)));
+    }
+
+    pub(super) async fn rename(&mut self, dir: usize) {
+        let directories = self.rng.percent(20);
+        let mut name = || if directories { self.directory_name() } else { self.file_name() };
+        let (from, to) = (name(), name());
+        let Some(index) = self.ask(dir, Ask::Rename { from, to }) else { return };
+        let node = &self.world.dirs[dir];
+        let renamed = self.mount.rename(node, &text(from), node, &text(to)).await;
+        self.said(dir, index, "rename", renamed.map(|()| Said::Ok(None)));
+    }
+
+    pub(super) async fn link(&mut self, dir: usize) {
+        let to = self.file_name();
+        let Some(node) = self.open.first().map(|handle| handle.file.node()) else { return };
+        let Some(index) = self.ask(dir, Ask::Link { file: node.id.0, to }) else { return };
+        let linked = self.mount.link(&node, &self.world.dirs[dir], &text(to)).await;
+        let linked = match linked {
+            // The file is gone: it had no name any more.
+            Err(error) if error.is(Status::Stale) => Ok(Said::Missing),
+            other => other.map(|_| Said::Ok(None)),
+        };
+        self.said(dir, index, "link", linked);
+    }
+
+    pub(super) async fn lookup(&mut self, dir: usize) {
+        let name = if self.rng.percent(70) { self.file_name() } else { self.directory_name() };
+        let Some(index) = self.ask(dir, Ask::Lookup { name }) else { return };
+        let found = self.mount.lookup(&self.world.dirs[dir], &text(name)).await;
+        self.said(dir, index, "lookup", found.map(|(node, _)| Said::Ok(Some(node.id.0))));
+    }
+
+    /// Opens a file that stays, or one by its name.
+    pub(super) async fn open_some(&mut self, dir: usize) {
+        let node = if self.rng.percent(70) {
+            self.rng.pick(&self.world.files.clone()).clone()
+        } else {
+            let name = self.file_name();
+            let Some(index) = self.ask(dir, Ask::Lookup { name }) else { return };
+            let found = self.mount.lookup(&self.world.dirs[dir], &text(name)).await;
+            let node = found.as_ref().ok().map(|(node, _)| node.clone());
+            self.said(dir, index, "lookup", found.map(|(node, _)| Said::Ok(Some(node.id.0))));
+            let Some(node) = node else { return };
+            node
+        };
+        let flags = match self.rng.below(10) {
+            0..=2 => OpenFlags::READ,
+            3 => OpenFlags { truncate: true, ..OpenFlags::READ_WRITE },
+            _ => OpenFlags::READ_WRITE,
+        };
+        let handle = self.new_handle();
+        let (opened, cut) = self.world.note(|book| {
+            let cut = flags.truncate.then(|| book.model.cut(node.id, self.client, handle, 0));
+            (book.model.tick(), cut)
+        });
+        crate::trace::say(format!("{} opens file {}: {flags:?}", crate::hosts::name(self.client), node.id.0));
+        let file = self.mount.open(&node, flags).await;
+        if let Some(cut) = cut {
+            self.world.book().model.returned(node.id, cut, file.is_ok());
+        }
+        match file {
+            Ok(file) => {
+                self.keep(Handle { file, id: node.id, handle, opened, writable: flags.write, locked: None }).await
+            }
+            // Removed meanwhile.
+            Err(error) if error.is(Status::Stale) || error.is(Status::NoEnt) => {}
+            Err(error) => self.tolerate("open", &error),
+        }
+    }
+}

@@ -1,0 +1,38 @@
+//! Mistakes made on purpose are found, by seeds that pass without them.
+
+use std::process::Command;
+
+/// How many seeds have to do.
+const SEEDS: &str = "1..31";
+
+/// Carries seeds out, with the mistake or only where it would show; the numbers of those that failed.
+fn failed(option: &str, mistake: &str) -> Vec<u64> {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_sim"));
+    let run = command.args(["--json", "--seeds", SEEDS, option, mistake]).output().unwrap();
+    let summary: serde_json::Value = serde_json::from_slice(&run.stdout).unwrap();
+    let verdicts = summary["failed"].as_array().unwrap();
+    let failed: Vec<u64> = verdicts.iter().map(|verdict| verdict["seed"].as_u64().unwrap()).collect();
+    assert_eq!(run.status.success(), failed.is_empty(), "{}", String::from_utf8_lossy(&run.stderr));
+    failed
+}
+
+fn is_found(mistake: &str) {
+    let found = failed("--plant", mistake);
+    assert!(!found.is_empty(), "no seed of {SEEDS} finds {mistake}");
+    assert_eq!(failed("--focus", mistake), Vec::<u64>::new(), "the same seeds without {mistake}");
+}
+
+#[test]
+fn a_reply_cache_that_answers_uncached_is_found() {
+    is_found("reply-cache");
+}
+
+#[test]
+fn a_commit_that_ignores_the_verifier_is_found() {
+    is_found("commit-verifier");
+}
+
+#[test]
+fn a_lock_table_that_forgets_is_found() {
+    is_found("lock-table");
+}
