@@ -1,14 +1,24 @@
-//! Status answers of the admin program: what decodes is written and read again unchanged.
+//! Messages of the admin program: what decodes is written and read again unchanged.
 #![cfg_attr(fuzzing, no_main)]
 
 use bytes::Bytes;
-use wire::admin::Status;
+use std::fmt::Debug;
+use wire::admin::{CheckArgs, CheckReply, ScrubArgs, ScrubReply, Status};
 use xdr::Xdr;
 
-/// Feeds `data` to the decoder.
+/// Feeds `data` to every decoder.
 pub fn run(data: &[u8]) {
-    if let Ok(status) = Status::from_bytes(&Bytes::copy_from_slice(data)) {
-        assert_eq!(Status::from_bytes(&status.to_bytes()), Ok(status));
+    let bytes = Bytes::copy_from_slice(data);
+    value::<Status>(&bytes);
+    value::<CheckArgs>(&bytes);
+    value::<CheckReply>(&bytes);
+    value::<ScrubArgs>(&bytes);
+    value::<ScrubReply>(&bytes);
+}
+
+fn value<T: Xdr + PartialEq + Debug>(data: &Bytes) {
+    if let Ok(value) = T::from_bytes(data) {
+        assert_eq!(T::from_bytes(&value.to_bytes()), Ok(value));
     }
 }
 

@@ -2,9 +2,9 @@
 #![cfg_attr(fuzzing, no_main)]
 
 use bytes::Bytes;
-use layout::Policy;
-use layout::kinds::native::{Body, Device, Record};
+use layout::kinds::native::{Body, Device, Record, Update};
 use layout::policy::NAMES;
+use layout::{Later, Policy};
 use std::fmt::Debug;
 use types::ByteRange;
 use xdr::Xdr;
@@ -13,6 +13,8 @@ use xdr::Xdr;
 pub fn run(data: &[u8]) {
     let bytes = Bytes::copy_from_slice(data);
     value::<Device>(&bytes);
+    value::<Later>(&bytes);
+    value::<Update>(&bytes);
     if let Some(record) = value::<Record>(&bytes) {
         record.distribution().expect("a record that decodes has a geometry");
     }

@@ -3,7 +3,8 @@
 
 use bytes::Bytes;
 use meta::schema::{
-    CookieKey, Core, Counts, Delta, Dentry, FormatRecord, NextId, Record, Tail, bucket, cookie_of, id_of, xattr_name,
+    CookieKey, Core, Counts, Delta, Dentry, FormatRecord, Intent, NextId, Record, Tail, bucket, cookie_of, id_of,
+    intent_of, xattr_name,
 };
 use meta::{Doomed, merge};
 use std::fmt::Debug;
@@ -18,6 +19,7 @@ pub fn run(data: &[u8]) {
     value::<Counts>(&bytes);
     value::<NextId>(&bytes);
     value::<Doomed>(&bytes);
+    value::<Intent>(&bytes);
     value::<Core>(&bytes);
     value::<Tail>(&bytes);
     FormatRecord::version_of(data);
@@ -35,7 +37,7 @@ pub fn run(data: &[u8]) {
         let cookies = bucket(&CookieKey(*key), data);
         assert!(cookies.start > 2 && cookies.end <= 1 << 63);
     }
-    let _ = (cookie_of(data), id_of(data), xattr_name(data));
+    let _ = (cookie_of(data), id_of(data), intent_of(data), xattr_name(data));
     if let (Ok(core), Ok(tail)) = (core(first), tail(second)) {
         core.attrs(FileId(1), &tail);
     }

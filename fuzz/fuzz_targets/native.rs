@@ -18,6 +18,7 @@ pub fn run(data: &[u8]) {
     value::<SeekArgs>(&data);
     value::<FenceArgs>(&data);
     value::<ListArgs>(&data);
+    value::<ScrubArgs>(&data);
     reply::<HelloReply>(&data);
     reply::<ReadReply>(&data);
     reply::<WriteReply>(&data);
@@ -27,6 +28,7 @@ pub fn run(data: &[u8]) {
     reply::<SeekReply>(&data);
     reply::<ListReply>(&data);
     reply::<StatsReply>(&data);
+    reply::<ScrubReply>(&data);
     reply::<Nothing>(&data);
     before_data(&data);
 }

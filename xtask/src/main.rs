@@ -2,7 +2,10 @@
 
 mod apt;
 mod bench;
+mod drills;
 mod fuzz;
+mod hostile;
+mod sim;
 mod suite;
 mod xdr;
 
@@ -21,7 +24,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Task {
-    /// Run all checks and tests: formatting, clippy, every test of the workspace
+    /// Run all checks and tests: formatting, clippy, every test of the workspace, a thousand seeds of the simulator
     ///
     /// The last line is "N passed, N failed", summed over all test programs. Fails when a check or a test fails.
     Test,
@@ -29,8 +32,17 @@ enum Task {
     Ci,
     /// Run an experiment of `bench/`, or list them
     Bench(bench::Options),
+    /// Copy a real tree in and out while daemons are killed and connections cut, round after round
+    ///
+    /// Every round kills an iod, the mgr, both, and cuts connections, each during a copy in and a copy out, compares the
+    /// result, and says what was killed when. Fails when a copy fails or anything differs.
+    Drills(drills::Options),
     /// Fuzz one target of `fuzz/`, or all of them one after another (needs nightly and cargo-fuzz)
     Fuzz(fuzz::Options),
+    /// Carry out seeds of the simulated cluster (docs/TESTING.md)
+    Sim(sim::Options),
+    /// Send random and damaged frames to a running mgr and iod, with a good client beside them
+    Hostile(hostile::Options),
     /// Generate the NFS types from the XDR descriptions inside the RFCs
     Xdr(xdr::Options),
 }
@@ -39,7 +51,10 @@ fn run(task: &Task, root: &Path) -> Result<(), Box<dyn Error>> {
     match task {
         Task::Test | Task::Ci => suite::run(root),
         Task::Bench(options) => bench::run(options, root),
+        Task::Drills(options) => drills::run(options, root),
         Task::Fuzz(options) => fuzz::run(options, root),
+        Task::Sim(options) => sim::run(options, root),
+        Task::Hostile(options) => hostile::run(options, root),
         Task::Xdr(options) => xdr::run(options, root),
     }
 }

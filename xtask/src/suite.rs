@@ -6,10 +6,11 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::Instant;
 
-const STEPS: [(&str, &[&str]); 3] = [
+const STEPS: [(&str, &[&str]); 4] = [
     ("formatting", &["fmt", "--all", "--check"]),
     ("clippy", &["clippy", "--quiet", "--workspace", "--all-targets", "--", "-D", "warnings"]),
     ("tests", &["test", "--workspace", "--no-fail-fast"]),
+    ("simulator", &["run", "--quiet", "--package", "sim", "--", "--seeds", "1..1001"]),
 ];
 
 /// Runs every step even if one fails, so that one run shows everything there is to mend.
@@ -42,7 +43,7 @@ pub fn run(root: &Path) -> Result<(), Box<dyn Error>> {
 /// Runs one cargo command, passes its output on and counts the test results in it.
 fn step_passes(root: &Path, args: &[&str], sum: &mut Summary) -> Result<bool, Box<dyn Error>> {
     let mut command = crate::cargo();
-    command.current_dir(root).args(args).stdout(Stdio::piped());
+    command.current_dir(root).args(args).env("WEIR_COMMIT", crate::sim::commit(root)).stdout(Stdio::piped());
     let mut child = command.spawn().map_err(|e| format!("cannot start cargo: {e}"))?;
     let mut output = BufReader::new(child.stdout.take().ok_or("cargo has no output")?);
     let mut line = Vec::new();

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
 /// Crates that may name tokio.
-const ASYNC: [&str; 4] = ["client", "mgr", "net", "weir"];
+const ASYNC: [&str; 5] = ["client", "mgr", "net", "sim", "weir"];
 
 /// The names between backticks.
 fn quoted(text: &str) -> BTreeSet<String> {

@@ -1,7 +1,15 @@
-//! Every fuzz target is built by cargo-fuzz and also run by an ordinary test.
+//! Every fuzz target is built by cargo-fuzz and also run by an ordinary test, and every decoder is in one.
 
-use crate::tree::{report, root, rust_files};
+use crate::tree::{Source, report, root, rust_files};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+
+/// Decoders that no target can name, and why they need none.
+const ELSEWHERE: [(&str, &str); 3] = [
+    ("Registered", "of the mgr alone, read from its own store; its tests damage it"),
+    ("Void", "reads nothing"),
+    ("XattrValue", "a string of bytes"),
+];
 
 #[test]
 fn targets_are_registered_and_tested() {
@@ -22,4 +30,54 @@ fn targets_are_registered_and_tested() {
     }
     assert!(targets > 0, "there are no fuzz targets");
     report(problems);
+}
+
+/// The name behind `head` and the text up to the end of the block, for every block of the file that begins so.
+fn blocks<'a>(text: &'a str, head: &str) -> Vec<(&'a str, &'a str)> {
+    let starts = text.match_indices(head).filter(|(at, _)| *at == 0 || text[..*at].ends_with('\n'));
+    let block = |at: usize| {
+        let rest = &text[at + head.len()..];
+        let name = rest.split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap_or_default();
+        (name, rest.split("\n}").next().unwrap_or(rest))
+    };
+    starts.map(|(at, _)| block(at)).filter(|(name, _)| !name.is_empty()).collect()
+}
+
+fn words(text: &str) -> BTreeSet<&str> {
+    text.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|word| !word.is_empty()).collect()
+}
+
+/// Decoders, and everything that may call one: the names that each block of code mentions, by the block's name.
+fn mentions(sources: &[Source]) -> (BTreeMap<&str, &str>, BTreeMap<&str, BTreeSet<&str>>) {
+    let mut decoders = BTreeMap::new();
+    let mut mentioned: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    let ours = |s: &&Source| s.path.starts_with("crates/") && s.path.contains("/src/") && !s.is_generated();
+    for source in sources.iter().filter(ours) {
+        for head in ["impl Xdr for ", "impl Record for ", "impl ", "pub fn ", "fn "] {
+            for (name, text) in blocks(&source.text, head) {
+                mentioned.entry(name).or_default().extend(words(text));
+                if head.ends_with(" for ") {
+                    decoders.insert(name, source.path.as_str());
+                }
+            }
+        }
+    }
+    (decoders, mentioned)
+}
+
+#[test]
+fn every_decoder_is_fuzzed() {
+    let sources = rust_files();
+    let (decoders, mentioned) = mentions(&sources);
+    assert!(decoders.len() > 40, "only {} decoders found", decoders.len());
+    let targets = sources.iter().filter(|s| s.path.starts_with("fuzz/fuzz_targets/"));
+    let mut reached: BTreeSet<&str> = targets.flat_map(|s| words(&s.text)).collect();
+    let mut next: Vec<&str> = reached.iter().copied().collect();
+    while let Some(name) = next.pop() {
+        let more = mentioned.get(name).into_iter().flatten().copied();
+        next.extend(more.filter(|word| reached.insert(*word)).collect::<Vec<_>>());
+    }
+    let elsewhere = |name: &str| ELSEWHERE.iter().any(|(known, _)| *known == name);
+    let missing = decoders.iter().filter(|(name, _)| !reached.contains(*name) && !elsewhere(name));
+    report(missing.map(|(name, path)| format!("{path}: no fuzz target reaches the decoder of {name}")).collect());
 }

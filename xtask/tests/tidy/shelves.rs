@@ -3,7 +3,7 @@
 use crate::tree::{Source, code, report, rust_files};
 use std::collections::{BTreeMap, BTreeSet};
 
-const SHELVES: [&str; 6] = ["ops", "kinds", "drivers", "engines", "attrs", "commands"];
+const SHELVES: [&str; 8] = ["ops", "kinds", "drivers", "engines", "attrs", "commands", "disks", "transports"];
 
 /// A file on a shelf: the folder of the shelf, its name, and the item of the shelf that the file belongs to.
 fn place(path: &str) -> Option<(&str, &str, &str)> {

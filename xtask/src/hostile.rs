@@ -1,0 +1,50 @@
+//! `cargo xtask hostile`: random and damaged frames against a running mgr and iod, with a good client beside them.
+
+use std::error::Error;
+use std::path::{Path, PathBuf};
+
+/// Options of `cargo xtask hostile`.
+#[derive(clap::Args)]
+#[command(
+    after_help = "Prints what was sent, memory before and after, panics, refusals, and how long a good client's \
+    answers took before (quiet) and meanwhile (beside). Fails when something panicked, memory grew beyond its bound, or \
+    the good client was not served."
+)]
+pub struct Options {
+    /// How many frames
+    #[arg(long, value_name = "COUNT", default_value_t = 1_000_000)]
+    frames: u64,
+    /// Frames per second, 0 for as many as possible
+    #[arg(long, value_name = "COUNT", default_value_t = 0)]
+    rate: u64,
+    /// The seed of everything that is sent; without it a new one, which is shown
+    #[arg(long, value_name = "NUMBER")]
+    seed: Option<u64>,
+    /// Where the stores are, for as long as it runs: in memory, so that what one client's flushes cost another on the same
+    /// disk is no part of it
+    #[arg(long, value_name = "DIRECTORY", default_value = "/dev/shm")]
+    dir: PathBuf,
+    /// Print the summary as one line of JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the frames, which are a test of the `mgr` package that is much shorter otherwise.
+pub fn run(options: &Options, root: &Path) -> Result<(), Box<dyn Error>> {
+    let mut command = crate::cargo();
+    command.current_dir(root).args(["test", "--quiet", "--release", "-p", "mgr", "--test", "hostile", "--"]);
+    command.args(["--nocapture", "--exact", "hostile_frames_harm_nobody"]);
+    command.env("WEIR_HOSTILE_FRAMES", options.frames.to_string());
+    command.env("WEIR_HOSTILE_RATE", options.rate.to_string());
+    if options.dir.is_dir() {
+        command.env("TMPDIR", std::path::absolute(&options.dir)?);
+    }
+    if let Some(seed) = options.seed {
+        command.env("WEIR_TEST_SEED", seed.to_string());
+    }
+    if options.json {
+        command.env("WEIR_HOSTILE_JSON", "1");
+    }
+    let status = command.status()?;
+    if status.success() { Ok(()) } else { Err(format!("hostile frames did harm: {status}").into()) }
+}

@@ -1,0 +1,63 @@
+//! `cargo xtask sim`: seeds of the simulated cluster, built for it when there are many.
+
+use std::error::Error;
+use std::path::Path;
+use std::process::Command;
+
+/// So many seeds are worth an optimised build.
+const MANY: u64 = 3000;
+
+/// Options of `cargo xtask sim`.
+#[derive(clap::Args)]
+pub struct Options {
+    /// Carry out one seed
+    #[arg(long, conflicts_with = "seeds", required_unless_present = "seeds")]
+    seed: Option<u64>,
+    /// Carry out the seeds from A on, B left out, written A..B, on all processors
+    #[arg(long)]
+    seeds: Option<String>,
+    /// Further arguments, such as --trace, --twice, --jobs N, --limit SECONDS and --json
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    more: Vec<String>,
+}
+
+/// Builds the simulator and carries seeds out.
+///
+/// # Errors
+/// A seed that failed, or anything that keeps the simulator from running.
+pub fn run(options: &Options, root: &Path) -> Result<(), Box<dyn Error>> {
+    let optimised = options.seeds.as_deref().is_some_and(|seeds| count(seeds) >= MANY);
+    let profile = if optimised { "sim" } else { "dev" };
+    let mut command = crate::cargo();
+    command.current_dir(root).args(["run", "--quiet", "--package", "sim", "--profile", profile, "--"]);
+    match (options.seed, &options.seeds) {
+        (Some(seed), _) => command.arg("--seed").arg(seed.to_string()),
+        (None, Some(seeds)) => command.arg("--seeds").arg(seeds),
+        (None, None) => return Err("give --seed or --seeds".into()),
+    };
+    let status = command.args(&options.more).env("WEIR_COMMIT", commit(root)).status()?;
+    if status.success() { Ok(()) } else { Err("not every seed passed".into()) }
+}
+
+/// Seeds in A..B; none if it is not written so, which the simulator will say.
+fn count(seeds: &str) -> u64 {
+    let ends = seeds.split_once("..").and_then(|(from, to)| Some((from.parse().ok()?, to.parse().ok()?)));
+    ends.map_or(0, |(from, to): (u64, u64)| to.saturating_sub(from))
+}
+
+/// The commit of the working tree, with a note when it was changed since.
+pub fn commit(root: &Path) -> String {
+    let git = Command::new("git").current_dir(root).args(["describe", "--always", "--dirty", "--abbrev=12"]).output();
+    let text = git.ok().filter(|out| out.status.success()).map(|out| String::from_utf8_lossy(&out.stdout).into_owned());
+    text.map_or_else(|| "an unknown commit".into(), |text| format!("commit {}", text.trim()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::count;
+
+    #[test]
+    fn seeds_are_counted() {
+        assert_eq!((count("5..9"), count("9..5"), count("5"), count("a..b")), (4, 0, 0, 0));
+    }
+}
