@@ -5,6 +5,7 @@ use std::io::{self, IoSlice};
 use std::num::NonZeroU64;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{Advice, FallocateFlags, FlockOperation, SeekFrom};
 use rustix::io::Errno;
@@ -42,7 +43,7 @@ fn folders() -> DirBuilder {
 }
 
 fn boxed(file: File) -> Box<dyn DiskFile> {
-    Box::new(LocalFile { file })
+    Box::new(LocalFile { file, locked: AtomicBool::new(false) })
 }
 
 impl Disk for Local {
@@ -113,6 +114,17 @@ impl Disk for Local {
 
 struct LocalFile {
     file: File,
+    locked: AtomicBool,
+}
+
+impl Drop for LocalFile {
+    /// Gives the lock back by name: closing would leave it with a child that this process has forked and that has not
+    /// reached its `exec` yet, for such a child shares every descriptor.
+    fn drop(&mut self) {
+        if *self.locked.get_mut() {
+            let _ = rustix::fs::flock(&self.file, FlockOperation::Unlock);
+        }
+    }
 }
 
 /// Calls until no signal comes in between.
@@ -185,7 +197,10 @@ impl DiskFile for LocalFile {
 
     fn lock(&self) -> io::Result<bool> {
         match rustix::fs::flock(&self.file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(true),
+            Ok(()) => {
+                self.locked.store(true, Ordering::Relaxed);
+                Ok(true)
+            }
             Err(Errno::WOULDBLOCK) => Ok(false),
             Err(error) => Err(error.into()),
         }

@@ -53,7 +53,12 @@ fn locks() {
         assert!(first.lock().unwrap());
         assert!(!disk.open("f").unwrap().lock().unwrap());
         drop(first);
+        let second = disk.open("f").unwrap();
+        assert!(second.lock().unwrap());
+        let shared_with_a_fork = second.as_file().map(|file| file.try_clone().unwrap());
+        drop(second);
         assert!(disk.open("f").unwrap().lock().unwrap());
+        drop(shared_with_a_fork);
     });
 }
 
