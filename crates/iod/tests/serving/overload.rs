@@ -22,7 +22,13 @@ fn who_writes_or_reads_byte_by_byte_is_cut_off_in_time() {
     let mut dripping = server.client();
     let args = dripping.write_args(1, false, &[(0, &pattern(500_000, 1))]);
     let record = mark(dripping.message(Procedure::Write as u32, &args)).to_bytes();
-    let dripped = std::thread::spawn(move || record.chunks(1).any(|byte| dripping.stream.write_all(byte).is_err()));
+    let dripped = std::thread::spawn(move || {
+        record.chunks(1).any(|byte| {
+            // Slower than a request has to arrive, whatever the machine.
+            wait_a_little();
+            dripping.stream.write_all(byte).is_err()
+        })
+    });
 
     let mut sipping = server.client_with(false);
     sipping.write(2, 0, &pattern(1 << 20, 2)).unwrap();
