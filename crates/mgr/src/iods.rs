@@ -20,6 +20,7 @@ use net::Address;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use types::{IodId, Status};
@@ -27,6 +28,9 @@ use wire::native::StatsReply;
 
 /// Free bytes below which an iod takes no new files while others have more.
 const LOW_SPACE: u64 = 64 << 20;
+
+/// How long a start waits for its iods. One that takes longer must not keep clients from those that are there.
+const START: Duration = Duration::from_secs(5);
 
 /// All iods, known and configured.
 #[derive(Debug)]
@@ -121,7 +125,7 @@ impl Iods {
         })
     }
 
-    /// Starts reaching for every configured iod; completes once each was tried once.
+    /// Starts reaching for every configured iod; completes once each was tried once, or took too long for that.
     pub(crate) async fn keep(self: &Arc<Self>) -> Keeping {
         let mut tasks = JoinSet::new();
         for index in 0..self.slots.len() {
@@ -130,9 +134,14 @@ impl Iods {
                 net::supervise("keeping an iod", iods.counters.clone(), || keeper::keep(iods.clone(), index)).await;
             });
         }
-        for slot in &self.slots {
-            // The sender lives as long as `self`.
-            let _ = slot.standing.subscribe().wait_for(|standing| *standing != Standing::New).await;
+        let tried = async {
+            for slot in &self.slots {
+                // The sender lives as long as `self`.
+                let _ = slot.standing.subscribe().wait_for(|standing| *standing != Standing::New).await;
+            }
+        };
+        if tokio::time::timeout(START, tried).await.is_err() {
+            tracing::warn!("not every iod has answered; those that have are enough to begin with");
         }
         Keeping { _tasks: tasks }
     }

@@ -50,8 +50,8 @@ pub struct Running {
 }
 
 impl Mgr {
-    /// Starts serving in tasks of the current tokio runtime. When this completes, every iod was tried once; those that
-    /// are down are tried again for ever.
+    /// Starts serving in tasks of the current tokio runtime. When this completes, every iod was tried once or is
+    /// slow to answer; those that are down are tried again for ever.
     pub async fn start(config: Config) -> Result<Running, Error> {
         config.check()?;
         let cluster = ClusterFile::load(&config.cluster_file)?;

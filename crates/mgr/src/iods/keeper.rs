@@ -25,6 +25,9 @@ const STATS_EVERY: Duration = Duration::from_secs(2);
 /// unless its disk hangs.
 const SILENT: Duration = Duration::from_secs(20);
 
+/// As [`SILENT`] for an iod that has just said HELLO and has nothing else to do for this mgr: it may have died right after.
+const SILENT_AT_FIRST: Duration = Duration::from_secs(5);
+
 /// Keeps the iod at `slot` connected, for ever.
 pub(super) async fn keep(iods: Arc<Iods>, slot: usize) {
     let mut pause = PAUSE_MIN;
@@ -60,8 +63,9 @@ async fn join(iods: &Iods, slot: usize) -> Result<(u16, Arc<Link>), String> {
     let address = &iods.slots[slot].address;
     let link = Link::connect(address, cluster.fsid, &cluster.key, counters).await.map_err(|e| e.to_string())?;
     let link = Arc::new(link);
-    let stats: StatsReply =
-        link.call(Procedure::Stats, &Nothing).await.map_err(|e| format!("no answer to STATS: {e}"))?;
+    let stats: StatsReply = within(SILENT_AT_FIRST, link.call(Procedure::Stats, &Nothing))
+        .await
+        .map_err(|e| format!("no answer to STATS: {e}"))?;
     let registered = register(iods, address, &link).await.map_err(|e| format!("cannot be registered: {e}"))?;
     let number = registered.number;
     fence(iods, number, &link).await.map_err(|e| format!("cannot be told which layouts were taken away: {e}"))?;
@@ -77,6 +81,11 @@ async fn join(iods: &Iods, slot: usize) -> Result<(u16, Arc<Link>), String> {
     iods.slots[slot].standing.send_replace(Standing::Up(number));
     iods.came_up.send_modify(|n| *n += 1);
     Ok((number, link))
+}
+
+/// What an iod answers; `Delay` when it is silent for so long.
+async fn within<T>(limit: Duration, answer: impl Future<Output = Result<T, Status>>) -> Result<T, Status> {
+    tokio::time::timeout(limit, answer).await.unwrap_or(Err(Status::Delay))
 }
 
 /// Tells an iod, before it is used, which capabilities it may no longer take: those that were revoked while it was away.
@@ -99,7 +108,7 @@ async fn fence(iods: &Iods, number: u16, link: &Link) -> Result<(), Status> {
             let cluster = &iods.cluster;
             let cap = own_capability(&cluster.key, cluster.fsid, file, info.generation, Rights::ADMIN);
             let arguments = FenceArgs { cap, generation: info.generation };
-            match link.call::<Nothing>(Procedure::Fence, &arguments).await {
+            match within(SILENT, link.call::<Nothing>(Procedure::Fence, &arguments)).await {
                 Ok(Nothing) => {}
                 Err(Status::Delay) => return Err(Status::Delay),
                 // An object that cannot be fenced can be neither written nor read.

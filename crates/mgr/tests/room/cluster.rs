@@ -51,7 +51,13 @@ impl Cluster {
     }
 
     pub fn start_iod(&mut self, i: usize) {
+        self.start_iod_with(i, true);
+    }
+
+    /// As [`Self::start_iod`], to be reached by a Unix socket too or not.
+    pub fn start_iod_with(&mut self, i: usize, unix: bool) {
         let config = iod::Config::new(self.iod_dir(i), self.file.fsid, self.file.key.clone(), vec![self.addresses[i]]);
+        let config = iod::Config { unix, ..config };
         self.iods[i] = Some(iod::Iod::start(config).unwrap());
     }
 

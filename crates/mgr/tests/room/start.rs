@@ -1,7 +1,11 @@
 //! Mistakes of whoever starts a mgr: each is told apart and says what to do.
 
-use crate::cluster::{Cluster, create, until};
+use crate::cluster::{Cluster, create, until, write};
 use mgr::{ClusterFile, Config, Mgr};
+use nfs::fs::Stability;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
 use wire::admin::Value;
 
 async fn error(config: Config) -> String {
@@ -102,4 +106,37 @@ async fn numbers_of_iods_are_for_life() {
     cluster.restart_mgr().await;
     until("two are up", || cluster.up() == 2).await;
     assert_eq!(numbers(&cluster), before);
+}
+
+/// Where an iod answers the first call of every connection, and none after that.
+async fn falling_silent(iod: String) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    tokio::spawn(async move {
+        while let Ok((mut near, _)) = listener.accept().await {
+            let mut far = TcpStream::connect(&iod).await.unwrap();
+            tokio::spawn(async move {
+                let (mut call, mut answer) = ([0; 1024], [0; 1024]);
+                let len = near.read(&mut call).await?;
+                far.write_all(&call[..len]).await?;
+                let len = far.read(&mut answer).await?;
+                near.write_all(&answer[..len]).await?;
+                while near.read(&mut call).await? > 0 {}
+                std::io::Result::Ok(())
+            });
+        }
+    });
+    address
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_iod_that_falls_silent_does_not_keep_clients_from_the_others() {
+    let mut cluster = Cluster::stopped(2, "64").await;
+    cluster.stop_iod(1);
+    cluster.start_iod_with(1, false);
+    cluster.config.iods[1] = falling_silent(cluster.config.iods[1].clone()).await;
+    tokio::time::timeout(Duration::from_secs(30), cluster.start_mgr()).await.expect("the mgr waits for a silent iod");
+    assert_eq!(cluster.up(), 1);
+    let file = create(&cluster.files(), "f").await;
+    write(&cluster.files(), file, 0, b"somewhere", Stability::FileSync).await;
 }
