@@ -366,7 +366,11 @@ impl Shared {
         }
         // An mgr that let our lease run out without restarting knows no reclaims, and takes new opens only now (§18.51.3).
         for (inode, open) in left {
-            self.reopen(connection, epoch, inode, open, open_claim4::CLAIM_FH).await?;
+            match self.reopen(connection, epoch, inode, open, open_claim4::CLAIM_FH).await {
+                // Nothing is held for us any more that could be lost: whoever uses the file next opens it again.
+                Err(error) if error.is(Status::Delay) => {}
+                other => drop(other?),
+            }
         }
         Ok(())
     }
@@ -402,13 +406,15 @@ impl Shared {
             let got = results.done(&[OP_PUTFH]).map(|()| results.raw::<LOCK4resok>(OP_LOCK));
             match got {
                 Ok(Ok(got)) => inode.reclaimed(key, wanted.0, got.lock_stateid),
+                Ok(Err(failed @ Failed::Nfs(NFS4ERR_DELAY))) => return Err(results.error(&failed)),
                 _ => inode.lose_locks(key, Some(wanted.0)),
             }
         }
         Ok(())
     }
 
-    /// Opens a file again that is open here; false if the mgr will not.
+    /// Opens a file again that is open here; false if the mgr will not. That it cannot at the moment is an error, after which
+    /// all is begun again: what it holds for us until then is not lost.
     async fn reopen(
         &self,
         connection: &Connection,
@@ -423,8 +429,12 @@ impl Shared {
         if results.done(&[OP_PUTFH]).is_err() {
             return Ok(false);
         }
-        let opened = results.raw::<OPEN4resok>(OP_OPEN);
-        Ok(opened.map(|opened| inode.reopened(open.key, opened.stateid)).is_ok())
+        match results.raw::<OPEN4resok>(OP_OPEN) {
+            Ok(opened) => inode.reopened(open.key, opened.stateid),
+            Err(failed @ Failed::Nfs(NFS4ERR_DELAY)) => return Err(results.error(&failed)),
+            Err(_) => return Ok(false),
+        }
+        Ok(true)
     }
 
     /// Ends session and client id: an mgr that is left without a word keeps what was open for a lease, and waits for us as

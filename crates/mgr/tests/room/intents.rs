@@ -68,6 +68,8 @@ async fn a_cut_waits_for_iods_and_nothing_grows_before() {
     .await;
     let files = cluster.files();
     assert_eq!(work(&cluster, "cuts_pending"), 1);
+    // Whoever only asks for the length, or opens the file, need not wait.
+    assert_eq!(size(&files, 1, file).await, 10);
     let data = Bytes::from_static(b"x");
     assert_eq!(files.write(&ctx(1), file, 0, data, Stability::FileSync).await, Err(Status::Delay));
     let grow = SetAttrs { size: Some(400), ..SetAttrs::default() };
