@@ -21,6 +21,8 @@ use tokio::task::JoinSet;
 const IN_FLIGHT: [usize; 3] = [1, 4, 16];
 /// How long files are created in one round, and how long they are asked for.
 const LONG: Duration = Duration::from_secs(3);
+/// Most files that are created in one round: whoever creates faster would have a larger directory to look into otherwise.
+const FILES_MAX: u64 = 5000;
 const KINDS: [&str; 3] = ["create and close", "stat", "unlink"];
 
 /// What one client does in a round.
@@ -125,7 +127,7 @@ pub fn work(errand: &Errand) -> Outcome<[Phase; 3]> {
         let (mount, _) = mount(&errand.url, true).await?;
         let (dir, _) = mount.mkdir(&mount.root(), errand.dir.as_bytes(), 0o755).await?;
         let round = Round { mount: mount.clone(), dir, in_flight: errand.in_flight };
-        let (create, made) = round.phase(Kind::Create, u64::MAX, errand.long).await?;
+        let (create, made) = round.phase(Kind::Create, FILES_MAX, errand.long).await?;
         let (stat, _) = round.phase(Kind::Stat { made }, u64::MAX, errand.long).await?;
         // All of them, however long it takes.
         let (unlink, _) = round.phase(Kind::Unlink, made, Duration::MAX).await?;
