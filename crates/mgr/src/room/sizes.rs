@@ -144,7 +144,10 @@ impl Room {
         set: SetAttrs,
         opened: bool,
     ) -> Result<Attrs, Status> {
-        self.regular(file).map_err(|e| if e == Status::IsDir { e } else { Status::Inval })?;
+        self.regular(file).map_err(|e| match e {
+            Status::Symlink | Status::WrongType => Status::Inval,
+            e => e,
+        })?;
         if size > limits::FILE_SIZE_MAX {
             return Err(Status::FBig);
         }

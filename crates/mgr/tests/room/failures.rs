@@ -92,6 +92,8 @@ async fn removed_files_leave_nothing_on_any_iod() {
         assert!(read(&files, file, 0, 600).await.unwrap() == pattern(600, 1));
         files.reap(&ctx(0), file).await.unwrap();
         assert_eq!(files.getattr(&ctx(1), file).await, Err(Status::Stale));
+        let cut = types::SetAttrs { size: Some(1), ..Default::default() };
+        assert_eq!(files.setattr(&ctx(1), file, cut, true).await, Err(Status::Stale));
     }
     until("the objects are deleted", || cluster.objects() == 15).await;
     // While an iod is down its objects wait, over a restart of the mgr as well.
