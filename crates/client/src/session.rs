@@ -64,6 +64,8 @@ struct Shared {
 struct Epoch {
     number: u64,
     session: Option<Table>,
+    /// The lease time, once the mgr was asked for it.
+    lease: Option<Duration>,
 }
 
 fn lock(table: &Mutex<Epoch>) -> MutexGuard<'_, Epoch> {
@@ -114,7 +116,7 @@ impl Session {
         let session = Session { shared: Arc::new(shared) };
         session.shared.ready(session.shared.options.connect_timeout).await?;
         let lease = session.lease_time().await?;
-        session.shared.set_lease(lease).await;
+        session.shared.set_lease(lease);
         net::task::spawn(lease::keep(Arc::downgrade(&session.shared)));
         Ok(session)
     }
@@ -213,7 +215,7 @@ impl Shared {
                 Next::Anew(error) | Next::Repeat(error) => error,
                 Next::Grace(error) => {
                     // The mgr is there, and waits a lease for clients that may never come back.
-                    deadline = begun + self.options.retry_timeout + self.lease().await;
+                    deadline = begun + self.options.retry_timeout + self.lease();
                     error
                 }
                 Next::Dead(error) => {
@@ -330,7 +332,7 @@ impl Shared {
         let body = compound.request.encode(&sequence, MINOR);
         self.tally.compound(compound.request.numbers().iter().map(|op| op.number()));
         tracing::trace!(client = %self.options.name, operations = ?compound.request.numbers(), "{}", compound.what);
-        let (sent, timeout) = (now(), self.options.attempt_timeout());
+        let (sent, timeout) = (now(), self.attempt_timeout());
         slot.sent = true;
         let reply = connection.call(NFS4_PROGRAM, NFS_V4, COMPOUND, &self.auth, body, timeout).await?;
         let outcome = {

@@ -321,6 +321,28 @@ async fn an_iod_that_never_answers_is_given_up() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_mgr_that_falls_silent_is_asked_again_before_the_lease_is_over() {
+    let mut wired = Wired::start(1).await;
+    let lease = 6;
+    wired.cluster.lease_secs = Some(lease);
+    wired.cluster.restart_mgr().await;
+    let mount = wired.mount(Options { retry_timeout: EVER, ..options() }).await;
+    wired.mgr.hold_answers_after(0);
+    let root = mount.root();
+    let work = mount.mkdir(&root, b"dir", 0o755);
+    let noticed = async {
+        while mount.counters().reconnects == 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        wired.mgr.drop_answers();
+    };
+    let noticed = tokio::time::timeout(Duration::from_secs(lease.into()), noticed);
+    let (made, noticed) = tokio::join!(work, noticed);
+    noticed.expect("an mgr that comes back gives locks back for no longer than a lease");
+    made.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn streams_go_on_over_connections_that_are_cut_at_random() {
     let wired = Wired::start(2).await;
     let mount = wired.mount(options()).await;

@@ -37,7 +37,6 @@ pub(super) struct Link {
     /// What the mgr has still to be told of what is open here, in whatever session.
     owed: Owed,
     epochs: u64,
-    lease: Option<Duration>,
     ever: bool,
 }
 
@@ -116,16 +115,24 @@ impl Shared {
     }
 
     /// The lease time, as far as it is known.
-    pub(super) async fn lease(&self) -> Duration {
-        self.link.lock().await.lease.unwrap_or(LEASE_UNKNOWN)
+    pub(super) fn lease(&self) -> Duration {
+        lock(&self.table).lease.unwrap_or(LEASE_UNKNOWN)
     }
 
     /// The lease time is known.
-    pub(super) async fn set_lease(&self, lease: Duration) {
-        self.link.lock().await.lease = Some(lease);
-        if let Some(session) = &mut lock(&self.table).session {
+    pub(super) fn set_lease(&self, lease: Duration) {
+        let mut table = lock(&self.table);
+        table.lease = Some(lease);
+        if let Some(session) = &mut table.session {
             session.set_lease(lease);
         }
+    }
+
+    /// How long to wait for one answer before asking again over another connection. An mgr whose host lost power says
+    /// nothing, and when it is back it takes reclaims for one lease: to wait longer here costs all locks.
+    pub(super) fn attempt_timeout(&self) -> Duration {
+        let usual = self.options.attempt_timeout();
+        lock(&self.table).lease.map_or(usual, |lease| usual.min(lease / 3))
     }
 
     async fn establish(&self, link: &mut Link) -> Result<()> {
@@ -225,7 +232,7 @@ impl Shared {
         let mut out = OpsWriter::new();
         out.op(number, args);
         self.tally.compound([number.number()].into_iter());
-        let (body, timeout) = (out.into_args(Bytes::new(), MINOR), self.options.attempt_timeout());
+        let (body, timeout) = (out.into_args(Bytes::new(), MINOR), self.attempt_timeout());
         let sent = connection.call(NFS4_PROGRAM, NFS_V4, COMPOUND, &self.auth, body, timeout).await;
         let reply = match sent {
             Ok(reply) => reply,
@@ -279,7 +286,7 @@ impl Shared {
                     });
                 }
             };
-        let lease = link.lease.unwrap_or(LEASE_UNKNOWN);
+        let lease = self.lease();
         let table = Session::new(&identity, &wishes, &got, sent, lease);
         let table = table.map_err(|e| Error::protocol(format!("{what}: {e}")))?;
         self.callbacks.begin_session(&table);

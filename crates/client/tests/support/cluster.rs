@@ -18,6 +18,8 @@ pub struct Cluster {
     /// What the mgr and the clients are told instead.
     told: Vec<SocketAddr>,
     unix: bool,
+    /// The lease from the next start of the mgr on.
+    pub lease_secs: Option<u32>,
     pub target: Target,
 }
 
@@ -45,7 +47,8 @@ impl Cluster {
         }
         let target = Target::parse("weir://nowhere/").unwrap();
         let told = addresses.iter().copied().map(door).collect();
-        let mut cluster = Cluster { dir, file, mgr: None, iods: running, iod_addresses: addresses, told, unix, target };
+        let (mgr, iod_addresses, lease_secs) = (None, addresses, None);
+        let mut cluster = Cluster { dir, file, mgr, iods: running, iod_addresses, told, unix, lease_secs, target };
         cluster.start_mgr("127.0.0.1:0".into()).await;
         cluster
     }
@@ -53,7 +56,9 @@ impl Cluster {
     async fn start_mgr(&mut self, listen: String) {
         let path = |name: &str| self.dir.path().join(name);
         let iods = self.told.iter().map(SocketAddr::to_string).collect();
-        let config = mgr::Config { listen: vec![listen], ..mgr::Config::new(path("mgr"), path("cluster.toml"), iods) };
+        let mut config =
+            mgr::Config { listen: vec![listen], ..mgr::Config::new(path("mgr"), path("cluster.toml"), iods) };
+        config.lease_secs = self.lease_secs.unwrap_or(config.lease_secs);
         let mgr = Mgr::start(config).await.unwrap();
         let Address::Tcp { host, port } = &mgr.addresses()[0] else { panic!("not TCP") };
         self.target = Target::parse(&format!("weir://{host}:{port}/")).unwrap();
