@@ -35,11 +35,9 @@ impl Grants {
         committed == Some(false)
     }
 
-    /// Whether this client may have written without telling; once asked, the answer is taken care of.
-    pub(crate) fn take_untold(&self, file: FileId, client: u64) -> bool {
-        let mut map = self.map();
-        let committed = map.get_mut(&file).and_then(|clients| clients.get_mut(&client));
-        committed.is_some_and(|committed| !std::mem::replace(committed, true))
+    /// Whether this client may have written without telling. As long as it has its layout it may write on.
+    pub(crate) fn is_untold(&self, file: FileId, client: u64) -> bool {
+        self.map().get(&file).and_then(|clients| clients.get(&client)) == Some(&false)
     }
 
     /// Whether anybody but this client may be writing.
@@ -79,7 +77,9 @@ mod tests {
         grants.committed(file, 1);
         assert!(grants.may_hold_more(file, 1));
         assert!(!grants.gone(file, 1));
-        assert!(grants.take_untold(file, 2) && !grants.take_untold(file, 2));
+        assert!(grants.is_untold(file, 2) && grants.is_untold(file, 2));
+        grants.committed(file, 2);
+        assert!(!grants.is_untold(file, 2) && !grants.is_untold(file, 3));
         assert!(!grants.may_hold_more(file, 2) && grants.may_hold_more(file, 1));
         grants.granted(file, 2);
         assert!(grants.may_hold_more(file, 2));

@@ -128,7 +128,7 @@ impl Room {
 
     /// A client closed a file that it could write: if it never told how far it wrote, the iods do.
     pub(crate) async fn closed(&self, ctx: &Ctx, file: FileId, wrote: bool) -> Result<(), Status> {
-        if wrote && self.grants.take_untold(file, ctx.client) {
+        if wrote && self.grants.is_untold(file, ctx.client) {
             return self.measure_or_later(file).await;
         }
         self.all_told(file);
