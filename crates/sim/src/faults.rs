@@ -238,9 +238,11 @@ impl<'a> Faults<'a> {
         let mut cluster = self.cluster.borrow_mut();
         cluster.iods[iod].disk().set_capacity(IOD_DISK);
         let had_errors = cluster.iods[iod].trouble(DiskTrouble::default());
-        if had_errors {
-            // An object whose sync failed stays failed until its iod is started again, which is what an operator does.
-            cluster.iods[iod].die(Death::Killed);
+        let gave_up = cluster.iods[iod].disk().is_dead();
+        if had_errors || gave_up {
+            // An object whose sync failed stays failed until its iod is started again, which is what an operator does,
+            // who mounts the file system anew before if that gave up.
+            cluster.iods[iod].die(if gave_up { Death::PowerCut } else { Death::Killed });
             drop(cluster);
             self.after(50, Action::StartIod(iod));
         }

@@ -3,6 +3,10 @@
 //! It forgets as a file system may: of a file each sector of 512 bytes that was changed since the last sync is afterwards
 //! old, new, or something it was in between; its length likewise; and of the names made and removed in a folder since
 //! that folder's last sync any subset is kept. All of it is decided by the caller, in a fixed order.
+//!
+//! After a failed sync it goes on as Linux does. Of a file, the pages that were to be written are lost unless they are
+//! written again, while the page cache still shows them. Names are in a file system's log: where that cannot be written
+//! the file system gives up, and nothing works until it is mounted anew, which here is a power cut.
 
 mod node;
 
@@ -75,8 +79,6 @@ enum Entry {
 struct Pending {
     folder: String,
     change: Change,
-    /// A sync failed: no later one makes it durable.
-    lost: bool,
 }
 
 #[derive(Clone)]
@@ -157,7 +159,7 @@ impl Memory {
         state.dies_at = Some(state.changes + more);
     }
 
-    /// Whether it has died.
+    /// Whether it has died or given up.
     pub fn is_dead(&self) -> bool {
         self.state().dead
     }
@@ -296,7 +298,7 @@ impl State {
     }
 
     fn note(&mut self, folder: &str, change: Change) {
-        self.pending.push(Pending { folder: folder.to_owned(), change, lost: false });
+        self.pending.push(Pending { folder: folder.to_owned(), change });
     }
 
     /// A file has lost its name; without openings its room is free.
@@ -322,7 +324,7 @@ impl State {
     fn sync_folder(&mut self, path: &str) {
         let mut removed = false;
         for pending in std::mem::take(&mut self.pending) {
-            if pending.lost || pending.folder != path {
+            if pending.folder != path {
                 self.pending.push(pending);
             } else {
                 removed |= !matches!(pending.change, Change::Set(..));
@@ -439,7 +441,7 @@ impl Disk for Memory {
     fn sync_folder(&self, path: &str) -> io::Result<()> {
         let mut state = self.state();
         if let Err(error) = state.step(Operation::SyncFolder, path) {
-            state.pending.iter_mut().filter(|p| p.folder == path).for_each(|p| p.lost = true);
+            state.dead = true;
             return Err(error);
         }
         state.need_folder(path)?;

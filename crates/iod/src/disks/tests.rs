@@ -119,8 +119,32 @@ fn what_a_failed_sync_lost_stays_lost() {
     file.sync().unwrap_err();
     disk.heal();
     file.sync().unwrap();
+    let copy = disk.copy();
+    copy.power_cut(&mut |_| 0);
+    assert_eq!(copy.open("f").unwrap().measure().unwrap().len, 0);
+    // Changed once more, the page is dirty again.
+    write_all(&*file, b"LO", &[], 0).unwrap();
+    write_all(&*file, b"T", &[], 3).unwrap();
+    file.sync().unwrap();
     disk.power_cut(&mut |_| 0);
-    assert_eq!(disk.open("f").unwrap().measure().unwrap().len, 0);
+    let mut bytes = [0; 9];
+    let file = disk.open("f").unwrap();
+    assert_eq!(read_full(&*file, &mut bytes, 0).unwrap(), 4);
+    assert_eq!(&bytes[..4], b"LOsT");
+}
+
+#[test]
+fn a_file_system_that_cannot_write_names_gives_up_until_it_is_mounted_anew() {
+    let disk = Memory::new("m", 64 << 20);
+    disk.create_new("f").unwrap();
+    disk.sync_folder("").unwrap();
+    disk.create_new("g").unwrap();
+    disk.inject(|operation, _| (operation == Operation::SyncFolder).then(|| rustix::io::Errno::IO.into()));
+    disk.sync_folder("").unwrap_err();
+    disk.heal();
+    assert!(disk.is_dead() && disk.sync_folder("").is_err() && disk.open("f").is_err());
+    disk.power_cut(&mut |_| 0);
+    assert!(disk.open("f").is_ok() && disk.open("g").is_err());
 }
 
 #[test]

@@ -15,7 +15,7 @@ type Page = Arc<[u8; PAGE as usize]>;
 #[derive(Clone, Default)]
 struct Past {
     versions: Vec<Option<Page>>,
-    /// A sync failed: a later one does not make the newest version the only one.
+    /// A sync failed, and the page was not changed since: a later sync does not write it.
     lost: bool,
 }
 
@@ -28,6 +28,7 @@ pub(super) struct Node {
     past: BTreeMap<u64, Past>,
     /// Lengths since the last sync but the newest, the durable one first.
     lens: Vec<u64>,
+    /// A sync failed, and with it the bytes at the end: a later one does not make the newest length the only one.
     lens_lost: bool,
     /// Openings.
     pub(super) open: u32,
@@ -74,9 +75,12 @@ impl Node {
             Arc::make_mut(bytes)[within..within + n].copy_from_slice(&data[at..at + n]);
             done = at + n;
         }
-        if done > 0 && offset + done as u64 > self.len {
-            self.change_len(offset + done as u64);
+        let end = offset + done as u64;
+        if done > 0 && end > self.len {
+            self.change_len(end);
         }
+        // Bytes up to the end are to be written once more, and the length with them.
+        self.lens_lost &= done == 0 || end < self.len;
         done
     }
 
@@ -120,6 +124,7 @@ impl Node {
         if past.versions.len() < VERSIONS {
             past.versions.push(self.pages.get(&page).cloned());
         }
+        past.lost = false;
     }
 
     pub(super) fn sync(&mut self) {
@@ -129,10 +134,11 @@ impl Node {
         }
     }
 
-    /// A sync failed: what it should have made durable may be lost whatever later ones say.
+    /// A sync failed: the pages that it should have written may be lost whatever later ones say, and so may a length that
+    /// grew with them. Cuts are in the log of the file system.
     pub(super) fn lose(&mut self) {
         self.past.values_mut().for_each(|past| past.lost = true);
-        self.lens_lost |= !self.lens.is_empty();
+        self.lens_lost |= self.lens.iter().any(|len| *len < self.len);
     }
 
     pub(super) fn next_data(&self, offset: u64) -> Option<u64> {
@@ -168,10 +174,10 @@ impl Node {
         let mut lens = std::mem::take(&mut self.lens);
         if !lens.is_empty() {
             lens.push(self.len);
-            let kept = lens[below(choose, lens.len())];
-            self.clear(kept, u64::MAX / PAGE * PAGE);
-            self.len = kept;
+            self.len = lens[below(choose, lens.len())];
         }
+        // No file system shows what lies behind the end, however the file grows later.
+        self.clear(self.len, u64::MAX / PAGE * PAGE);
         self.past.clear();
         self.lens_lost = false;
     }
