@@ -42,6 +42,9 @@ pub(crate) struct Inode {
     leaving: AsyncMutex<()>,
     /// Whether a cut is on its way to the mgr; [`Self::order`] is held then.
     cutting: watch::Sender<bool>,
+    /// Held for reading while a close reports what was written, for writing while the file is cut: a report that the mgr
+    /// hears after the cut would make the file as long again as it was before.
+    reporting: RwLock<()>,
     /// Held for reading while a request is sent, for writing while uncommitted bytes are sent again.
     lanes: Mutex<BTreeMap<Lane, Arc<LaneLocks>>>,
     /// Counts requests that ended.
@@ -72,8 +75,10 @@ struct State {
     uncommitted: BTreeMap<Lane, Vec<write::Sent>>,
     /// How many times a server was found to have taken bytes that it may lose.
     booked: u64,
-    /// Whether a LAYOUTCOMMIT is due, and one past the last byte written since the last one.
+    /// Whether a LAYOUTCOMMIT is due, and one past the last byte that was proved durable since the last one.
     unreported: Option<u64>,
+    /// Whether bytes were given up that iods may hold or not: how long the file is then, they have to be asked.
+    unsure: bool,
     /// Whether others may have changed the size since it was learnt.
     doubtful: bool,
     /// Whether a task is at work making everything durable because the window is full.
@@ -113,6 +118,7 @@ impl Inode {
             order: AsyncMutex::default(),
             leaving: AsyncMutex::default(),
             cutting: watch::Sender::new(false),
+            reporting: RwLock::default(),
             lanes: Mutex::default(),
             settled: watch::Sender::new(0),
         }
@@ -219,12 +225,19 @@ impl Inode {
         }
     }
 
-    /// Remembers a failure until every open that can write has been told.
+    /// Remembers that bytes were given up, until every open that can write has been told why.
     pub(crate) fn fail(&self, error: Error) {
         tracing::debug!(file = %self.node.id, "{error}");
-        for open in self.state().opens.iter_mut().filter(|open| open.write) {
+        let mut state = self.state();
+        state.unsure = true;
+        for open in state.opens.iter_mut().filter(|open| open.write) {
             open.error.get_or_insert_with(|| error.clone());
         }
+    }
+
+    /// Whether everything that was ever written here is durable or was never sent, once nothing is left to be committed.
+    pub(crate) fn is_sure(&self) -> bool {
+        !self.state().unsure
     }
 
     /// The failure that an open was not yet told of, once.
@@ -259,6 +272,11 @@ impl State {
         let in_flight = self.in_flight.values().flat_map(|batch| &batch.ranges).map(|range| range.end());
         let uncommitted = self.uncommitted.values().flatten().flat_map(|sent| &sent.parts).map(|part| part.end());
         in_flight.chain(uncommitted).chain(self.unreported).max().unwrap_or(0).max(pending)
+    }
+
+    /// Bytes up to `end` are durable in objects, and the mgr does not know.
+    fn proved(&mut self, end: u64) {
+        self.unreported = Some(self.unreported.unwrap_or(0).max(end));
     }
 
     fn is_clean(&self) -> bool {

@@ -9,7 +9,7 @@ use cluster::{Cluster, options};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-use types::{SetAttrs, Status};
+use types::{ByteRange, SetAttrs, Status};
 
 /// How long a daemon that stays away is waited for; long enough for one that is there, on a busy machine.
 const SHORT: Duration = Duration::from_secs(4);
@@ -122,6 +122,29 @@ async fn an_iod_that_stays_away_is_an_error_told_once() {
     cluster.start_iod(0);
     file.fsync().await.unwrap();
     file.close().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bytes_that_were_given_up_are_not_said_to_be_durable() {
+    let mut cluster = Cluster::start(1).await;
+    let mount = cluster.mount(Options { connect_timeout: SHORT, retry_timeout: SHORT, ..options() }).await;
+    let file = create(&mount, "f").await;
+    file.write_at(0, fill(1, 100)).await.unwrap();
+    // Reading hands the bytes to the iod, which loses them.
+    assert!(file.read_at(0, 100).await.unwrap().to_vec() == fill(1, 100));
+    cluster.stop_iod(0);
+    lose_bytes(&cluster.store(0).join("objects"));
+    file.fsync().await.unwrap_err();
+    cluster.start_iod(0);
+    file.close().await.unwrap();
+    let mgr = cluster.mgr.as_ref().unwrap();
+    let findings = loop {
+        let findings = mgr.check(false).await.findings;
+        if findings.iter().all(|finding| finding.code != "iod-unreachable") {
+            break findings;
+        }
+    };
+    assert_eq!(findings, []);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -241,11 +264,30 @@ async fn a_close_reports_the_size_to_a_mgr_that_forgot_the_layout() {
     // Reading hands the bytes to the iods; the mgr knows nothing of them.
     assert!(file.read_at(0, 3 << 20).await.unwrap().to_vec() == data);
     cluster.restart_mgr().await;
-    // The client learns here that its session and its layout are gone, and reports with its reclaims.
-    assert_eq!(mount.counters().operation("LAYOUTCOMMIT"), 0);
+    // The client learns here that its session and its layout are gone. Bytes that may still be lost are not reported.
     mount.statfs().await.unwrap();
-    assert_eq!(mount.counters().operation("LAYOUTCOMMIT"), 1);
+    assert_eq!(mount.counters().operation("LAYOUTCOMMIT"), 0);
     file.close().await.unwrap();
+    assert_eq!(mount.counters().operation("LAYOUTCOMMIT"), 1);
+    let other = cluster.mount(options()).await;
+    assert!(read_back(&other, "f").await == data);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_durable_is_reported_with_the_reclaims() {
+    let mut cluster = Cluster::start(2).await;
+    let mount = cluster.mount(options()).await;
+    let file = create(&mount, "f").await;
+    file.write_at(0, fill(5, 100)).await.unwrap();
+    file.fsync().await.unwrap();
+    file.punch(ByteRange { offset: 10, len: 10 }).await.unwrap();
+    cluster.restart_mgr().await;
+    assert_eq!(mount.counters().operation("LAYOUTCOMMIT"), 1);
+    mount.statfs().await.unwrap();
+    assert_eq!(mount.counters().operation("LAYOUTCOMMIT"), 2);
+    file.close().await.unwrap();
+    let mut data = fill(5, 100).to_vec();
+    data[10..20].fill(0);
     let other = cluster.mount(options()).await;
     assert!(read_back(&other, "f").await == data);
 }

@@ -14,7 +14,7 @@ use wire::nfs4::*;
 struct Rest {
     /// The LAYOUTCOMMIT and LAYOUTRETURN that go with it.
     report: bool,
-    /// Whether every byte that was written is durable, and nobody writes any more.
+    /// Whether every byte that any server took is durable, and nobody writes any more.
     durable: bool,
     give_back: bool,
     changes: SetAttrs,
@@ -45,7 +45,7 @@ impl Open {
         let written = if self.origin.flags.write { self.inode.fsync_data(self.key).await } else { Ok(()) };
         let written = written.and(self.inode.all_locks_kept(self.key));
         let (stateid, last) = self.inode.remove_open(self.key);
-        let durable = last && written.is_ok();
+        let durable = last && written.is_ok() && self.inode.is_sure();
         let mut rest = Rest { report: true, durable, give_back: last, changes, close: stateid, attrs, rename };
         if written.is_err() {
             // What is not whole gets neither its final times nor its final name.
@@ -78,6 +78,7 @@ impl Open {
     /// One COMPOUND with all that is left. Failures of no importance are taken off the list like successes.
     async fn round(&self, rest: &mut Rest, attrs: &mut Option<Attrs>) -> Result<()> {
         let inode = &self.inode;
+        let _reporting = inode.reporting(rest.report).await;
         if rest.report && inode.cannot_report().await {
             return self.report_again(rest, NFS4ERR_BADLAYOUT).await;
         }

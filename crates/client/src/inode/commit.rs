@@ -201,20 +201,23 @@ impl State {
         let lost = all.iter().filter(|sent| sent.booked < covered && sent.verifier != verifier);
         let first_lost = lost.map(|sent| sent.number).min();
         let safe = |sent: &Sent| first_lost.is_none_or(|first| sent.number < first);
-        let mut freed = 0;
+        let (mut freed, mut end) = (0, None);
         all.retain(|sent| {
             let free = sent.booked < covered && safe(sent);
-            freed += if free { sent.bytes() } else { 0 };
+            if free {
+                freed += sent.bytes();
+                end = end.max(sent.parts.iter().map(|part| part.end()).max());
+            }
             !free
         });
-        if first_lost.is_some() {
-            // Parallel requests are answered in any order; what is sent again goes in the order it first left.
-            all.sort_by_key(|sent| sent.number);
-            return Settled::Lost(freed);
-        }
+        // Parallel requests are answered in any order; what is sent again goes in the order it first left.
+        all.sort_by_key(|sent| sent.number);
         if all.is_empty() {
             self.uncommitted.remove(&lane);
         }
-        Settled::All(freed)
+        if let Some(end) = end.filter(|_| lane != Lane::Mgr) {
+            self.proved(end);
+        }
+        if first_lost.is_some() { Settled::Lost(freed) } else { Settled::All(freed) }
     }
 }

@@ -8,6 +8,7 @@ use crate::{Error, Result};
 use layout::kinds::KindId;
 use layout::kinds::native::Update;
 use std::sync::Arc;
+use tokio::sync::RwLockReadGuard;
 use types::Status;
 use types::limits::LAYOUT_BODY_MAX;
 use wire::nfs4::*;
@@ -166,6 +167,11 @@ impl Inode {
     pub(crate) async fn cannot_report(&self) -> bool {
         let state = self.layout.lock().await;
         self.state().unreported.is_some() && !state.held.as_ref().is_some_and(|held| held.write)
+    }
+
+    /// To be held by a close that makes a report, if it does: no cut begins meanwhile.
+    pub(crate) async fn reporting(&self, report: bool) -> Option<RwLockReadGuard<'_, ()>> {
+        if report { Some(self.reporting.read().await) } else { None }
     }
 
     /// A report up to `end` arrived.

@@ -76,8 +76,7 @@ impl Inode {
             let punches = ranges.into_iter().map(|(index, range)| layout.punch(index, range));
             match try_join_all(punches).await {
                 Ok(_) => {
-                    let mut state = self.state();
-                    state.unreported = Some(state.unreported.unwrap_or(0));
+                    self.state().proved(0);
                     return Ok(());
                 }
                 Err(NotDone::Failed(error)) => return Err(error),
@@ -93,10 +92,13 @@ impl Inode {
         // Bytes beyond the new end must not come back when they are sent again.
         self.make_durable().await;
         key.map_or(Ok(()), |key| self.take_error(key))?;
-        self.report().await?;
         let _order = self.order.lock().await;
         self.cutting.send_replace(true);
         let _over = Over(self);
+        // What others wrote here may have left meanwhile. Nothing of it, and no report of it, may come after the cut.
+        self.settle_all().await;
+        let _reporting = self.reporting.write().await;
+        self.report().await?;
         let mut tries = TRIES;
         let attrs = loop {
             let stateid = match changes.size {
@@ -110,7 +112,8 @@ impl Inode {
         };
         if changes.size.is_some() {
             let mut state = self.state();
-            state.size = attrs.size;
+            // What was written meanwhile has not left yet, and comes after the cut.
+            state.size = attrs.size.max(state.own_end());
             state.stamp = self.mount.next_stamp();
         }
         Ok(attrs)

@@ -327,8 +327,8 @@ impl Inode {
         let end = parts.iter().map(|r| r.end()).max().unwrap_or(0);
         let bytes = payload.data.len() as u64;
         let mut state = self.state();
-        if lane != Lane::Mgr {
-            state.unreported = Some(state.unreported.unwrap_or(0).max(end));
+        if lane != Lane::Mgr && written.stable {
+            state.proved(end);
         }
         if written.stable || number < state.given_up {
             drop(state);
