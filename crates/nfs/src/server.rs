@@ -188,7 +188,8 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         let mut effects = VecDeque::from(effects);
         while let Some(effect) = effects.pop_front() {
             let of_record = effect.is_of_record();
-            let done = self.carry_out(ctx, effect, &mut effects).await;
+            // Boxed, for it is large and rare.
+            let done = Box::pin(self.carry_out(ctx, effect, &mut effects)).await;
             if let Err(error) = done {
                 tracing::warn!(%error, "could not follow a change of state");
                 if of_record {

@@ -19,7 +19,8 @@ impl Room {
     /// The attributes as they are now; the iods are asked only while others than the asking client may be writing.
     pub(crate) async fn attrs(&self, ctx: &Ctx, file: FileId) -> Result<Attrs, Status> {
         if self.grants.written_by_others(file, ctx.client) || self.notes.is_left(file) {
-            return match self.learn_size(ctx.now, file).await {
+            // Boxed, for it is large and rare.
+            return match Box::pin(self.learn_size(ctx.now, file)).await {
                 Ok((attrs, _)) => Ok(attrs),
                 // Until its objects are cut nothing makes it grow: it is as long as was asked for.
                 Err(Status::Delay) if self.notes.cut(file).is_some() => self.namespace.getattr(file),

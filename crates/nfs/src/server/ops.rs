@@ -62,9 +62,10 @@ use wire::nfs4::compound::{Ops, opnum};
 use wire::nfs4::*;
 use xdr::{Segments, Writer, Xdr};
 
-/// Runs the operation that belongs to a number.
+/// Runs the operation that belongs to a number. The large ones are boxed, or every request would have room for the
+/// largest of them, and be copied with it when it becomes a task.
 macro_rules! registry {
-    ($($op:ident => $module:ident,)*) => {
+    (small { $($op:ident => $module:ident,)* } large { $($large_op:ident => $large:ident,)* }) => {
         /// Reads the arguments of an operation, runs it, and returns the body of its result.
         pub(super) async fn run<F: FileSystem, C: Callbacks>(
             cx: &mut Compound<'_, F, C>,
@@ -76,68 +77,76 @@ macro_rules! registry {
                     let arguments = arguments(input)?;
                     Ok(encoded(&$module::run(cx, arguments).await?))
                 })*
+                $($large_op => {
+                    let arguments = arguments(input)?;
+                    Ok(encoded(&Box::pin($large::run(cx, arguments)).await?))
+                })*
                 _ => Err(NFS4ERR_NOTSUPP.into()),
             }
         }
 
         /// Every operation that is not answered with NOTSUPP.
         #[cfg(test)]
-        pub(super) const REGISTERED: &[nfs_opnum4] = &[$($op),*];
+        pub(super) const REGISTERED: &[nfs_opnum4] = &[$($op,)* $($large_op),*];
     };
 }
 
 registry! {
-    OP_ACCESS => access,
-    OP_CLOSE => close,
-    OP_COMMIT => commit,
-    OP_CREATE => create,
-    OP_GETATTR => getattr,
-    OP_GETFH => getfh,
-    OP_LINK => link,
-    OP_LOCK => lock,
-    OP_LOCKT => lockt,
-    OP_LOCKU => locku,
-    OP_LOOKUP => lookup,
-    OP_LOOKUPP => lookupp,
-    OP_NVERIFY => nverify,
-    OP_OPEN => open,
-    OP_OPEN_DOWNGRADE => open_downgrade,
-    OP_PUTFH => putfh,
-    OP_PUTPUBFH => putpubfh,
-    OP_PUTROOTFH => putrootfh,
-    OP_READ => read,
-    OP_READDIR => readdir,
-    OP_READLINK => readlink,
-    OP_REMOVE => remove,
-    OP_RENAME => rename,
-    OP_RESTOREFH => restorefh,
-    OP_SAVEFH => savefh,
-    OP_SECINFO => secinfo,
-    OP_SETATTR => setattr,
-    OP_VERIFY => verify,
-    OP_WRITE => write,
-    OP_BIND_CONN_TO_SESSION => bind_conn_to_session,
-    OP_EXCHANGE_ID => exchange_id,
-    OP_CREATE_SESSION => create_session,
-    OP_DESTROY_SESSION => destroy_session,
-    OP_FREE_STATEID => free_stateid,
-    OP_GETDEVICEINFO => getdeviceinfo,
-    OP_LAYOUTCOMMIT => layoutcommit,
-    OP_LAYOUTGET => layoutget,
-    OP_LAYOUTRETURN => layoutreturn,
-    OP_SECINFO_NO_NAME => secinfo_no_name,
-    OP_SEQUENCE => sequence,
-    OP_TEST_STATEID => test_stateid,
-    OP_DESTROY_CLIENTID => destroy_clientid,
-    OP_RECLAIM_COMPLETE => reclaim_complete,
-    OP_ALLOCATE => allocate,
-    OP_DEALLOCATE => deallocate,
-    OP_IO_ADVISE => io_advise,
-    OP_SEEK => seek,
-    OP_GETXATTR => getxattr,
-    OP_SETXATTR => setxattr,
-    OP_LISTXATTRS => listxattrs,
-    OP_REMOVEXATTR => removexattr,
+    small {
+        OP_ACCESS => access,
+        OP_GETATTR => getattr,
+        OP_GETFH => getfh,
+        OP_LOOKUP => lookup,
+        OP_LOOKUPP => lookupp,
+        OP_PUTFH => putfh,
+        OP_PUTPUBFH => putpubfh,
+        OP_PUTROOTFH => putrootfh,
+        OP_RESTOREFH => restorefh,
+        OP_SAVEFH => savefh,
+        OP_SECINFO => secinfo,
+        OP_GETDEVICEINFO => getdeviceinfo,
+        OP_SECINFO_NO_NAME => secinfo_no_name,
+        OP_SEQUENCE => sequence,
+        OP_TEST_STATEID => test_stateid,
+        OP_GETXATTR => getxattr,
+        OP_LISTXATTRS => listxattrs,
+    }
+    large {
+        OP_CLOSE => close,
+        OP_COMMIT => commit,
+        OP_CREATE => create,
+        OP_LINK => link,
+        OP_LOCK => lock,
+        OP_LOCKT => lockt,
+        OP_LOCKU => locku,
+        OP_NVERIFY => nverify,
+        OP_OPEN => open,
+        OP_OPEN_DOWNGRADE => open_downgrade,
+        OP_READ => read,
+        OP_READDIR => readdir,
+        OP_READLINK => readlink,
+        OP_REMOVE => remove,
+        OP_RENAME => rename,
+        OP_SETATTR => setattr,
+        OP_VERIFY => verify,
+        OP_WRITE => write,
+        OP_BIND_CONN_TO_SESSION => bind_conn_to_session,
+        OP_EXCHANGE_ID => exchange_id,
+        OP_CREATE_SESSION => create_session,
+        OP_DESTROY_SESSION => destroy_session,
+        OP_FREE_STATEID => free_stateid,
+        OP_LAYOUTCOMMIT => layoutcommit,
+        OP_LAYOUTGET => layoutget,
+        OP_LAYOUTRETURN => layoutreturn,
+        OP_DESTROY_CLIENTID => destroy_clientid,
+        OP_RECLAIM_COMPLETE => reclaim_complete,
+        OP_ALLOCATE => allocate,
+        OP_DEALLOCATE => deallocate,
+        OP_IO_ADVISE => io_advise,
+        OP_SEEK => seek,
+        OP_SETXATTR => setxattr,
+        OP_REMOVEXATTR => removexattr,
+    }
 }
 
 fn arguments<T: Xdr>(input: &mut Ops) -> Result<T, Refusal> {
