@@ -4,7 +4,7 @@ use crate::cluster::{self, Cluster};
 use crate::fsck;
 use crate::hosts::AUDITOR;
 use crate::model::Reader;
-use crate::names::{self, Ask, Operation, Said};
+use crate::names::{self, Ask, Operation, Said, Search};
 use crate::workload::World;
 use client::{Mount, Node, OpenFlags};
 use std::cell::RefCell;
@@ -37,8 +37,10 @@ pub async fn all(world: &World, cluster: &RefCell<Cluster>) -> Result<(), String
             let (began, ended) = (book.model.tick(), book.model.tick());
             let said = Said::Names(list);
             book.names[index].push(Operation { client: AUDITOR, ask: Ask::List, began, ended: Some(ended), said });
-            if let Err(why) = names::explain(&book.names[index]) {
-                book.model.fail(format!("directory {index}: {why}"));
+            match names::explain(&book.names[index], &book.mgr_deaths) {
+                Ok(Search::Explained) => {}
+                Ok(Search::GivenUp) => book.unsearched += 1,
+                Err(why) => book.model.fail(format!("directory {index}: {why}")),
             }
         }
     });

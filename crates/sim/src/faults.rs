@@ -118,7 +118,7 @@ impl<'a> Faults<'a> {
             Action::StartIod(iod) => self.start_iod(iod),
             Action::MgrDies { .. } | Action::IodDies { .. } if self.quiet => {}
             Action::MgrDies { power, down_ms } => {
-                cluster.borrow_mut().mgr.die(death(power));
+                self.mgr_dies(death(power));
                 self.after(down_ms, Action::StartMgr);
             }
             Action::Flakes { .. } if self.quiet => {}
@@ -127,7 +127,7 @@ impl<'a> Faults<'a> {
                 self.begin(Fault::Flaky { host, pieces, times: times - 1 });
             }
             Action::MgrEnded => {
-                cluster.borrow_mut().mgr.die(Death::Killed);
+                self.mgr_dies(Death::Killed);
                 if self.quiet {
                     self.world.book().model.fail("the mgr ended although nothing was wrong any more".into());
                 } else {
@@ -226,6 +226,14 @@ impl<'a> Faults<'a> {
         }
     }
 
+    fn mgr_dies(&self, death: Death) {
+        let mut cluster = self.cluster.borrow_mut();
+        if cluster.mgr.is_up() {
+            self.world.book().mgr_died();
+        }
+        cluster.mgr.die(death);
+    }
+
     fn client_dies(&mut self, client: u64) {
         let host = CLIENT + client;
         trace::say(format!("{} dies", name(host)));
@@ -275,7 +283,7 @@ impl<'a> Faults<'a> {
             (cluster.mgr.disk().is_dying(), cluster.iods.iter().map(|iod| iod.is_dying()).collect::<Vec<_>>())
         };
         if mgr_dying {
-            self.cluster.borrow_mut().mgr.die(Death::PowerCut);
+            self.mgr_dies(Death::PowerCut);
         }
         for iod in (0..self.plan.iods).filter(|iod| iods_dying[*iod]) {
             self.cluster.borrow_mut().iods[iod].die(Death::PowerCut);

@@ -83,6 +83,8 @@ struct Summary {
     done: u64,
     refused: u64,
     reads: u64,
+    /// Directories whose names were not judged, as there were too many orders to search.
+    unsearched: u64,
     events: u64,
     simulated_hours: f64,
     seconds: f64,
@@ -94,6 +96,7 @@ impl Summary {
         self.done += verdict.done;
         self.refused += verdict.failed;
         self.reads += verdict.reads;
+        self.unsearched += verdict.unsearched;
         self.events += verdict.events;
         self.simulated_hours += verdict.simulated_ms as f64 / 3_600_000.0;
         if !verdict.failures.is_empty() {
@@ -158,7 +161,7 @@ fn print(summary: &Summary, json: bool) -> Result<(), serde_json::Error> {
     }
     println!(
         "\n{} seeds in {:.1} s: {} passed, {} failed; {:.1} simulated hours, {} operations, {} of them refused, {} reads \
-         compared, {} events",
+         compared, {} directories not judged as their names have too many orders, {} events",
         summary.seeds,
         summary.seconds,
         summary.seeds - summary.failed.len() as u64,
@@ -167,6 +170,7 @@ fn print(summary: &Summary, json: bool) -> Result<(), serde_json::Error> {
         summary.done + summary.refused,
         summary.refused,
         summary.reads,
+        summary.unsearched,
         summary.events
     );
     if !summary.failed.is_empty() {

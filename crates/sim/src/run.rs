@@ -41,6 +41,8 @@ pub struct Verdict {
     pub failed: u64,
     /// Reads that were compared.
     pub reads: u64,
+    /// Directories whose names were not judged, as there were too many orders to search.
+    pub unsearched: u64,
 }
 
 /// Carries out a seed in a thread of its own.
@@ -71,7 +73,8 @@ pub(crate) fn prepare(print: bool) {
 
 /// A run without any result.
 pub(crate) fn broken(seed: u64, why: String) -> Verdict {
-    Verdict { seed, failures: vec![why], hash: 0, events: 0, simulated_ms: 0, done: 0, failed: 0, reads: 0 }
+    let failures = vec![why];
+    Verdict { seed, failures, hash: 0, events: 0, simulated_ms: 0, done: 0, failed: 0, reads: 0, unsearched: 0 }
 }
 
 /// Carries out a plan in a thread of its own.
@@ -115,10 +118,11 @@ async fn all(plan: Plan, print: bool) -> Verdict {
     book.model.judge();
     let simulated_ms = trace::elapsed().as_millis() as u64;
     let (hash, events) = trace::end();
-    let Book { model, done, failed, .. } = &mut *book;
+    let Book { model, done, failed, unsearched, .. } = &mut *book;
     let Model { failures, reads, .. } = model;
     let failures = std::mem::take(failures);
-    Verdict { seed, failures, hash, events, simulated_ms, done: *done, failed: *failed, reads: *reads }
+    let (done, failed, reads, unsearched) = (*done, *failed, *reads, *unsearched);
+    Verdict { seed, failures, hash, events, simulated_ms, done, failed, reads, unsearched }
 }
 
 async fn stages(plan: Arc<Plan>, book: Arc<Mutex<Book>>) -> Result<(), String> {

@@ -22,6 +22,10 @@ pub struct Book {
     pub model: Model,
     /// What was asked about the names of each directory: the shared one, then those of the clients.
     pub names: Vec<Vec<Operation>>,
+    /// When the mgr died.
+    pub mgr_deaths: Vec<Moment>,
+    /// Directories whose names have too many orders to search all of them, and so were not judged.
+    pub unsearched: u64,
     /// Operations that were answered, and those that failed.
     pub done: u64,
     /// See [`Book::done`].
@@ -65,6 +69,12 @@ impl Book {
         if let Some(holders) = self.locked.get_mut(&file) {
             holders.retain(|holder| holder.handle != handle);
         }
+    }
+
+    /// The mgr is gone, and with it what it has answered.
+    pub fn mgr_died(&mut self) {
+        let now = self.model.tick();
+        self.mgr_deaths.push(now);
     }
 
     /// A client is gone, and what it has locked is free for others.

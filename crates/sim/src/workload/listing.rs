@@ -70,7 +70,7 @@ impl Process {
         let linked = self.mount.link(&node, &self.world.dirs[dir], &text(to)).await;
         let linked = match linked {
             // The file is gone: it had no name any more.
-            Err(error) if error.is(Status::Stale) => Ok(Said::Missing),
+            Err(error) if error.is(Status::Stale) && !error.is_in_doubt() => Ok(Said::Missing),
             other => other.map(|_| Said::Ok(None)),
         };
         self.said(dir, index, "link", linked);
