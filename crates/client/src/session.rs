@@ -305,6 +305,8 @@ impl Shared {
             Outcome::Wait => Next::Repeat(because("the mgr is still at work on it")),
             Outcome::Bind => Next::Repeat(because("the connection is not bound to the session")),
             Outcome::Again => Next::Anew(because("the slot was out of step")),
+            // Done or refused: how it ended is forgotten.
+            Outcome::Executed if compound.once => return Err(unknown(compound, &because("the reply was lost"))),
             Outcome::Executed => Next::Anew(because("the reply was lost")),
             Outcome::Refused(status) => Next::Done(Results::refused(what, status)),
             Outcome::SessionLost => Next::Dead(Error::connection(format!("{what}: the mgr has ended the session"))),
@@ -371,7 +373,7 @@ impl Shared {
 
 /// The error for something that must not be done twice and may have been done once.
 fn unknown(compound: &Sealed, error: &Error) -> Error {
-    let hint = "the mgr may or may not have done it before it went away: look, and try again if need be";
+    let hint = "the mgr may or may not have done it: look, and try again if need be";
     Error::connection(format!("{error}; {hint} ({})", compound.what)).with_doubt()
 }
 

@@ -13,6 +13,9 @@ const LOOKUPS_MAX: usize = 32;
 /// Most symlinks followed on one path, as Linux has it.
 const SYMLINKS_MAX: u32 = 40;
 
+/// How often a path is walked again because something on it was removed between two steps.
+const WALKS_MAX: usize = 8;
+
 /// How a name is shown in messages.
 pub(crate) fn shown(name: &[u8]) -> String {
     format!("{:?}", String::from_utf8_lossy(name))
@@ -31,6 +34,11 @@ fn node(results: &mut Results) -> Result<(Node, Attrs)> {
     let handle = results.handle()?;
     let attrs = results.attrs()?;
     Ok((Node { id: attrs.id, handle }, attrs))
+}
+
+/// The error for what was done, and undone by somebody else before it could be looked at.
+fn undone(error: Error) -> Error {
+    if error.is(Status::Stale) { error.with_doubt() } else { error }
 }
 
 /// Why a walk ended early: at which component, and what happened.
@@ -96,8 +104,19 @@ impl Mount {
         }
     }
 
-    /// Looks components up one after the other, many in one round trip.
+    /// Looks components up one after the other, many in one round trip. One that is gone by the time it is asked what it is
+    /// was removed in between: the name is looked for once more.
     async fn walk(&self, from: &Node, path: &[Vec<u8>]) -> std::result::Result<(Node, Attrs), Stopped> {
+        for _ in 1..WALKS_MAX {
+            match self.walk_once(from, path).await {
+                Err(stopped) if stopped.at > 0 && stopped.error.is(Status::Stale) => {}
+                other => return other,
+            }
+        }
+        self.walk_once(from, path).await
+    }
+
+    async fn walk_once(&self, from: &Node, path: &[Vec<u8>]) -> std::result::Result<(Node, Attrs), Stopped> {
         let mut at = 0;
         let mut here = from.clone();
         loop {
@@ -149,7 +168,7 @@ impl Mount {
         };
         results.done(&[OP_PUTFH])?;
         results.take::<CREATE4resok>(OP_CREATE)?;
-        node(&mut results)
+        node(&mut results).map_err(undone)
     }
 
     /// Makes a directory with these permission bits (no umask is applied).
@@ -198,7 +217,7 @@ impl Mount {
         results.done(&[OP_PUTFH, OP_SAVEFH, OP_PUTFH])?;
         results.take::<LINK4resok>(OP_LINK)?;
         results.done(&[OP_RESTOREFH])?;
-        results.attrs()
+        results.attrs().map_err(undone)
     }
 
     /// Moves a name, replacing what `to_name` was, as rename(2) does.

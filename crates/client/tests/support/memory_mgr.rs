@@ -34,8 +34,12 @@ impl Callbacks for Back {
     }
 }
 
+/// Sees each request and may change its answer.
+type Meddler = Box<dyn FnMut(&COMPOUND4args, &mut COMPOUND4res) + Send>;
+
 struct Served {
     server: Server<Memory, Back>,
+    meddler: Mutex<Option<Meddler>>,
 }
 
 fn now() -> Timestamp {
@@ -51,16 +55,22 @@ impl Service for Served {
         let id = context.peer.id();
         self.server.callbacks().connections.lock().unwrap().insert(id, context.peer.clone());
         let random = getrandom::u64().map_err(|_| Refusal::SystemErr)?;
+        let asked = body.rest();
         let call = Call {
             connection: ConnectionId(id),
             principal,
             cred,
-            body: body.rest(),
+            body: asked.clone(),
             message_len: context.message_len,
             now: now(),
             random,
         };
-        Ok(self.server.compound(call).await?)
+        let reply = self.server.compound(call).await?;
+        let mut meddler = self.meddler.lock().unwrap();
+        let Some(meddle) = meddler.as_mut() else { return Ok(reply) };
+        let mut answer = COMPOUND4res::from_bytes(&reply.to_bytes()).unwrap();
+        meddle(&COMPOUND4args::from_bytes(&asked).unwrap(), &mut answer);
+        Ok(answer.to_bytes().into())
     }
 
     fn disconnected(&self, connection: u64) {
@@ -84,12 +94,18 @@ impl MemoryMgr {
             implementation: "test".into(),
         };
         let server = Server::start(Memory::new(), Back::default(), config, now()).await.unwrap();
-        let service = Arc::new(Served { server });
+        let service = Arc::new(Served { server, meddler: Mutex::default() });
         let listener = Listener::bind(&"127.0.0.1:0".parse().unwrap()).await.unwrap();
         let running = net::rpc::serve(vec![listener], service.clone(), Limits::default(), net::Counters::default());
         let Address::Tcp { host, port } = &running.addresses()[0] else { panic!("not TCP") };
         let target = Target::parse(&format!("weir://{host}:{port}/")).unwrap();
         MemoryMgr { service, _running: running, target }
+    }
+
+    /// From now on `meddle` sees each request that was carried out, and may change its answer.
+    #[allow(dead_code)]
+    pub fn meddle(&self, meddle: impl FnMut(&COMPOUND4args, &mut COMPOUND4res) + Send + 'static) {
+        *self.service.meddler.lock().unwrap() = Some(Box::new(meddle));
     }
 
     pub async fn mount(&self, options: Options) -> Mount {

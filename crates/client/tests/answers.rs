@@ -1,0 +1,113 @@
+//! Answers that a mgr gives now and then: later, gone meanwhile, done but forgotten how.
+
+#[path = "support/memory_mgr.rs"]
+mod memory_mgr;
+
+use client::{CreateOptions, Mount};
+use memory_mgr::{MemoryMgr, options};
+use std::sync::{Arc, Mutex};
+use types::Status;
+use wire::nfs4::*;
+
+async fn mounted() -> (MemoryMgr, Mount) {
+    let mgr = MemoryMgr::start().await;
+    let mount = mgr.mount(options()).await;
+    (mgr, mount)
+}
+
+/// Lets the first GETATTR behind a LOOKUP, CREATE or LINK find nothing, as if the file had been removed in between.
+fn remove_in_between(mgr: &MemoryMgr) {
+    let mut done = false;
+    mgr.meddle(move |_, answer| {
+        let results = &mut answer.resarray;
+        let is_found = |result: &nfs_resop4| {
+            matches!(result, nfs_resop4::OP_LOOKUP(_) | nfs_resop4::OP_CREATE(_) | nfs_resop4::OP_LINK(_))
+        };
+        let found = results.iter().position(is_found);
+        let at = results.iter().position(|result| matches!(result, nfs_resop4::OP_GETATTR(_)));
+        if let (false, Some(found), Some(at)) = (done, found, at)
+            && found < at
+        {
+            done = true;
+            results.truncate(at);
+            results.push(nfs_resop4::OP_GETATTR(GETATTR4res::Default(NFS4ERR_STALE)));
+            answer.status = NFS4ERR_STALE;
+        }
+    });
+}
+
+#[tokio::test]
+async fn a_name_whose_file_goes_while_it_is_looked_up_is_looked_up_again() {
+    let (mgr, mount) = mounted().await;
+    let root = mount.root();
+    let (dir, _) = mount.mkdir(&root, b"d", 0o755).await.unwrap();
+    remove_in_between(&mgr);
+    assert_eq!(mount.lookup(&root, b"d").await.unwrap().0, dir);
+    remove_in_between(&mgr);
+    assert_eq!(mount.resolve(&[b"d".to_vec()], true).await.unwrap().0, dir);
+    // A directory that is gone itself is another thing.
+    mount.remove(&root, b"d").await.unwrap();
+    assert!(mount.lookup(&dir, b"x").await.unwrap_err().is(Status::Stale));
+}
+
+#[tokio::test]
+async fn what_was_made_and_removed_before_it_was_looked_at_is_in_doubt() {
+    let (mgr, mount) = mounted().await;
+    let root = mount.root();
+    remove_in_between(&mgr);
+    assert!(mount.mkdir(&root, b"d", 0o755).await.unwrap_err().is_in_doubt());
+    let file = mount.create(&root, b"f", CreateOptions::default()).await.unwrap();
+    remove_in_between(&mgr);
+    assert!(mount.link(&file.node(), &root, b"g").await.unwrap_err().is_in_doubt());
+    file.close().await.unwrap();
+}
+
+#[tokio::test]
+async fn what_was_done_and_forgotten_is_in_doubt_and_not_done_twice() {
+    let (mgr, mount) = mounted().await;
+    let root = mount.root();
+    mount.mkdir(&root, b"d", 0o755).await.unwrap();
+    let removals = Arc::new(Mutex::new(0));
+    let counted = removals.clone();
+    mgr.meddle(move |request, answer| {
+        if request.argarray.iter().any(|op| matches!(op, nfs_argop4::OP_REMOVE(_))) {
+            *counted.lock().unwrap() += 1;
+            answer.resarray.truncate(1);
+            answer.status = NFS4ERR_RETRY_UNCACHED_REP;
+        }
+    });
+    let error = mount.remove(&root, b"d").await.unwrap_err();
+    assert!(error.is_in_doubt(), "{error}");
+    assert_eq!(*removals.lock().unwrap(), 1);
+    assert!(mount.lookup(&root, b"d").await.unwrap_err().is(Status::NoEnt));
+}
+
+#[tokio::test]
+async fn a_reclaim_that_is_to_wait_is_waited_for() {
+    let (mgr, mount) = mounted().await;
+    let root = mount.root();
+    let file = mount.create(&root, b"f", CreateOptions::default()).await.unwrap();
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let noted = seen.clone();
+    mgr.meddle(move |request, answer| {
+        let mut seen = noted.lock().unwrap();
+        for op in &request.argarray {
+            match op {
+                nfs_argop4::OP_OPEN(args) if matches!(args.claim, open_claim4::CLAIM_PREVIOUS(_)) => {
+                    seen.push("reclaim");
+                    if seen.len() < 3 {
+                        answer.resarray.pop();
+                        answer.resarray.push(nfs_resop4::OP_OPEN(OPEN4res::Default(NFS4ERR_DELAY)));
+                        answer.status = NFS4ERR_DELAY;
+                    }
+                }
+                nfs_argop4::OP_RECLAIM_COMPLETE(_) => seen.push("complete"),
+                _ => {}
+            }
+        }
+    });
+    mgr.expire().await;
+    mount.getattr(&root).await.unwrap();
+    assert_eq!(*seen.lock().unwrap(), ["reclaim", "reclaim", "reclaim", "complete"]);
+    file.close().await.unwrap();
+}
