@@ -329,3 +329,19 @@ async fn a_stream_longer_than_the_window_is_committed_on_the_way() {
     let got = read_back(&mount, "f").await;
     assert!(got.len() == 24 << 20 && got.chunks(1 << 20).all(|part| part == data));
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_file_without_a_name_is_closed_over_a_restart_of_the_mgr() {
+    let mut cluster = Cluster::start(1).await;
+    let mount = cluster.mount(options()).await;
+    let file = create(&mount, "f").await;
+    file.write_at(0, fill(1, 100_000)).await.unwrap();
+    mount.remove(&mount.root(), b"f").await.unwrap();
+    cluster.mgr.take().unwrap().stop().await;
+    // The mgr that comes back is not told of a file that is being closed, and lets it go.
+    let closing = tokio::spawn(file.close());
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    cluster.start_mgr_again().await;
+    closing.await.unwrap().unwrap();
+    mount.disconnect().await.unwrap();
+}

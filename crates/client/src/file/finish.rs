@@ -7,7 +7,7 @@ use crate::mount::Node;
 use crate::mount::names::{append_rename, take_rename};
 use crate::{Error, Result};
 use bytes::Bytes;
-use types::{Attrs, SetAttrs};
+use types::{Attrs, SetAttrs, Status};
 use wire::nfs4::*;
 
 /// What is left to do of a close. Normally one COMPOUND does all of it.
@@ -114,6 +114,11 @@ impl Open {
         if let Some(end) = goodbye.committed {
             match results.raw::<LAYOUTCOMMIT4resok>(OP_LAYOUTCOMMIT) {
                 Ok(_) => inode.reported(end),
+                Err(Failed::Nfs(NFS4ERR_STALE)) => {
+                    rest.report = false;
+                    inode.gone();
+                    return Ok(());
+                }
                 Err(Failed::Nfs(status)) => return self.report_again(rest, status).await,
                 Err(failed) => return Err(results.error(&failed)),
             }
@@ -179,7 +184,13 @@ impl Open {
         // Meanwhile the mgr may have restarted, and the open been reclaimed.
         rest.close = self.inode.remove_open(self.key).0.or(rest.close.take());
         rest.report = false;
-        reported
+        match reported {
+            Err(error) if error.is(Status::Stale) => {
+                self.inode.gone();
+                Ok(())
+            }
+            reported => reported,
+        }
     }
 }
 

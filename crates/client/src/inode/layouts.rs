@@ -7,12 +7,18 @@ use crate::drivers::Layout;
 use crate::{Error, Result};
 use layout::kinds::KindId;
 use layout::kinds::native::Update;
+use nfs::client::recovery;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::RwLockReadGuard;
+use tokio::time::Instant;
 use types::Status;
 use types::limits::LAYOUT_BODY_MAX;
 use wire::nfs4::*;
 use xdr::Xdr;
+
+/// The longest pause before a layout is asked for again.
+const PAUSE_LONGEST: Duration = Duration::from_millis(500);
 
 /// The layout that is held, if any.
 #[derive(Default)]
@@ -29,6 +35,9 @@ struct Held {
     write: bool,
     /// Whether it was got while the file was open for reading: one for writing allows no more than the opens do.
     read: bool,
+    /// The iods take nothing under it any more and the mgr gives no other one now. It is ours all the same: what was
+    /// written is reported under it, and it is given back when it is asked for.
+    spent: bool,
 }
 
 /// The LAYOUTGET that clients of this kind send: everything, whole file.
@@ -52,7 +61,8 @@ impl Inode {
             return false;
         }
         let state = self.layout.lock().await;
-        !state.refused && state.held.as_ref().is_none_or(|held| write && !held.write || read && !held.read)
+        let lacking = |held: &Held| held.spent || write && !held.write || read && !held.read;
+        !state.refused && state.held.as_ref().is_none_or(lacking)
     }
 
     /// Takes over the result of a LAYOUTGET. A refusal is no error: the bytes then go through the mgr.
@@ -61,28 +71,34 @@ impl Inode {
         self.adopt(&mut state, got).await;
     }
 
-    async fn adopt(&self, state: &mut LayoutState, got: std::result::Result<LAYOUTGET4resok, Failed>) {
+    /// As [`Inode::learn_layout`]; gives the layout if there is one. Without one, that which was held before is kept.
+    async fn adopt(
+        &self,
+        state: &mut LayoutState,
+        got: std::result::Result<LAYOUTGET4resok, Failed>,
+    ) -> Option<Arc<dyn Layout>> {
         let refused = match got {
             Ok(got) => match &got.logr_layout[..] {
                 [one] => match self.attach(&one.lo_content).await {
                     Ok((kind, layout)) => {
                         let write = one.lo_iomode == LAYOUTIOMODE4_RW;
                         let read = self.is_open_for_reading();
-                        state.held = Some(Held { layout, kind, stateid: got.logr_stateid, write, read });
-                        return;
+                        let (stateid, spent) = (got.logr_stateid, false);
+                        state.held = Some(Held { layout: layout.clone(), kind, stateid, write, read, spent });
+                        return Some(layout);
                     }
                     Err(error) => error.to_string(),
                 },
                 several => format!("{} layouts instead of one", several.len()),
             },
             // It may be had a little later; until then the bytes go through the mgr.
-            Err(Failed::Nfs(NFS4ERR_DELAY | NFS4ERR_GRACE | NFS4ERR_RECALLCONFLICT | NFS4ERR_LAYOUTTRYLATER)) => {
-                return;
-            }
+            Err(Failed::Nfs(NFS4ERR_DELAY | NFS4ERR_GRACE | NFS4ERR_LAYOUTTRYLATER)) => return None,
+            Err(Failed::Nfs(NFS4ERR_RECALLCONFLICT | NFS4ERR_RETURNCONFLICT)) => return None,
             Err(failed) => format!("{failed:?}"),
         };
         tracing::debug!(file = %self.node.id, "no layout, going through the mgr: {refused}");
         state.refused = true;
+        None
     }
 
     async fn attach(&self, content: &layout_content4) -> Result<(KindId, Arc<dyn Layout>)> {
@@ -100,9 +116,11 @@ impl Inode {
         // Without a lease the mgr may have given the layout, and locks, to others.
         self.mount.session.ensure_lease().await?;
         let mut state = self.layout.lock().await;
-        if let Some(held) = &state.held
+        if let Some(held) = state.held.as_mut().filter(|held| stale.is_some_and(|stale| same(stale, &held.layout))) {
+            held.spent = true;
+        }
+        if let Some(held) = state.held.as_ref().filter(|held| !held.spent)
             && (if write { held.write } else { held.read || !self.is_open_for_reading() })
-            && !stale.is_some_and(|stale| same(stale, &held.layout))
         {
             return Ok(Some(held.layout.clone()));
         }
@@ -124,25 +142,38 @@ impl Inode {
                 Err(failed @ Failed::Nfs(status)) if is_state_lost(status) => {
                     self.open_again(stateid, &mut tries, results.error(&failed)).await?;
                 }
+                Err(failed @ Failed::Nfs(NFS4ERR_STALE)) => return Err(results.error(&failed)),
                 got => break got,
             }
         };
-        state.held = None;
-        self.adopt(&mut state, got).await;
-        Ok(state.held.as_ref().map(|held| held.layout.clone()))
+        Ok(self.adopt(&mut state, got).await)
     }
 
-    /// Tells the mgr what was written since it was last told: size and time (RFC 8881 §18.42).
+    /// Tells the mgr what was written since it was last told: size and time (RFC 8881 §18.42). Where there is no layout to
+    /// do it under, one is got first; while others cut the file there is none to be had.
     pub(crate) async fn report(&self) -> Result<()> {
-        // Two reports at most, each after getting a layout if there is none.
-        for _ in 0..4 {
+        self.report_within(self.mount.options.retry_timeout).await
+    }
+
+    /// As [`Inode::report`], waiting no longer than `patience` for a layout.
+    async fn report_within(&self, patience: Duration) -> Result<()> {
+        let deadline = Instant::now() + patience;
+        let (mut pauses, mut tries) = (0, TRIES);
+        while tries > 0 {
             let mut state = self.layout.lock().await;
             let Some(end) = self.state().unreported else { return Ok(()) };
             let Some(held) = state.held.as_ref().filter(|held| held.write) else {
                 drop(state);
-                if self.layout(true, None).await?.is_none() {
-                    return Err(Error::status(Status::NoLayout, "reporting what was written"));
+                if self.layout(true, None).await?.is_some() {
+                    tries -= 1;
+                    continue;
                 }
+                let pause = recovery::pause(pauses).min(PAUSE_LONGEST);
+                if self.layout.lock().await.refused || Instant::now() + pause > deadline {
+                    break;
+                }
+                pauses += 1;
+                tokio::time::sleep(pause).await;
                 continue;
             };
             let mut compound = Compound::new("reporting what was written").cached();
@@ -156,7 +187,9 @@ impl Inode {
                     return Ok(());
                 }
                 // The mgr restarted or took the layout back: the bytes are safe, only the report is missing.
-                Err(Failed::Nfs(status)) if status == NFS4ERR_BADLAYOUT || is_state_lost(status) => state.held = None,
+                Err(Failed::Nfs(status)) if status == NFS4ERR_BADLAYOUT || is_state_lost(status) => {
+                    state.held = None;
+                }
                 Err(failed) => return Err(results.error(&failed)),
             }
         }
@@ -182,6 +215,13 @@ impl Inode {
             // A size that was asked for before may be from before the report.
             state.stamp = self.mount.next_stamp();
         }
+    }
+
+    /// The file has gone while it was being closed: its last name before, and the open with an mgr that has restarted since.
+    /// Nobody can ever read it, so that nothing is left to be told.
+    pub(crate) fn gone(&self) {
+        tracing::debug!(file = %self.node.id, "the file was gone before it was closed");
+        self.state().unreported = None;
     }
 
     /// Appends the LAYOUTCOMMIT that is due, if `report` and there is one, and hands out the LAYOUTRETURN of a last close.
@@ -235,15 +275,16 @@ impl Inode {
         // What was written meanwhile may have left as well; from here on nothing does until the layout is gone.
         let _leaving = self.leaving.lock().await;
         self.settle_all().await;
-        let reported = self.report().await;
+        // Whoever wants the layout waits for this: no other one can be had meanwhile.
+        let reported = self.report_within(Duration::ZERO).await;
         let mut state = self.layout.lock().await;
-        if let Some(held) = state.held.take() {
-            let mut compound = Compound::new("returning a layout").cached();
-            compound.putfh(&self.node.handle).op(OP_LAYOUTRETURN, &held.layoutreturn());
-            self.mount.session.call(compound).await?.done(&[OP_PUTFH])?;
-        }
         // Layouts are asked back for somebody who cuts or extends the file.
         self.state().doubtful = true;
+        // Without a layout there was none to report under either: that is for the next sync or close.
+        let Some(held) = state.held.take() else { return Ok(()) };
+        let mut compound = Compound::new("returning a layout").cached();
+        compound.putfh(&self.node.handle).op(OP_LAYOUTRETURN, &held.layoutreturn());
+        self.mount.session.call(compound).await?.done(&[OP_PUTFH])?;
         reported
     }
 }
