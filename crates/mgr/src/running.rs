@@ -16,7 +16,6 @@ use crate::{collector, scrub, settler, status, store, sweeper};
 use meta::{Embedded, Namespace};
 use net::rpc::{Limits, serve};
 use net::{Address, Listener, task};
-use nfs::fs::FileSystem;
 use nfs::server::{self, Server};
 use nfs::state;
 use std::sync::Arc;
@@ -167,9 +166,7 @@ async fn reap_orphans(server: &NfsServer) -> Result<(), Status> {
         let Some(last) = page.last() else { return Ok(()) };
         after = *last;
         for file in page {
-            if !server.inspect(|state| state.is_open(file)) {
-                server.fs().reap(&own_ctx(), file).await?;
-            }
+            server.free_orphan(&own_ctx(), file).await?;
         }
     }
 }

@@ -47,6 +47,8 @@ pub struct Server<F, C> {
     state: Mutex<State>,
     /// Files without a name that are still open: freed with the last CLOSE.
     orphans: Mutex<HashSet<FileId>>,
+    /// Files that are being freed: nobody has them open, and nobody gets to. Locked after `state`.
+    reaping: Mutex<HashSet<FileId>>,
     /// Who waits for layouts of a file to come back.
     waiters: Mutex<HashMap<FileId, Vec<Waker>>>,
     /// How many layouts of a file are gone from the tables, but not yet known to be so by the file system: until it has
@@ -75,6 +77,7 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
             config,
             state: Mutex::new(state),
             orphans: Mutex::default(),
+            reaping: Mutex::default(),
             waiters: Mutex::default(),
             leaving: Mutex::default(),
             minors: Mutex::default(),
@@ -245,9 +248,21 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         lock(&self.orphans).insert(file);
     }
 
+    /// Whether a file is being freed. Whoever opens one is to ask once the open is on record, and not to believe what the
+    /// file system says of the file until then.
+    fn is_reaping(&self, file: FileId) -> bool {
+        lock(&self.reaping).contains(&file)
+    }
+
+    /// Frees a file that was found without a name: now, or with the last CLOSE.
+    pub async fn free_orphan(&self, ctx: &Ctx, file: FileId) -> Result<(), Status> {
+        self.keep_orphan(file);
+        self.reap_closed(ctx, file).await
+    }
+
     /// Frees an orphan unless somebody has it open.
     async fn reap_closed(&self, ctx: &Ctx, file: FileId) -> Result<(), Status> {
-        let effects = {
+        let (effects, _reaping) = {
             let mut state = lock(&self.state);
             if state.is_open(file) || !lock(&self.orphans).remove(&file) {
                 return Ok(());
@@ -255,7 +270,7 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
             state.forget_layouts(file);
             let effects = state.take_effects();
             self.note_leaving(&effects);
-            effects
+            (effects, Reaping::begin(&self.reaping, file))
         };
         for effect in effects {
             if let Effect::LayoutGone { client, iomode, range, .. } = effect {
@@ -264,6 +279,22 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
             }
         }
         self.fs.reap(ctx, file).await
+    }
+}
+
+/// A file that is being freed, until dropped.
+struct Reaping<'a>(&'a Mutex<HashSet<FileId>>, FileId);
+
+impl<'a> Reaping<'a> {
+    fn begin(all: &'a Mutex<HashSet<FileId>>, file: FileId) -> Self {
+        lock(all).insert(file);
+        Reaping(all, file)
+    }
+}
+
+impl Drop for Reaping<'_> {
+    fn drop(&mut self) {
+        lock(self.0).remove(&self.1);
     }
 }
 

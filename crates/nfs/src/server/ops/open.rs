@@ -154,6 +154,9 @@ async fn check_permission<F: FileSystem, C: Callbacks>(
 /// came before, and cuts the file if asked.
 async fn confirm<F: FileSystem, C: Callbacks>(cx: &Compound<'_, F, C>, found: &Found, by_name: bool) -> Answer<()> {
     let file = found.attrs.id;
+    if cx.server.is_reaping(file) {
+        return Err(NFS4ERR_STALE.into());
+    }
     if found.truncate && found.attrs.size > 0 {
         cx.recall_others(file).await;
         let cut = SetAttrs { size: Some(0), ..SetAttrs::default() };

@@ -1,6 +1,7 @@
 //! OPEN in all its forms, OPEN_DOWNGRADE, CLOSE, and stateids.
 
 use super::*;
+use crate::fs::FileSystem;
 use crate::trial::Bench;
 use types::Cred;
 
@@ -214,4 +215,19 @@ fn removed_files_live_until_their_last_close() {
     two.ok(close(&handle, second));
     assert_eq!(bench.server.fs().told().reaped.len(), 1);
     assert_eq!(two.fails(by_handle(&handle, OPEN4_SHARE_ACCESS_READ)), NFS4ERR_STALE);
+}
+
+#[test]
+fn a_file_that_is_being_freed_is_not_opened_again() {
+    let bench = Bench::default();
+    let peer = Peer::meet(&bench, 1);
+    let (stateid, handle) = file(&peer, "a");
+    peer.ok(close(&handle, stateid));
+    let file = bench.server.fs().decode_handle(&handle).unwrap();
+    // As a removal does that found it open nowhere, until the file system has freed it.
+    let freeing = crate::server::Reaping::begin(&bench.server.reaping, file);
+    assert_eq!(peer.fails(by_handle(&handle, OPEN4_SHARE_ACCESS_BOTH)), NFS4ERR_STALE);
+    assert!(!bench.server.inspect(|state| state.is_open(file)));
+    drop(freeing);
+    peer.ok(by_handle(&handle, OPEN4_SHARE_ACCESS_BOTH));
 }
