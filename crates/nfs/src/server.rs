@@ -260,11 +260,12 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         self.reap_closed(ctx, file).await
     }
 
-    /// Frees an orphan unless somebody has it open.
+    /// Frees an orphan unless somebody has it open, or may still open it again after a restart: what is left when the grace
+    /// period ends is for whoever looks through the orphans of earlier starts then.
     async fn reap_closed(&self, ctx: &Ctx, file: FileId) -> Result<(), Status> {
         let (effects, _reaping) = {
             let mut state = lock(&self.state);
-            if state.is_open(file) || !lock(&self.orphans).remove(&file) {
+            if state.is_open(file) || state.in_grace() || !lock(&self.orphans).remove(&file) {
                 return Ok(());
             }
             state.forget_layouts(file);

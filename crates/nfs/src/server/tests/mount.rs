@@ -132,11 +132,7 @@ fn after_a_restart_only_known_clients_reclaim_and_others_wait() {
     other.introduce("somebody else", [2; 8]);
     let (fore, back) = linux_channels();
     other.new_session(1, fore, back).unwrap();
-    let reclaim = || {
-        let claim = open_claim4::CLAIM_PREVIOUS(OPEN_DELEGATE_NONE);
-        let args = OPEN4args { claim, ..open("", OPEN4_SHARE_ACCESS_BOTH, PLAIN) };
-        vec![putfh(&handle), Arg::OP_OPEN(args)]
-    };
+    let reclaim = || reclaim(&handle);
     assert_eq!(other.fails(reclaim()), NFS4ERR_NO_GRACE);
     let stateid = opened(&known.ok(reclaim())[1]).stateid;
     reclaim_complete(&other);
@@ -154,6 +150,42 @@ fn after_a_restart_only_known_clients_reclaim_and_others_wait() {
 }
 
 /// The same client records behind a new server.
+fn reclaim(handle: &Bytes) -> Vec<Arg> {
+    let claim = open_claim4::CLAIM_PREVIOUS(OPEN_DELEGATE_NONE);
+    let args = OPEN4args { claim, ..open("", OPEN4_SHARE_ACCESS_BOTH, PLAIN) };
+    vec![putfh(handle), Arg::OP_OPEN(args)]
+}
+
+#[test]
+fn a_removed_file_is_not_freed_while_somebody_may_reclaim_it() {
+    let before = Bench::default();
+    let _both = (Peer::meet(&before, 1), Peer::meet(&before, 2));
+    let bench = restarted(&before);
+    let file = made(&bench, "a");
+    let handle = bench.server.fs().encode_handle(file);
+    let ctx = Ctx { cred: Cred::root(), ..Ctx::default() };
+    bench.server.fs().remove(&ctx, FileId::ROOT, &text("a")).now_or_never().unwrap().unwrap();
+    let back = |connection: u64| {
+        let mut peer = Peer::stranger(&bench, connection);
+        peer.introduce(&format!("client {connection}"), [connection as u8; 8]);
+        let (fore, back) = linux_channels();
+        peer.new_session(1, fore, back).unwrap();
+        peer
+    };
+    let (one, two) = (back(1), back(2));
+    let first = opened(&one.ok(reclaim(&handle))[1]).stateid;
+    one.ok(close(&handle, first));
+    reclaim_complete(&one);
+    let second = opened(&two.ok(reclaim(&handle))[1]).stateid;
+    reclaim_complete(&two);
+    // As a mgr does at the end of the grace period with every file that has no name.
+    let free = || bench.server.free_orphan(&ctx, file).now_or_never().unwrap().unwrap();
+    free();
+    assert!(bench.server.fs().told().reaped.is_empty(), "it is open");
+    two.ok(close(&handle, second));
+    assert_eq!(bench.server.fs().told().reaped.len(), 1);
+}
+
 fn restarted(bench: &Bench) -> Bench {
     let memory = Memory::new();
     for owner in bench.server.fs().owners() {
