@@ -41,8 +41,10 @@ struct Shared {
 /// Why an iod did not do what it was asked.
 #[derive(Debug)]
 pub(crate) enum Refused {
-    /// It cannot be reached.
+    /// It cannot be reached, and was sent nothing.
     Unreachable(Error),
+    /// It was sent the request and never answered.
+    Unanswered(Error),
     /// It answered so.
     Answer(Error),
 }
@@ -106,8 +108,9 @@ impl Iod {
         let _place = self.places.acquire().await;
         let deadline = Instant::now() + self.shared.options.retry_timeout;
         let mut pause = *PAUSE.start();
+        let mut given_up: fn(Error) -> Refused = Refused::Unreachable;
         loop {
-            let connection = self.connection().await.map_err(Refused::Unreachable)?;
+            let connection = self.connection().await.map_err(given_up)?;
             self.shared.tally.native(procedure);
             let timeout = self.shared.options.attempt_timeout();
             let error = match exchange(&connection, procedure, args.clone(), timeout).await {
@@ -133,6 +136,7 @@ impl Iod {
                     return Err(Refused::Answer(Error::protocol(message)));
                 }
                 Err(error) => {
+                    given_up = Refused::Unanswered;
                     connection.close();
                     self.error(what, &error)
                 }
@@ -140,7 +144,7 @@ impl Iod {
             if Instant::now() + pause > deadline {
                 // Those that wait for their turn need not each find out for themselves.
                 self.leave_alone(&mut *self.link.lock().await, &error);
-                return Err(Refused::Unreachable(error));
+                return Err(given_up(error));
             }
             add(&self.shared.tally.retries, 1);
             tokio::time::sleep(pause).await;

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use layout::Distribution;
 use layout::kinds::{Body, KindId};
 use std::sync::Arc;
-use types::{ByteRange, FileId, IodId, Verifier};
+use types::{ByteRange, FileId, Generation, IodId, Verifier};
 use wire::native::Crc32c;
 use xdr::Segments;
 
@@ -19,6 +19,9 @@ use xdr::Segments;
 pub(crate) enum NotDone {
     /// Nothing was tried, or nothing that could be had an effect that repeating would not have: take the mgr path.
     NotAttempted(Error),
+    /// As [`NotDone::NotAttempted`], of a change that was sent and never answered: it may yet be carried out, unless the
+    /// mgr sees to it that it is refused.
+    Unanswered(Error),
     /// The layout is no longer good: get it again, then try again.
     Stale(Error),
     /// It was tried and refused.
@@ -126,6 +129,8 @@ pub(crate) trait Layout: Send + Sync {
     fn distribution(&self) -> &Distribution;
     /// The object id.
     fn object(&self) -> FileId;
+    /// Rises whenever everything that was given out before became worthless.
+    fn generation(&self) -> Generation;
     /// The iod of each object, in index order.
     fn iods(&self) -> &[IodId];
     /// Reads extents, together at most a payload; the answer covers them in order.

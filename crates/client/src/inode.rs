@@ -6,6 +6,7 @@ mod locks;
 mod opens;
 mod read;
 mod seek;
+mod strays;
 mod write;
 
 use layouts::LayoutState;
@@ -19,6 +20,7 @@ use crate::drivers::Layout;
 use crate::extents::Extents;
 use crate::mount::{Inner, OpenFlags};
 use crate::{Error, Node, Result};
+use layout::kinds::native::Update;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{Mutex as AsyncMutex, RwLock, watch};
@@ -77,6 +79,13 @@ struct State {
     booked: u64,
     /// Whether a LAYOUTCOMMIT is due, and one past the last byte that was proved durable since the last one.
     unreported: Option<u64>,
+    /// Counts the layouts that were got after others were lost. What was written before the last of them, the mgr may
+    /// have cut off without asking.
+    grant: u64,
+    /// Whether something of what is unreported was proved under a layout that is lost: the iods know how long the file is.
+    ask_iods: bool,
+    /// Whether a request that was given up may still reach an iod.
+    stray: bool,
     /// Whether bytes were given up that iods may hold or not: how long the file is then, they have to be asked.
     unsure: bool,
     /// Whether others may have changed the size since it was learnt.
@@ -274,9 +283,21 @@ impl State {
         in_flight.chain(uncommitted).chain(self.unreported).max().unwrap_or(0).max(pending)
     }
 
-    /// Bytes up to `end` are durable in objects, and the mgr does not know.
-    fn proved(&mut self, end: u64) {
+    /// Bytes up to `end`, sent under this grant, are durable in objects, and the mgr does not know.
+    fn proved(&mut self, end: u64, grant: u64) {
         self.unreported = Some(self.unreported.unwrap_or(0).max(end));
+        self.ask_iods |= grant != self.grant;
+    }
+
+    /// A layout was got after another one was lost.
+    fn granted_anew(&mut self) {
+        self.grant += 1;
+        self.ask_iods = self.unreported.is_some();
+    }
+
+    /// The report that is due: how far, and what goes with it.
+    fn due(&self) -> Option<(u64, Update)> {
+        self.unreported.map(|end| (end, Update { measure: self.ask_iods, ..Update::default() }))
     }
 
     fn is_clean(&self) -> bool {

@@ -321,6 +321,33 @@ async fn an_iod_that_never_answers_is_given_up() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_write_that_was_given_up_does_not_land_on_newer_bytes() {
+    let wired = Wired::start(1).await;
+    let before = wired.iods[0].connections();
+    let mount = wired.mount(impatient()).await;
+    let file = create(&mount, "f").await;
+    file.write_at(0, fill(1, 1000)).await.unwrap();
+    file.fsync().await.unwrap();
+    assert_eq!(mount.counters().written_via_mgr, 0);
+    // The mgr reaches the iod, this client does not.
+    wired.iods[0].hold_requests_from(before + 1);
+    file.write_at(0, fill(2, 1000)).await.unwrap();
+    file.fsync().await.unwrap();
+    file.write_at(0, fill(3, 500)).await.unwrap();
+    file.fsync().await.unwrap();
+    assert_eq!(mount.counters().written_via_mgr, 1500);
+    file.set_len(800).await.unwrap();
+    wired.iods[0].let_requests_go();
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let other = wired.mount(options()).await;
+    let expected = [fill(3, 500).to_vec(), fill(2, 800)[500..].to_vec()].concat();
+    assert!(read_back(&other, "f").await == expected);
+    file.close().await.unwrap();
+    assert!(read_back(&other, "f").await == expected);
+    assert_eq!(wired.cluster.mgr.as_ref().unwrap().check(false).await.findings, []);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_mgr_that_falls_silent_is_asked_again_before_the_lease_is_over() {
     let mut wired = Wired::start(1).await;
     let lease = 6;

@@ -274,6 +274,50 @@ async fn a_close_reports_the_size_to_a_mgr_that_forgot_the_layout() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_others_cut_off_after_a_restart_is_not_said_to_be_durable() {
+    let mut cluster = Cluster::start(2).await;
+    let mount = cluster.mount(options()).await;
+    let file = create(&mount, "f").await;
+    let data = fill(5, 3 << 20);
+    file.write_at(0, data.clone()).await.unwrap();
+    // Reading hands the bytes to the iods, which may lose them.
+    assert!(file.read_at(0, 3 << 20).await.unwrap().to_vec() == data);
+    cluster.restart_mgr().await;
+    // The open is known to the new mgr, the layout is not: nobody is asked before the cut.
+    mount.statfs().await.unwrap();
+    let other = cluster.mount(options()).await;
+    let (node, _) = other.lookup(&other.root(), b"f").await.unwrap();
+    other.setattr(&node, &SetAttrs { size: Some(10), ..SetAttrs::default() }).await.unwrap();
+    file.close().await.unwrap();
+    // The iods have not started anew, and yet do not have the bytes any more.
+    assert!(read_back(&other, "f").await == data);
+    assert_eq!(cluster.mgr.as_ref().unwrap().check(false).await.findings, []);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_report_that_a_cut_overtook_does_not_bring_the_length_back() {
+    let mut cluster = Cluster::start(1).await;
+    let mount = cluster.mount(options()).await;
+    let file = create(&mount, "f").await;
+    file.write_at(0, fill(5, 100)).await.unwrap();
+    file.fsync().await.unwrap();
+    // A hole is durable at once, and only its time is left to be told.
+    file.punch(ByteRange { offset: 0, len: 10 }).await.unwrap();
+    file.write_at(100, fill(6, 100)).await.unwrap();
+    assert_eq!(file.read_at(100, 100).await.unwrap().len(), 100);
+    cluster.restart_mgr().await;
+    mount.statfs().await.unwrap();
+    let other = cluster.mount(options()).await;
+    let (node, _) = other.lookup(&other.root(), b"f").await.unwrap();
+    other.setattr(&node, &SetAttrs { size: Some(50), ..SetAttrs::default() }).await.unwrap();
+    file.fsync().await.unwrap();
+    assert_eq!(file.refresh().await.unwrap().size, 200);
+    assert!(file.read_at(100, 100).await.unwrap().to_vec() == fill(6, 100));
+    file.close().await.unwrap();
+    assert_eq!(cluster.mgr.as_ref().unwrap().check(false).await.findings, []);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_durable_is_reported_with_the_reclaims() {
     let mut cluster = Cluster::start(2).await;
     let mount = cluster.mount(options()).await;

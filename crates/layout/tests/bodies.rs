@@ -41,11 +41,13 @@ fn record_golden() {
 
 #[test]
 fn update_golden() {
-    for durable in [false, true] {
-        let golden = [0, 0, 0, 1, 0, 0, 0, u8::from(durable)];
-        assert_eq!(Update { durable }.to_bytes(), &golden[..]);
-        assert_eq!(Update::from_bytes(&golden.to_vec().into()), Ok(Update { durable }));
+    for bits in 0..8 {
+        let golden = [0, 0, 0, 1, 0, 0, 0, bits];
+        let update = Update { durable: bits & 1 != 0, measure: bits & 2 != 0, fence: bits & 4 != 0 };
+        assert_eq!(update.to_bytes(), &golden[..]);
+        assert_eq!(Update::from_bytes(&golden.to_vec().into()), Ok(update));
     }
+    assert!(Update::from_bytes(&vec![0, 0, 0, 1, 0, 0, 0, 8].into()).is_err());
     assert!(Update::from_bytes(&vec![0, 0, 0, 2, 0, 0, 0, 1].into()).is_err());
 }
 

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use layout::Distribution;
 use layout::kinds::Body;
 use std::sync::Arc;
-use types::{ByteRange, FileId, IodId, Status, Verifier};
+use types::{ByteRange, FileId, Generation, IodId, Status, Verifier};
 use wire::native::*;
 use xdr::{Segments, Writer, Xdr};
 
@@ -64,7 +64,7 @@ fn encode(args: &impl Xdr) -> Segments {
 /// Sorts an iod's refusal: what a new layout cures, and what it does not.
 fn refused(refusal: Refused) -> NotDone {
     match refusal {
-        Refused::Unreachable(error) => NotDone::NotAttempted(error),
+        Refused::Unreachable(error) | Refused::Unanswered(error) => NotDone::NotAttempted(error),
         Refused::Answer(error) => match error.as_status() {
             Some(Status::CapExpired | Status::CapRefused | Status::Fenced) => NotDone::Stale(error),
             _ => NotDone::Failed(error),
@@ -77,7 +77,12 @@ impl Objects {
         let Some(iod) = self.iods.get(index) else {
             return Err(NotDone::Failed(Error::usage(format!("{what}: the layout has no object {index}"))));
         };
-        iod.call(procedure, args, what).await.map_err(refused)
+        iod.call(procedure, args, what).await.map_err(|refusal| match refusal {
+            Refused::Unanswered(error) if matches!(procedure, Procedure::Write | Procedure::Punch) => {
+                NotDone::Unanswered(error)
+            }
+            refusal => refused(refusal),
+        })
     }
 
     /// Finds out which bytes of the file are damaged, after a READ of these extents was refused because some are.
@@ -151,6 +156,10 @@ impl Layout for Objects {
 
     fn object(&self) -> FileId {
         self.object
+    }
+
+    fn generation(&self) -> Generation {
+        self.cap.generation
     }
 
     fn iods(&self) -> &[IodId] {

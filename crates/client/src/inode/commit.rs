@@ -92,7 +92,12 @@ impl Inode {
                     Err(other) => self.fail(Error::by_no_path(Some(error), other)),
                 }
             }
-            Err(NotDone::NotAttempted(error) | NotDone::Stale(error) | NotDone::Failed(error)) => {
+            Err(
+                NotDone::NotAttempted(error)
+                | NotDone::Unanswered(error)
+                | NotDone::Stale(error)
+                | NotDone::Failed(error),
+            ) => {
                 self.fail(Error::by_no_path(because, error));
                 let lost = self.state().uncommitted.remove(&lane).unwrap_or_default();
                 self.mount.window.release(lost.iter().map(Sent::bytes).sum());
@@ -156,6 +161,7 @@ impl Inode {
                 Some((sent.payload.clone(), sent.parts.clone()))
             };
             let Some((payload, parts)) = next(&self.state()) else { break };
+            let mut grant = 0;
             let written = match lane {
                 Lane::Direct(index) => {
                     let mut stale = None;
@@ -163,7 +169,8 @@ impl Inode {
                         let layout = self.layout(true, stale.as_ref()).await.map_err(NotDone::Failed)?;
                         let gone = || Error::status(Status::NoLayout, "writing again");
                         let layout = layout.ok_or_else(|| NotDone::NotAttempted(gone()))?;
-                        match layout.write(index, &payload, false).await {
+                        grant = self.state().grant;
+                        match layout.write(index, &payload, false).await.map_err(|e| self.note_stray(e)) {
                             Err(NotDone::Stale(_)) if stale.is_none() => stale = Some(layout),
                             outcome => break outcome?,
                         }
@@ -175,7 +182,7 @@ impl Inode {
                 }
             };
             if let Some(sent) = self.state().uncommitted.get_mut(&lane).and_then(|all| all.get_mut(at)) {
-                sent.verifier = written.verifier;
+                (sent.verifier, sent.grant) = (written.verifier, grant);
             }
         }
         Ok(())
@@ -198,7 +205,10 @@ impl State {
         if types::planted::is_planted(types::planted::Planted::CommitVerifier) {
             all.iter_mut().for_each(|sent| sent.verifier = verifier);
         }
-        let lost = all.iter().filter(|sent| sent.booked < covered && sent.verifier != verifier);
+        // What was sent before the layout was lost others may have cut off, and may have to: it counts as lost.
+        let grant = self.grant;
+        let lives = |sent: &Sent| sent.verifier == verifier && (lane == Lane::Mgr || sent.grant == grant);
+        let lost = all.iter().filter(|sent| sent.booked < covered && !lives(sent));
         let first_lost = lost.map(|sent| sent.number).min();
         let safe = |sent: &Sent| first_lost.is_none_or(|first| sent.number < first);
         let (mut freed, mut end) = (0, None);
@@ -216,7 +226,7 @@ impl State {
             self.uncommitted.remove(&lane);
         }
         if let Some(end) = end.filter(|_| lane != Lane::Mgr) {
-            self.proved(end);
+            self.proved(end, grant);
         }
         if first_lost.is_some() { Settled::Lost(freed) } else { Settled::All(freed) }
     }

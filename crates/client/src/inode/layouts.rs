@@ -1,7 +1,7 @@
 //! The layout of an open file: got when first needed, got again when it has aged, reported and returned.
 
 use super::opens::TRIES;
-use super::{Inode, same};
+use super::{Inode, State, same};
 use crate::compound::{Compound, Failed, is_state_lost};
 use crate::drivers::Layout;
 use crate::{Error, Result};
@@ -38,6 +38,8 @@ struct Held {
     /// The iods take nothing under it any more and the mgr gives no other one now. It is ours all the same: what was
     /// written is reported under it, and it is given back when it is asked for.
     spent: bool,
+    /// Whether it was this client that had the mgr make it worthless.
+    outdated: bool,
 }
 
 /// The LAYOUTGET that clients of this kind send: everything, whole file.
@@ -83,8 +85,11 @@ impl Inode {
                     Ok((kind, layout)) => {
                         let write = one.lo_iomode == LAYOUTIOMODE4_RW;
                         let read = self.is_open_for_reading();
-                        let (stateid, spent) = (got.logr_stateid, false);
-                        state.held = Some(Held { layout: layout.clone(), kind, stateid, write, read, spent });
+                        if !state.held.as_ref().is_some_and(|held| held.goes_on_as(&layout)) {
+                            self.state().granted_anew();
+                        }
+                        let (stateid, spent, outdated) = (got.logr_stateid, false, false);
+                        state.held = Some(Held { layout: layout.clone(), kind, stateid, write, read, spent, outdated });
                         return Some(layout);
                     }
                     Err(error) => error.to_string(),
@@ -157,12 +162,23 @@ impl Inode {
 
     /// As [`Inode::report`], waiting no longer than `patience` for a layout.
     async fn report_within(&self, patience: Duration) -> Result<()> {
+        let due = |state: &State| state.due().map(|(end, update)| (Some(end), update));
+        self.commit_layout("reporting what was written", patience, due).await
+    }
+
+    /// Sends the LAYOUTCOMMIT that is due, if any, waiting no longer than `patience` for a layout to do it under.
+    pub(super) async fn commit_layout(
+        &self,
+        what: &'static str,
+        patience: Duration,
+        due: impl Fn(&State) -> Option<(Option<u64>, Update)>,
+    ) -> Result<()> {
         let deadline = Instant::now() + patience;
         let (mut pauses, mut tries) = (0, TRIES);
         while tries > 0 {
             let mut state = self.layout.lock().await;
-            let Some(end) = self.state().unreported else { return Ok(()) };
-            let Some(held) = state.held.as_ref().filter(|held| held.write) else {
+            let Some((end, update)) = due(&self.state()) else { return Ok(()) };
+            let Some(held) = state.held.as_mut().filter(|held| held.write) else {
                 drop(state);
                 if self.layout(true, None).await?.is_some() {
                     tries -= 1;
@@ -176,14 +192,19 @@ impl Inode {
                 tokio::time::sleep(pause).await;
                 continue;
             };
-            let mut compound = Compound::new("reporting what was written").cached();
-            // Others may have written since what this report is about.
-            compound.putfh(&self.node.handle).op(OP_LAYOUTCOMMIT, &held.layoutcommit(end, false));
+            let mut compound = Compound::new(what).cached();
+            compound.putfh(&self.node.handle).op(OP_LAYOUTCOMMIT, &held.layoutcommit(end, update));
             let mut results = self.mount.session.call(compound).await?;
             results.done(&[OP_PUTFH])?;
             match results.raw::<LAYOUTCOMMIT4resok>(OP_LAYOUTCOMMIT) {
                 Ok(_) => {
-                    self.reported(end);
+                    if update.fence {
+                        (held.spent, held.outdated) = (true, true);
+                        self.state().stray = false;
+                    }
+                    if let Some(end) = end {
+                        self.reported(end);
+                    }
                     return Ok(());
                 }
                 // The mgr restarted or took the layout back: the bytes are safe, only the report is missing.
@@ -193,7 +214,7 @@ impl Inode {
                 Err(failed) => return Err(results.error(&failed)),
             }
         }
-        Err(Error::status(Status::NoLayout, "reporting what was written"))
+        Err(Error::status(Status::NoLayout, what))
     }
 
     /// Whether a report is due and there is no layout to make it under.
@@ -212,6 +233,8 @@ impl Inode {
         let mut state = self.state();
         if state.unreported == Some(end) {
             state.unreported = None;
+            // What the iods said may be another size than the one that is known here.
+            state.doubtful |= std::mem::take(&mut state.ask_iods);
             // A size that was asked for before may be from before the report.
             state.stamp = self.mount.next_stamp();
         }
@@ -228,13 +251,14 @@ impl Inode {
     /// `report` tells whether all that was written is durable.
     pub(crate) async fn append_goodbye(&self, compound: &mut Compound, report: Option<bool>, last: bool) -> Goodbye {
         let state = self.layout.lock().await;
-        let unreported = self.state().unreported.filter(|_| report.is_some());
+        let due = self.state().due().filter(|_| report.is_some());
         let held = state.held.as_ref();
-        let commit = unreported.and_then(|end| held.filter(|held| held.write).map(|held| (end, held)));
-        if let Some((end, held)) = commit {
-            compound.op(OP_LAYOUTCOMMIT, &held.layoutcommit(end, report == Some(true)));
+        let commit = due.and_then(|due| held.filter(|held| held.write).map(|held| (due, held)));
+        if let Some(((end, update), held)) = commit {
+            let durable = report == Some(true) && !update.measure;
+            compound.op(OP_LAYOUTCOMMIT, &held.layoutcommit(Some(end), Update { durable, ..update }));
         }
-        let committed = commit.map(|(end, _)| end);
+        let committed = commit.map(|((end, _), _)| end);
         Goodbye { committed, returned: held.filter(|_| last).map(Held::layoutreturn) }
     }
 
@@ -247,9 +271,9 @@ impl Inode {
     pub(crate) fn report_to_reclaim(&self) -> Option<(u64, LAYOUTCOMMIT4args)> {
         // A task that holds the lock is about to report, or to get a layout to report under.
         let state = self.layout.try_lock().ok()?;
-        let end = self.state().unreported?;
+        let (end, update) = self.state().due()?;
         let held = state.held.as_ref().filter(|held| held.write)?;
-        Some((end, LAYOUTCOMMIT4args { loca_reclaim: true, ..held.layoutcommit(end, false) }))
+        Some((end, LAYOUTCOMMIT4args { loca_reclaim: true, ..held.layoutcommit(Some(end), update) }))
     }
 
     /// The mgr forgot the layout. Whoever is busy with it goes on until then.
@@ -298,14 +322,19 @@ pub(crate) struct Goodbye {
 }
 
 impl Held {
-    fn layoutcommit(&self, end: u64, durable: bool) -> LAYOUTCOMMIT4args {
-        let body = if durable { Update { durable }.to_bytes() } else { bytes::Bytes::new() };
+    /// Whether a layout that is got while this one is held means that the mgr has known of it without a break.
+    fn goes_on_as(&self, fresh: &Arc<dyn Layout>) -> bool {
+        fresh.generation().0 == self.layout.generation().0 + u32::from(self.outdated)
+    }
+
+    fn layoutcommit(&self, end: Option<u64>, update: Update) -> LAYOUTCOMMIT4args {
+        let body = if update == Update::default() { bytes::Bytes::new() } else { update.to_bytes() };
         LAYOUTCOMMIT4args {
             loca_offset: 0,
             loca_length: NFS4_UINT64_MAX,
             loca_reclaim: false,
             loca_stateid: self.stateid,
-            loca_last_write_offset: end.checked_sub(1).map_or(newoffset4::FALSE, newoffset4::TRUE),
+            loca_last_write_offset: end.and_then(|end| end.checked_sub(1)).map_or(newoffset4::FALSE, newoffset4::TRUE),
             loca_time_modify: newtime4::FALSE,
             loca_layoutupdate: layoutupdate4 { lou_type: self.kind.number(), lou_body: body },
         }

@@ -79,7 +79,7 @@ impl Inode {
                     return Ok(runs);
                 }
                 Err(NotDone::Failed(error)) => return Err(error),
-                Err(NotDone::NotAttempted(error)) => {
+                Err(NotDone::NotAttempted(error) | NotDone::Unanswered(error)) => {
                     tracing::debug!(file = %self.node.id, "{error}; going through the mgr");
                     why = Some(error);
                     break;

@@ -73,17 +73,23 @@ impl Inode {
         for _ in 0..3 {
             let Some(layout) = self.layout(true, stale.as_ref()).await? else { break };
             let ranges = object_ranges(layout.distribution(), range);
+            let grant = self.state().grant;
             let punches = ranges.into_iter().map(|(index, range)| layout.punch(index, range));
             match try_join_all(punches).await {
                 Ok(_) => {
-                    self.state().proved(0);
+                    self.state().proved(0, grant);
                     return Ok(());
                 }
                 Err(NotDone::Failed(error)) => return Err(error),
-                Err(NotDone::NotAttempted(_)) => break,
+                Err(NotDone::NotAttempted(_) | NotDone::Unanswered(_)) => {
+                    // The others were not waited for.
+                    self.state().stray = true;
+                    break;
+                }
                 Err(NotDone::Stale(_)) => stale = Some(layout),
             }
         }
+        self.end_strays().await?;
         self.mgr_punch(range).await
     }
 
@@ -97,6 +103,7 @@ impl Inode {
         let _over = Over(self);
         // What others wrote here may have left meanwhile. Nothing of it, and no report of it, may come after the cut.
         self.settle_all().await;
+        self.end_strays().await?;
         let _reporting = self.reporting.write().await;
         self.report().await?;
         let mut tries = TRIES;
@@ -140,7 +147,7 @@ impl Inode {
             async move {
                 let size = layout.size(index).await;
                 let size = size.map_err(|e| match e {
-                    NotDone::NotAttempted(e) | NotDone::Stale(e) | NotDone::Failed(e) => e,
+                    NotDone::NotAttempted(e) | NotDone::Unanswered(e) | NotDone::Stale(e) | NotDone::Failed(e) => e,
                 })?;
                 let addresses = mount.devices.iod(*iod).addresses().await?;
                 Ok::<_, Error>(PlacedObject { iod: *iod, addresses, size: size.size, allocated: size.allocated })

@@ -34,6 +34,8 @@ pub(super) struct Sent {
     pub(super) parts: Vec<ByteRange>,
     /// What the server said when it took them.
     pub(super) verifier: Verifier,
+    /// The grant that it was sent under ([`super::State::grant`]); of no meaning on the way through the mgr.
+    pub(super) grant: u64,
 }
 
 impl Sent {
@@ -130,7 +132,10 @@ impl Inode {
             return;
         }
         let _leaving = self.leaving.lock().await;
-        let layout = self.layout(true, None).await;
+        let layout = match self.end_strays().await {
+            Ok(()) => self.layout(true, None).await,
+            Err(error) => Err(error),
+        };
         let layout = match layout {
             Ok(layout) => layout,
             Err(error) => {
@@ -236,13 +241,16 @@ impl Inode {
         for _ in 0..LAYOUT_TRIES {
             let sending = locks.sending.read().await;
             self.check_given_up(errand.batch).map_err(lost)?;
-            match layout.write(index, &errand.payload, errand.stable).await {
+            let grant = self.state().grant;
+            let written = layout.write(index, &errand.payload, errand.stable).await;
+            match written.map_err(|not_done| self.note_stray(not_done)) {
                 Ok(written) => {
-                    self.book(errand, errand.lane, errand.payload.clone(), errand.parts.clone(), written);
+                    let written = (written, grant);
+                    self.keep(errand.lane, errand.batch, errand.payload.clone(), errand.parts.clone(), written);
                     return Ok(());
                 }
                 Err(NotDone::Failed(error)) => return Err(lost(error)),
-                Err(NotDone::NotAttempted(error)) => {
+                Err(NotDone::NotAttempted(error) | NotDone::Unanswered(error)) => {
                     tracing::debug!(file = %self.node.id, "{error}; going through the mgr");
                     why = Some(error);
                     break;
@@ -278,7 +286,7 @@ impl Inode {
             let written = self.mgr_write(range.offset, data.clone(), stable).await.map_err(lost)?;
             left -= range.len;
             let payload = Payload { extents: vec![range], data: data.into(), checksums: Vec::new() };
-            self.book(errand, Lane::Mgr, Arc::new(payload), vec![range], written);
+            self.keep(Lane::Mgr, errand.batch, Arc::new(payload), vec![range], (written, 0));
         }
         Ok(())
     }
@@ -288,14 +296,16 @@ impl Inode {
         let (from, to) = (self.lane(lane), self.lane(Lane::Mgr));
         let _all = from.sending.write().await;
         let _sending = to.sending.read().await;
+        let mut outcome = self.end_strays().await;
         let mut left = self.state().uncommitted.remove(&lane).unwrap_or_default().into_iter();
-        let mut outcome = Ok(());
-        for sent in left.by_ref() {
+        while outcome.is_ok()
+            && let Some(sent) = left.next()
+        {
             for (range, data) in cut(&sent.payload, &sent.parts) {
                 match self.mgr_write(range.offset, data.clone(), false).await {
                     Ok(written) => {
                         let payload = Payload { extents: vec![range], data: data.into(), checksums: Vec::new() };
-                        self.keep(Lane::Mgr, sent.number, Arc::new(payload), vec![range], written);
+                        self.keep(Lane::Mgr, sent.number, Arc::new(payload), vec![range], (written, 0));
                     }
                     Err(error) => {
                         self.mount.window.release(data.len() as u64);
@@ -303,32 +313,25 @@ impl Inode {
                     }
                 }
             }
-            if outcome.is_err() {
-                break;
-            }
         }
         self.mount.window.release(left.map(|sent| sent.bytes()).sum());
         outcome
     }
 
-    fn book(
+    /// Books bytes that a server took under a grant: kept if it may lose them, done with if not.
+    fn keep(
         self: &Arc<Self>,
-        errand: &Errand,
         lane: Lane,
+        number: u64,
         payload: Arc<Payload>,
         parts: Vec<ByteRange>,
-        written: Written,
+        (written, grant): (Written, u64),
     ) {
-        self.keep(lane, errand.batch, payload, parts, written);
-    }
-
-    /// Books bytes that a server took: kept if it may lose them, done with if not.
-    fn keep(self: &Arc<Self>, lane: Lane, number: u64, payload: Arc<Payload>, parts: Vec<ByteRange>, written: Written) {
         let end = parts.iter().map(|r| r.end()).max().unwrap_or(0);
         let bytes = payload.data.len() as u64;
         let mut state = self.state();
         if lane != Lane::Mgr && written.stable {
-            state.proved(end);
+            state.proved(end, grant);
         }
         if written.stable || number < state.given_up {
             drop(state);
@@ -337,7 +340,7 @@ impl Inode {
         }
         let booked = state.booked;
         state.booked += 1;
-        let sent = Sent { number, booked, payload, parts, verifier: written.verifier };
+        let sent = Sent { number, booked, payload, parts, verifier: written.verifier, grant };
         state.uncommitted.entry(lane).or_default().push(sent);
         let kept: u64 = state.uncommitted.values().flatten().map(Sent::bytes).sum();
         if kept > self.mount.window.size() as u64 / 2 && !state.committing {

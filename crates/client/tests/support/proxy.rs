@@ -61,6 +61,8 @@ struct State {
     answers: u64,
     /// How many runs of bytes are kept back.
     held: u64,
+    /// What is asked over this connection and later ones is kept back.
+    keeping: u64,
     /// The answer after so many more is thrown away together with its connection.
     losing: Option<u64>,
     lost: u64,
@@ -109,6 +111,7 @@ impl Proxy {
             free: u64::MAX,
             answers: 0,
             held: 0,
+            keeping: u64::MAX,
             losing: None,
             lost: 0,
             random: None,
@@ -160,6 +163,23 @@ impl Proxy {
     /// before the answer before has come.
     pub fn hold_answers_after(&self, free: u64) {
         self.shared.state().free = free;
+    }
+
+    /// How many connections there were so far.
+    pub fn connections(&self) -> u64 {
+        self.shared.state().next
+    }
+
+    /// Keeps back what is asked over the connection of this number, counted from 1, and over later ones. It arrives when
+    /// it is let go, though whoever asked may have left.
+    pub fn hold_requests_from(&self, connection: u64) {
+        self.shared.state().keeping = connection;
+    }
+
+    /// Lets all that was asked and kept back go.
+    pub fn let_requests_go(&self) {
+        self.shared.state().keeping = u64::MAX;
+        self.shared.changed.notify_all();
     }
 
     /// Answers that have passed.
@@ -259,6 +279,12 @@ fn pump(shared: &Shared, pair: u64, mut from: TcpStream, mut to: TcpStream, answ
     while let Ok(len @ 1..) = from.read(&mut buffer) {
         if answers && !let_through(shared, pair) {
             break;
+        }
+        if !answers {
+            let mut state = shared.state();
+            while state.keeping <= pair && !state.stopping {
+                state = shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            }
         }
         let allowed = {
             let mut left = budget.lock().unwrap_or_else(PoisonError::into_inner);

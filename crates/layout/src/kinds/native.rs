@@ -165,17 +165,36 @@ pub struct Update {
     /// Whether every byte that the client wrote is on the disk of an iod, the last one that it names among them. Without
     /// that some may still be lost with an iod, and be sent again.
     pub durable: bool,
+    /// Whether the mgr shall ask the iods how long the file is instead of believing what is said here: the layout under
+    /// which it was written was lost since, and others may have cut the file.
+    pub measure: bool,
+    /// Whether what the layouts of this file allowed so far shall be worth nothing: the client gave up requests that may
+    /// still reach an iod.
+    pub fence: bool,
+}
+
+impl Update {
+    const DURABLE: u32 = 1;
+    const MEASURE: u32 = 2;
+    const FENCE: u32 = 4;
 }
 
 impl Xdr for Update {
     fn encode(&self, out: &mut Writer) {
         out.u32(VERSION);
-        out.bool(self.durable);
+        let bit = |set: bool, bit| if set { bit } else { 0 };
+        let measure = bit(self.measure, Self::MEASURE);
+        out.u32(bit(self.durable, Self::DURABLE) | measure | bit(self.fence, Self::FENCE));
     }
 
     fn decode(input: &mut Reader) -> Result<Self, Malformed> {
         version(input)?;
-        Ok(Update { durable: input.bool()? })
+        let bits = input.u32()?;
+        if bits & !(Self::DURABLE | Self::MEASURE | Self::FENCE) != 0 {
+            return Err(Malformed::BadValue { what: "flags of an update of a layout", value: bits });
+        }
+        let is = |bit| bits & bit != 0;
+        Ok(Update { durable: is(Self::DURABLE), measure: is(Self::MEASURE), fence: is(Self::FENCE) })
     }
 }
 

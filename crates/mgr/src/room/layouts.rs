@@ -77,7 +77,15 @@ impl Room {
             false => Update::from_bytes(body).map_err(|_| Status::Inval)?,
         };
         let end = last_byte.map_or(Some(0), |last| last.checked_add(1)).filter(|end| *end <= limits::FILE_SIZE_MAX);
-        let end = end.ok_or(Status::FBig)?;
+        let mut end = end.ok_or(Status::FBig)?;
+        if update.fence {
+            self.outdate(ctx, file).await?;
+        }
+        if update.measure {
+            // What the client says may have been cut off since.
+            self.measure_or_later(file).await?;
+            end = 0;
+        }
         let _shared = self.shared(file).await?;
         if last_byte.is_none() && mtime.is_none() {
             if update.durable {

@@ -180,6 +180,17 @@ impl Room {
         self.finish_fence(file).await
     }
 
+    /// As [`Self::fence`], for a client that keeps its layout and gave up what it had sent under it. An iod that is down is
+    /// fenced before it is used for anything, so that this does not wait for it.
+    pub(crate) async fn outdate(&self, ctx: &Ctx, file: FileId) -> Result<(), Status> {
+        let generation = self.namespace.fence(ctx.now, file).await?;
+        self.notes.fence_noted(file, generation);
+        match self.finish_fence(file).await {
+            Err(Status::Delay) => Ok(()),
+            other => other,
+        }
+    }
+
     /// Tells all iods of a file that older capabilities are worth nothing. One that is down is told when it comes back,
     /// before it is used for anything.
     pub(crate) async fn finish_fence(&self, file: FileId) -> Result<(), Status> {

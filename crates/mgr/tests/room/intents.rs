@@ -280,7 +280,7 @@ async fn only_what_is_durable_must_be_there() {
     // Told, but an iod may have lost it again.
     assert_eq!(commit(49, Bytes::new()).await, Ok(Some(50)));
     assert_eq!(cluster.mgr().check(false).await.findings, []);
-    let durable = Bytes::from(Update { durable: true }.to_bytes().to_vec());
+    let durable = Bytes::from(Update { durable: true, ..Update::default() }.to_bytes().to_vec());
     assert_eq!(commit(49, durable).await, Ok(None));
     let findings = cluster.mgr().check(false).await.findings;
     assert_eq!(findings.iter().map(|finding| &finding.code[..]).collect::<Vec<_>>(), ["object-missing"]);

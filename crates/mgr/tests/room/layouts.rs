@@ -153,7 +153,7 @@ async fn the_end_of_a_silent_writer_is_learned_from_the_iods() {
     let body = layout(&files, 7, file, Iomode::ReadWrite).await;
     write_direct(&files, 7, &body, 0, &pattern(10, 1)).await.unwrap();
     let before = cluster.mgr().counters().size_queries;
-    let all = Bytes::from(Update { durable: true }.to_bytes().to_vec());
+    let all = Bytes::from(Update { durable: true, ..Update::default() }.to_bytes().to_vec());
     files.layout_commit(&ctx(7), file, Some(9), None, all).await.unwrap();
     // Nor does setting the size that it has, as copies do; a size below it is another matter.
     let set = |size| SetAttrs { size: Some(size), mode: Some(0o600), ..SetAttrs::default() };
@@ -182,6 +182,33 @@ async fn a_revoked_layout_is_refused_by_the_iods() {
     write_direct(&files, 7, &new, 0, b"new").await.unwrap();
     assert_eq!(read(&files, file, 0, 3).await.unwrap(), "new");
     assert_eq!(cluster.mgr().counters().layouts_revoked, 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_can_have_what_it_gave_up_refused() {
+    let cluster = Cluster::new(2, "64").await;
+    let files = cluster.files();
+    let file = create(&files, "f").await;
+    let old = layout(&files, 7, file, Iomode::ReadWrite).await;
+    write_direct(&files, 7, &old, 0, &pattern(100, 1)).await.unwrap();
+    let update = |update: Update| Bytes::from(update.to_bytes().to_vec());
+    let fence = update(Update { fence: true, ..Update::default() });
+    assert_eq!(files.layout_commit(&ctx(7), file, None, None, fence).await.unwrap(), None);
+    assert_eq!(write_direct(&files, 7, &old, 0, b"bad").await.unwrap_err().status, Status::Fenced);
+    let new = layout(&files, 7, file, Iomode::ReadWrite).await;
+    assert_eq!(new.generation.0, old.generation.0 + 1);
+    write_direct(&files, 7, &new, 100, &pattern(20, 2)).await.unwrap();
+    // Nothing was taken away: the writer is still asked, and what it wrote still learnt.
+    assert_eq!(cluster.mgr().counters().layouts_revoked, 0);
+    assert_eq!(files.getattr(&ctx(8), file).await.unwrap().size, 120);
+    // Whoever lost its layout does not know what others have cut off since.
+    set_size(&files, file, 50).await;
+    let measure = update(Update { measure: true, ..Update::default() });
+    files.layout_commit(&ctx(7), file, Some(119), None, measure.clone()).await.unwrap();
+    assert_eq!(files.getattr(&ctx(7), file).await.unwrap().size, 50);
+    write_direct(&files, 7, &new, 60, &pattern(20, 3)).await.unwrap();
+    files.layout_commit(&ctx(7), file, Some(119), None, measure).await.unwrap();
+    assert_eq!(files.getattr(&ctx(7), file).await.unwrap().size, 80);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
