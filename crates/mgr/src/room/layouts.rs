@@ -82,8 +82,9 @@ impl Room {
             self.outdate(ctx, file).await?;
         }
         if update.measure {
-            // What the client says may have been cut off since.
-            self.measure_or_later(file).await?;
+            // What the client says may have been cut off since. It waits for iods that are down: once this is answered,
+            // the bytes that it synced have to be seen.
+            self.measure(file).await?;
             end = 0;
         }
         let _shared = self.shared(file).await?;

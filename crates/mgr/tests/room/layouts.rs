@@ -186,7 +186,7 @@ async fn a_revoked_layout_is_refused_by_the_iods() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_can_have_what_it_gave_up_refused() {
-    let cluster = Cluster::new(2, "64").await;
+    let mut cluster = Cluster::new(2, "64").await;
     let files = cluster.files();
     let file = create(&files, "f").await;
     let old = layout(&files, 7, file, Iomode::ReadWrite).await;
@@ -207,8 +207,12 @@ async fn a_client_can_have_what_it_gave_up_refused() {
     files.layout_commit(&ctx(7), file, Some(119), None, measure.clone()).await.unwrap();
     assert_eq!(files.getattr(&ctx(7), file).await.unwrap().size, 50);
     write_direct(&files, 7, &new, 60, &pattern(20, 3)).await.unwrap();
-    files.layout_commit(&ctx(7), file, Some(119), None, measure).await.unwrap();
+    files.layout_commit(&ctx(7), file, Some(119), None, measure.clone()).await.unwrap();
     assert_eq!(files.getattr(&ctx(7), file).await.unwrap().size, 80);
+    // As long as an iod is down that cannot be told, and nobody says it was.
+    cluster.stop_iod(1);
+    let told = files.layout_commit(&ctx(7), file, Some(119), None, measure).await;
+    assert_eq!(told.unwrap_err(), Status::Delay);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
