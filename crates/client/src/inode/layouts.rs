@@ -262,6 +262,14 @@ impl Inode {
         Goodbye { committed, returned: held.filter(|_| last).map(Held::layoutreturn) }
     }
 
+    /// A cut failed, and may yet be carried out to its end: nothing more is written under the layout of before, for it
+    /// would be cut off then. The mgr gives no other one until it is known.
+    pub(super) async fn distrust_layout(&self) {
+        if let Some(held) = &mut self.layout.lock().await.held {
+            held.spent = true;
+        }
+    }
+
     /// The layout was given back.
     pub(crate) async fn forget_layout(&self) {
         self.layout.lock().await.held = None;

@@ -114,7 +114,13 @@ impl Inode {
             };
             match self.send_attrs(stateid, changes).await {
                 Err(error) if error.is_state_lost() => self.open_again(stateid, &mut tries, error).await?,
-                outcome => break outcome?,
+                Err(error) => {
+                    if changes.size.is_some() {
+                        self.distrust_layout().await;
+                    }
+                    return Err(error);
+                }
+                Ok(attrs) => break attrs,
             }
         };
         if changes.size.is_some() {
