@@ -34,6 +34,8 @@ struct Inner {
     fences: HashMap<FileId, Generation>,
     /// Writes in progress: until they are over nobody has told all.
     writers: HashMap<FileId, u32>,
+    /// Writes that failed so far.
+    failures: u64,
     /// Done, to be forgotten.
     done: Vec<Noted>,
 }
@@ -88,6 +90,7 @@ impl Drop for Writing<'_> {
             self.notes.left(self.file);
         }
         let mut inner = self.notes.inner();
+        inner.failures += u64::from(!self.whole);
         if let Some(count) = inner.writers.get_mut(&self.file) {
             *count -= 1;
             if *count == 0 {
@@ -160,15 +163,22 @@ impl Notes {
 
     /// Those who wrote the file have told all. If there were others who cannot be asked, it is measured all the same.
     pub(crate) fn told(&self, file: FileId) {
+        let failures = self.failures();
         if !self.is_left(file) {
-            self.measured(file);
+            self.measured(file, failures);
         }
     }
 
-    /// Nobody writes the file any more, and all of its iods were asked for its size.
-    pub(crate) fn measured(&self, file: FileId) {
+    /// How many writes failed so far, of whatever file: to be asked before a file is measured.
+    pub(crate) fn failures(&self) -> u64 {
+        self.inner().failures
+    }
+
+    /// Nobody writes the file any more, and all of its iods were asked for its size after so many [`Self::failures`]. If one
+    /// came in between, some iod may have been asked too early.
+    pub(crate) fn measured(&self, file: FileId, failures: u64) {
         let mut inner = self.inner();
-        if inner.writers.contains_key(&file) {
+        if inner.writers.contains_key(&file) || inner.failures != failures {
             return;
         }
         if let Some(written) = inner.written.get_mut(&file) {
@@ -307,5 +317,29 @@ impl Notes {
             return Ok(());
         }
         self.namespace.forget(now(), &done, false).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use meta::Format;
+
+    #[tokio::test]
+    async fn a_measurement_that_a_failed_write_overtook_does_not_count() {
+        let dir = tempfile::tempdir().unwrap();
+        let engine = Embedded::create(&dir.path().join("store"), [3; 16], meta::merge).unwrap();
+        let (fsid, cookie_key) = (types::Fsid([1; 16]), [7; 16]);
+        let format = Format { fsid, now: now(), cookie_key, root_mode: 0o755, root_uid: 0, root_gid: 0 };
+        let notes = Notes::load(Arc::new(Namespace::format(engine, format).await.unwrap())).unwrap();
+        let file = FileId(9);
+        notes.made(file);
+        let writing = notes.writing(file).await.unwrap();
+        let begun = notes.failures();
+        drop(writing);
+        notes.measured(file, begun);
+        assert!(notes.is_left(file), "some iod may have been asked before the write came");
+        notes.measured(file, notes.failures());
+        assert!(!notes.is_left(file) && notes.untold().is_empty());
     }
 }

@@ -47,10 +47,11 @@ impl Room {
 
     /// Learns the size of a file that nobody writes any more, from all of its iods.
     pub(crate) async fn measure(&self, file: FileId) -> Result<(), Status> {
+        let failures = self.notes.failures();
         let outcome = match self.learn_size(now(), file).await {
             Ok((_, true)) => {
                 if !self.grants.written(file) {
-                    self.notes.measured(file);
+                    self.notes.measured(file, failures);
                 }
                 Ok(())
             }
