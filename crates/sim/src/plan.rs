@@ -12,7 +12,7 @@ pub enum Level {
     /// Nothing: no operation may fail.
     Calm,
     /// Only what the protocols hide: lost connections, late bytes, daemons that come back soon. Nothing may fail but what
-    /// is in doubt.
+    /// is in doubt because the mgr died.
     Mild,
     /// Everything.
     Rough,

@@ -114,7 +114,8 @@ impl World {
         crate::trace::say(format!("{} {what}: {error}", crate::hosts::name(who)));
         let fine = match self.plan.level {
             Level::Rough => error.kind() != ErrorKind::Protocol,
-            Level::Mild => error.is_in_doubt(),
+            // A mgr that lives knows what it has done, and what is in doubt then somebody else has undone.
+            Level::Mild => error.is_in_doubt() && (error.is(Status::Stale) || !self.book().mgr_deaths.is_empty()),
             Level::Calm => false,
         };
         if !fine && error.kind() != ErrorKind::Usage {
