@@ -169,9 +169,10 @@ impl Account {
             self.memory.used.fetch_add(to - from, SeqCst);
             return self.memory.counters.hold(to - from);
         }
-        self.held.fetch_sub(from - to, SeqCst);
-        self.memory.used.fetch_sub(from - to, SeqCst);
+        // In this order, or what another thread takes as soon as it can would be counted beside what is given back.
         self.memory.counters.release(from - to);
+        self.memory.used.fetch_sub(from - to, SeqCst);
+        self.held.fetch_sub(from - to, SeqCst);
         if self.memory.waiting.load(SeqCst) > 0 {
             self.memory.freed.notify_waiters();
         }
