@@ -79,7 +79,8 @@ impl Error {
     }
 
     /// Whether the mgr went away with the answer to something that cannot simply be done twice, and has forgotten by now
-    /// whether it did it; or whether somebody else has undone it before its outcome could be told. Whoever knows what to look for can look, or try again and be content to find it done.
+    /// whether it did it; or whether somebody else has undone it before its outcome could be told. Whoever knows what to
+    /// look for can look, or try again and be content to find it done.
     pub fn is_in_doubt(&self) -> bool {
         self.in_doubt
     }
