@@ -337,8 +337,18 @@ async fn a_write_that_was_given_up_does_not_land_on_newer_bytes() {
     file.fsync().await.unwrap();
     assert_eq!(mount.counters().written_via_mgr, 1500);
     file.set_len(800).await.unwrap();
+    let refused = || {
+        let iod = wired.cluster.iods[0].as_ref().unwrap();
+        iod.counters().iter().find(|counter| counter.name == "refused.fenced").unwrap().value
+    };
+    let before = refused();
     wired.iods[0].let_requests_go();
-    tokio::time::sleep(Duration::from_millis(500)).await;
+    let arrived = async {
+        while refused() == before {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), arrived).await.expect("what was held arrives and is refused");
     let other = wired.mount(options()).await;
     let expected = [fill(3, 500).to_vec(), fill(2, 800)[500..].to_vec()].concat();
     assert!(read_back(&other, "f").await == expected);

@@ -383,8 +383,11 @@ async fn a_file_without_a_name_is_closed_over_a_restart_of_the_mgr() {
     mount.remove(&mount.root(), b"f").await.unwrap();
     cluster.mgr.take().unwrap().stop().await;
     // The mgr that comes back is not told of a file that is being closed, and lets it go.
+    let before = mount.counters().retries;
     let closing = tokio::spawn(file.close());
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    while mount.counters().retries == before {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
     cluster.start_mgr_again().await;
     closing.await.unwrap().unwrap();
     mount.disconnect().await.unwrap();
