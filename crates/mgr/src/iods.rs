@@ -23,7 +23,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use types::{IodId, Status};
+use types::{FileId, Generation, IodId, Status};
 use wire::native::StatsReply;
 
 /// Free bytes below which an iod takes no new files while others have more.
@@ -159,6 +159,11 @@ impl Iods {
     pub(crate) fn link(&self, number: u16) -> Result<Arc<Link>, Status> {
         let link = self.state().members.get(&number).and_then(|m| m.link.clone());
         link.filter(|link| !link.is_closed()).ok_or(Status::Delay)
+    }
+
+    /// The generation that the objects of a file have now.
+    pub(crate) fn generation(&self, file: FileId) -> Result<Generation, Status> {
+        Ok(self.namespace.info(file)?.generation)
     }
 
     /// Every iod that was ever registered, by number.

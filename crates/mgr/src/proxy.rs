@@ -18,11 +18,14 @@ use layout::kinds::native::{KIND, Record};
 use net::clock::unix_now;
 use std::sync::Arc;
 use types::{ByteRange, FileId, Fsid, Generation, Status};
-use wire::native::{Capability, Key, Rights};
+use wire::native::{Capability, Key, Procedure, Rights};
 use xdr::{Segments, Xdr};
 
 /// How long a capability that the mgr makes for itself is good for, in seconds: far longer than any request takes.
 const OWN_CAPABILITY_SECS: u64 = 3600;
+
+/// How often a request is made that fences overtake.
+const OVERTAKEN_MAX: usize = 8;
 
 /// The objects of one file, ready for requests.
 #[derive(Debug)]
@@ -66,7 +69,38 @@ impl<'a> Objects<'a> {
 
     /// What the mgr shows to use these objects.
     fn capability(&self, rights: Rights) -> Capability {
-        own_capability(&self.iods.cluster().key, self.iods.cluster().fsid, self.file, self.generation, rights)
+        self.capability_of(self.generation, rights)
+    }
+
+    fn capability_of(&self, generation: Generation, rights: Rights) -> Capability {
+        own_capability(&self.iods.cluster().key, self.iods.cluster().fsid, self.file, generation, rights)
+    }
+
+    /// Calls a procedure that changes no bytes of an object.
+    ///
+    /// When the file was fenced since its generation was looked up, it is called again as the newer one: no fence is meant
+    /// for the mgr itself. What changes bytes is not repeated so. It may be for a client whose right to it was just
+    /// taken away, and to whoever has that now; so it is the client, told `Delay`, who has to ask again.
+    async fn ask<A: Xdr, R: Xdr>(
+        &self,
+        link: &Link,
+        procedure: Procedure,
+        rights: Rights,
+        arguments: impl Fn(Capability) -> A,
+    ) -> Result<R, Status> {
+        let mut generation = self.generation;
+        for _ in 0..OVERTAKEN_MAX {
+            match link.attempt(procedure, &arguments(self.capability_of(generation, rights))).await {
+                Err(Status::Fenced) => {}
+                other => return other,
+            }
+            let newer = self.iods.generation(self.file)?;
+            if newer <= generation {
+                break;
+            }
+            generation = newer;
+        }
+        Err(Status::Delay)
     }
 
     /// Runs `work` for all objects at once; the first failure is the outcome, after all are done.

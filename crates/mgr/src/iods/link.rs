@@ -102,8 +102,13 @@ impl Link {
 
     /// Calls a procedure and waits for its result.
     ///
-    /// `Delay` when the iod is gone or too slow, what the iod answered when it refused.
+    /// `Delay` when the iod is gone or too slow, or when the file was fenced meanwhile; what the iod answered when it refused.
     pub(crate) async fn call<R: Xdr>(&self, procedure: Procedure, arguments: &impl Xdr) -> Result<R, Status> {
+        self.attempt(procedure, arguments).await.map_err(|e| if e == Status::Fenced { Status::Delay } else { e })
+    }
+
+    /// As [`Self::call`], but `Fenced` when the capability is of an older generation than the iod knows.
+    pub(crate) async fn attempt<R: Xdr>(&self, procedure: Procedure, arguments: &impl Xdr) -> Result<R, Status> {
         let turn = self.turn.fetch_add(1, Relaxed);
         let connection = &self.connections[turn % self.connections.len()];
         let result = call(connection, procedure, arguments, CALL_TIMEOUT).await;
@@ -136,9 +141,9 @@ impl Link {
                 Status::Io
             }
             CallError::Failed(failure) => match failure.status {
-                // Fenced meanwhile, or damaged on the way: another try sees the new generation or other bits.
-                Status::Fenced | Status::BadChecksum => Status::Delay,
-                Status::Delay | Status::NoSpc | Status::DQuot | Status::FBig => failure.status,
+                // Damaged on the way: another try sees other bits.
+                Status::BadChecksum => Status::Delay,
+                Status::Fenced | Status::Delay | Status::NoSpc | Status::DQuot | Status::FBig => failure.status,
                 _ => {
                     tracing::error!(%iod, procedure = procedure.name(), "the iod refused: {failure}");
                     Status::Io

@@ -18,9 +18,9 @@ impl Objects<'_> {
 
     async fn read_one(&self, request: &Request) -> Result<Vec<Stretch>, Status> {
         let link = self.link(request.index)?;
-        let extents = request.extents.iter().map(|e| Extent { offset: e.offset, len: e.len as u32 }).collect();
-        let arguments = ReadArgs { cap: self.capability(Rights::READ), extents };
-        let reply: ReadReply = link.call(Procedure::Read, &arguments).await?;
+        let extents: Vec<_> = request.extents.iter().map(|e| Extent { offset: e.offset, len: e.len as u32 }).collect();
+        let arguments = |cap| ReadArgs { cap, extents: extents.clone() };
+        let reply: ReadReply = self.ask(&link, Procedure::Read, Rights::READ, arguments).await?;
         scatter(request, &reply, link.hello.checksums).map_err(|why| {
             tracing::error!(iod = %link.hello.iod, file = self.file.0, "answer to READ: {why}");
             Status::Delay

@@ -16,8 +16,9 @@ impl Objects<'_> {
         let seek = |index| async move {
             // The first byte of the object that does not lie before `offset`.
             let start = self.distribution.object_size(offset, index);
-            let arguments = SeekArgs { cap: self.capability(Rights::READ), offset: start, what };
-            let reply: SeekReply = self.link(index)?.call(Procedure::Seek, &arguments).await?;
+            let arguments = |cap| SeekArgs { cap, offset: start, what };
+            let link = self.link(index)?;
+            let reply: SeekReply = self.ask(&link, Procedure::Seek, Rights::READ, arguments).await?;
             let found = match what {
                 SeekWhat::Data => reply.offset,
                 // At and behind its end everything is a hole.

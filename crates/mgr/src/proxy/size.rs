@@ -26,8 +26,8 @@ impl Objects<'_> {
     /// How far the objects reach, as far as their iods can be asked.
     pub(crate) async fn end(&self) -> End {
         let ask = |index| async move {
-            let arguments = ObjectArgs { cap: self.capability(Rights::READ) };
-            let reply: SizeReply = self.link(index)?.call(Procedure::Size, &arguments).await?;
+            let link = self.link(index)?;
+            let reply: SizeReply = self.ask(&link, Procedure::Size, Rights::READ, |cap| ObjectArgs { cap }).await?;
             Ok::<_, Status>(reply.size)
         };
         let answers = future::join_all((0..self.distribution.count()).map(ask)).await;

@@ -44,8 +44,9 @@ impl Objects<'_> {
     /// Makes everything durable that was written to the file before; the verifier tells whether nothing was lost.
     pub(crate) async fn commit(&self) -> Result<Verifier, Status> {
         let commit = |index| async move {
-            let arguments = ObjectArgs { cap: self.capability(Rights::WRITE) };
-            let reply: CommitReply = self.link(index)?.call(Procedure::Commit, &arguments).await?;
+            let link = self.link(index)?;
+            let reply: CommitReply =
+                self.ask(&link, Procedure::Commit, Rights::WRITE, |cap| ObjectArgs { cap }).await?;
             Ok((self.iod(index), reply.verifier))
         };
         let seen = self.each(commit).await?;

@@ -5,8 +5,8 @@ use crate::cluster::{Cluster, create, ctx, pattern, read, remove, set_size, unti
 use bytes::Bytes;
 use layout::kinds::native::{Body, KIND, Update};
 use mgr::Files;
-use nfs::fs::{FileSystem, Iomode, LayoutAsk, LayoutGone, Stability};
-use types::{ByteRange, Cred, FileId, SetAttrs, Status};
+use nfs::fs::{Content, FileSystem, Iomode, LayoutAsk, LayoutGone, Stability};
+use types::{ByteRange, Cred, FileId, Generation, SetAttrs, Status};
 use xdr::Xdr;
 
 fn work(cluster: &Cluster, name: &str) -> u64 {
@@ -187,6 +187,32 @@ async fn a_fence_is_repeated_by_the_next_start() {
     cluster.wait_up(2).await;
     assert_eq!(Native::connect(&cluster, 1).await.write(file, 0, 0, b"late").await, Err(Status::Fenced));
     assert!(read(&cluster.files(), file, 0, 200).await.unwrap() == pattern(200, 1));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fences_do_not_make_readers_wait() {
+    let cluster = Cluster::new(2, "64").await;
+    let files = cluster.files();
+    let file = create(&files, "f").await;
+    write(&files, file, 0, &pattern(500, 1), Stability::FileSync).await;
+    granted(&files, 7, file).await;
+    let update = Bytes::from(Update { fence: true, ..Update::default() }.to_bytes().to_vec());
+    let fencing = tokio::spawn({
+        let files = files.clone();
+        async move {
+            for _ in 0..30 {
+                files.layout_commit(&ctx(7), file, None, None, update.clone()).await.unwrap();
+            }
+        }
+    });
+    while !fencing.is_finished() {
+        assert!(read(&files, file, 0, 500).await.unwrap() == pattern(500, 1));
+        assert_eq!(size(&files, 8, file).await, 500);
+        files.commit(&ctx(8), file, ByteRange::ALL).await.unwrap();
+        assert_eq!(files.seek(&ctx(8), file, 0, Content::Data).await.unwrap().offset, 0);
+    }
+    fencing.await.unwrap();
+    assert_eq!(granted(&files, 7, file).await.generation, Generation(30));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
