@@ -54,8 +54,11 @@ pub(crate) enum Cut {
 enum Written {
     /// Clients of this start, some of which may go on.
     Now,
-    /// Somebody who cannot be asked any more.
+    /// Somebody who cannot be asked any more, and whose writes may still be under way.
     Before,
+    /// As `Before`, but what is under way is refused by every iod, or will be once the fence that is noted has reached all
+    /// of them.
+    Fenced,
     /// Somebody who told all, and nobody else: to be forgotten.
     Told,
 }
@@ -145,7 +148,7 @@ impl Notes {
             let told = written.map(|written| match written {
                 Written::Told => *written = Written::Now,
                 // Measured all the same: others were writing too.
-                Written::Before | Written::Now => {}
+                Written::Before | Written::Fenced | Written::Now => {}
             });
             told.is_some()
         };
@@ -175,22 +178,48 @@ impl Notes {
     }
 
     /// Nobody writes the file any more, and all of its iods were asked for its size after so many [`Self::failures`]. If one
-    /// came in between, some iod may have been asked too early.
+    /// came in between, some iod may have been asked too early. So it may while writes are under way that nothing refuses
+    /// yet: then the file is to be measured again.
     pub(crate) fn measured(&self, file: FileId, failures: u64) {
         let mut inner = self.inner();
         if inner.writers.contains_key(&file) || inner.failures != failures {
             return;
         }
-        if let Some(written) = inner.written.get_mut(&file) {
-            *written = Written::Told;
-            self.done.notify_one();
+        let fencing = inner.fences.contains_key(&file);
+        match inner.written.get_mut(&file) {
+            None | Some(Written::Before) => {}
+            Some(written) if fencing => *written = Written::Fenced,
+            Some(written) => {
+                *written = Written::Told;
+                self.done.notify_one();
+            }
         }
     }
 
-    /// The size of the file is not known, as an iod could not be asked or a writer is gone: it is to be measured.
-    pub(crate) fn left(&self, file: FileId) {
+    /// A writer is gone, and what it sent may still be under way: the file is to be fenced and then measured.
+    fn left(&self, file: FileId) {
         if let Some(written) = self.inner().written.get_mut(&file) {
             *written = Written::Before;
+        }
+    }
+
+    /// An iod could not be asked for the size of the file: it is to be measured.
+    pub(crate) fn unknown(&self, file: FileId) {
+        if let Some(written @ (Written::Now | Written::Told)) = self.inner().written.get_mut(&file) {
+            *written = Written::Fenced;
+        }
+    }
+
+    /// Whether writes may be under way of somebody who cannot be asked any more, and nothing is to refuse them yet.
+    pub(crate) fn is_exposed(&self, file: FileId) -> bool {
+        self.inner().written.get(&file) == Some(&Written::Before)
+    }
+
+    /// The fence that is noted, or none if no iod has anything of the file, refuses what is under way. Called by the holder
+    /// of the file's lock: no write of this start is.
+    pub(crate) fn covered(&self, file: FileId) {
+        if let Some(written @ Written::Before) = self.inner().written.get_mut(&file) {
+            *written = Written::Fenced;
         }
     }
 
@@ -204,7 +233,7 @@ impl Notes {
 
     /// Whether the objects may reach further than anybody who could be asked knows.
     pub(crate) fn is_left(&self, file: FileId) -> bool {
-        self.inner().written.get(&file) == Some(&Written::Before)
+        matches!(self.inner().written.get(&file), Some(Written::Before | Written::Fenced))
     }
 
     /// The files noted as written that nobody has told of.
@@ -257,6 +286,11 @@ impl Notes {
         *noted = (*noted).max(generation);
     }
 
+    /// Whether some iod may not know of a fence of the file.
+    pub(crate) fn is_fencing(&self, file: FileId) -> bool {
+        self.inner().fences.contains_key(&file)
+    }
+
     /// Every fence that some iod may not know of.
     pub(crate) fn fences(&self) -> Vec<FileId> {
         let mut files: Vec<FileId> = self.inner().fences.keys().copied().collect();
@@ -287,7 +321,7 @@ impl Notes {
         let inner = self.inner();
         Counted {
             written: inner.written.len(),
-            left: inner.written.values().filter(|written| **written == Written::Before).count(),
+            left: inner.written.values().filter(|w| matches!(w, Written::Before | Written::Fenced)).count(),
             cuts: inner.cuts.len(),
             fences: inner.fences.len(),
         }
@@ -325,21 +359,54 @@ mod tests {
     use super::*;
     use meta::Format;
 
+    async fn notes(dir: &std::path::Path) -> Notes {
+        let engine = Embedded::create(&dir.join("store"), [3; 16], meta::merge).unwrap();
+        let (fsid, cookie_key) = (types::Fsid([1; 16]), [7; 16]);
+        let format = Format { fsid, now: now(), cookie_key, root_mode: 0o755, root_uid: 0, root_gid: 0 };
+        Notes::load(Arc::new(Namespace::format(engine, format).await.unwrap())).unwrap()
+    }
+
     #[tokio::test]
     async fn a_measurement_that_a_failed_write_overtook_does_not_count() {
         let dir = tempfile::tempdir().unwrap();
-        let engine = Embedded::create(&dir.path().join("store"), [3; 16], meta::merge).unwrap();
-        let (fsid, cookie_key) = (types::Fsid([1; 16]), [7; 16]);
-        let format = Format { fsid, now: now(), cookie_key, root_mode: 0o755, root_uid: 0, root_gid: 0 };
-        let notes = Notes::load(Arc::new(Namespace::format(engine, format).await.unwrap())).unwrap();
-        let file = FileId(9);
+        let (notes, file) = (notes(dir.path()).await, FileId(9));
         notes.made(file);
         let writing = notes.writing(file).await.unwrap();
         let begun = notes.failures();
         drop(writing);
+        notes.covered(file);
         notes.measured(file, begun);
         assert!(notes.is_left(file), "some iod may have been asked before the write came");
         notes.measured(file, notes.failures());
         assert!(!notes.is_left(file) && notes.untold().is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_measurement_before_all_iods_are_fenced_does_not_count() {
+        let dir = tempfile::tempdir().unwrap();
+        let (notes, file) = (notes(dir.path()).await, FileId(9));
+        let measure = || notes.measured(file, notes.failures());
+        notes.made(file);
+        drop(notes.writing(file).await.unwrap());
+        measure();
+        assert!(notes.is_exposed(file), "the write may still be under way");
+        notes.fence_noted(file, Generation(5));
+        notes.covered(file);
+        measure();
+        assert!(notes.is_left(file) && !notes.is_exposed(file), "an iod may still take it");
+        // Another write fails meanwhile, under the new generation.
+        drop(notes.writing(file).await.unwrap());
+        notes.fence_done(file, Generation(5));
+        measure();
+        assert!(notes.is_exposed(file), "the fence is older than the write");
+        notes.covered(file);
+        notes.unknown(file);
+        measure();
+        assert!(!notes.is_left(file) && notes.untold().is_empty());
+        // What a client gave up is under way, though the client told all.
+        notes.writing(file).await.unwrap().done();
+        notes.fence_noted(file, Generation(6));
+        notes.told(file);
+        assert!(notes.is_left(file) && !notes.is_exposed(file));
     }
 }

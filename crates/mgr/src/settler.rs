@@ -2,6 +2,7 @@
 
 use crate::gateway::NfsServer;
 use crate::room::Room;
+use futures_util::{StreamExt, stream};
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,6 +12,8 @@ use types::{FileId, Status};
 const AGAIN: Duration = Duration::from_secs(2);
 /// Files about which a complaint is remembered.
 const TOLD_MAX: usize = 4096;
+/// Files measured at a time: each may have to be fenced on all of its iods, which takes a flush of each.
+const AT_ONCE: usize = 16;
 /// How long notes that are done are gathered, so that many are forgotten together.
 const GATHER: Duration = Duration::from_millis(200);
 
@@ -40,10 +43,16 @@ pub(crate) async fn settle(server: Arc<NfsServer>) {
         }
         // Until the grace period is over those who wrote may come back and tell.
         if !server.inspect(|state| state.in_grace()) {
-            for file in room.notes.untold() {
-                if !in_use(&server, file) {
-                    log(&mut told, file, "learn its size", room.measure(file).await);
+            let measure = |file| {
+                let (server, room) = (&server, &room);
+                async move {
+                    let outcome = if in_use(server, file) { Ok(()) } else { room.measure_for_good(file).await };
+                    (file, outcome)
                 }
+            };
+            let mut measured = stream::iter(room.notes.untold()).map(measure).buffer_unordered(AT_ONCE);
+            while let Some((file, outcome)) = measured.next().await {
+                log(&mut told, file, "learn its size", outcome);
             }
         }
         tokio::select! {

@@ -64,9 +64,41 @@ impl Room {
         };
         if outcome.is_err() {
             // Whoever might tell has gone: tried again until it is known.
-            self.notes.left(file);
+            self.notes.unknown(file);
         }
         outcome
+    }
+
+    /// As [`Self::measure`], of a file that nobody has open who may have written it. What others sent, who cannot be asked
+    /// any more, is refused from then on: it must not come behind the end that was found. `Delay` until every iod refuses it.
+    pub(crate) async fn measure_for_good(&self, file: FileId) -> Result<(), Status> {
+        if self.notes.is_exposed(file) {
+            match self.shut_out(file).await {
+                Ok(()) | Err(Status::Stale) => {}
+                Err(e) => return Err(e),
+            }
+        }
+        if self.notes.is_fencing(file) {
+            return Err(Status::Delay);
+        }
+        self.measure(file).await
+    }
+
+    /// Fences a file whose writers cannot be asked any more.
+    ///
+    /// The generation rises while nobody else works on the file, so that no write through the mgr and no layout for writing
+    /// is of the one before. A mgr that dies in between finds both notes, and fences once more.
+    async fn shut_out(&self, file: FileId) -> Result<(), Status> {
+        {
+            let _alone = self.locks.alone(file).await;
+            // Without objects nobody was ever told where to write.
+            if self.objects(&self.namespace.info(file)?)?.is_some() {
+                let generation = self.namespace.fence(now(), file).await?;
+                self.notes.fence_noted(file, generation);
+            }
+            self.notes.covered(file);
+        }
+        self.finish_fence(file).await
     }
 
     /// As [`Self::measure`], but what cannot be learnt or stored now is tried again later.

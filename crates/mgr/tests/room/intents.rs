@@ -4,6 +4,7 @@ use crate::check::{Native, offline, wait_settled};
 use crate::cluster::{Cluster, create, ctx, pattern, read, remove, set_size, until, write};
 use bytes::Bytes;
 use layout::kinds::native::{Body, KIND, Update};
+use meta::schema::{Intent, Noted};
 use mgr::Files;
 use nfs::fs::{Content, FileSystem, Iomode, LayoutAsk, LayoutGone, Stability};
 use types::{ByteRange, Cred, FileId, Generation, SetAttrs, Status};
@@ -187,6 +188,96 @@ async fn a_fence_is_repeated_by_the_next_start() {
     cluster.wait_up(2).await;
     assert_eq!(Native::connect(&cluster, 1).await.write(file, 0, 0, b"late").await, Err(Status::Fenced));
     assert!(read(&cluster.files(), file, 0, 200).await.unwrap() == pattern(200, 1));
+}
+
+/// A file of which a client has written 50 bytes of each object and said nothing; then the mgr ended, and perhaps an iod.
+async fn left_by_its_writer(cluster: &mut Cluster, down: Option<usize>) -> FileId {
+    let file = create(&cluster.files(), "f").await;
+    granted(&cluster.files(), 7, file).await;
+    for iod in 0..2 {
+        Native::connect(cluster, iod).await.write(file, 0, 0, &pattern(50, 1)).await.unwrap();
+    }
+    cluster.mgr.take().unwrap().stop().await;
+    down.into_iter().for_each(|iod| cluster.stop_iod(iod));
+    file
+}
+
+async fn nothing_comes_late(cluster: &Cluster, file: FileId) {
+    assert_eq!(size(&cluster.files(), 8, file).await, 64 + 50);
+    for iod in 0..2 {
+        let late = Native::connect(cluster, iod).await.write(file, 0, 60, b"late").await;
+        assert_eq!(late, Err(Status::Fenced));
+    }
+    assert_eq!(size(&cluster.files(), 8, file).await, 64 + 50);
+    assert_eq!(cluster.mgr().check(false).await.findings, []);
+    assert_eq!(work(cluster, "sizes_to_learn") + work(cluster, "fences_pending"), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_did_not_come_back_writes_nothing_once_the_file_is_measured() {
+    let mut cluster = Cluster::new(2, "64").await;
+    let file = left_by_its_writer(&mut cluster, None).await;
+    cluster.start_mgr().await;
+    wait_settled(&cluster).await;
+    nothing_comes_late(&cluster, file).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_file_is_not_measured_for_good_before_all_iods_are_fenced() {
+    let mut cluster = Cluster::new(2, "64").await;
+    let file = left_by_its_writer(&mut cluster, Some(1)).await;
+    cluster.start_mgr().await;
+    until("the fence is noted", || work(&cluster, "fences_pending") == 1).await;
+    assert_eq!((work(&cluster, "sizes_to_learn"), work(&cluster, "intents_written")), (1, 1));
+    // One more start in between changes nothing.
+    cluster.restart_mgr().await;
+    until("the first iod is fenced", || work(&cluster, "fences_pending") == 1).await;
+    assert_eq!(work(&cluster, "sizes_to_learn"), 1);
+    cluster.start_iod(1);
+    cluster.wait_up(2).await;
+    wait_settled(&cluster).await;
+    nothing_comes_late(&cluster, file).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_crash_between_fence_and_measurement_does_no_harm() {
+    let mut cluster = Cluster::new(2, "64").await;
+    let file = left_by_its_writer(&mut cluster, None).await;
+    cluster.start_mgr().await;
+    offline(&mut cluster, async |namespace, _| {
+        namespace.note(Default::default(), Noted { file, intent: Intent::Written }).await.unwrap();
+        namespace.fence(Default::default(), file).await.unwrap();
+    })
+    .await;
+    wait_settled(&cluster).await;
+    nothing_comes_late(&cluster, file).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn files_that_nobody_left_are_not_fenced() {
+    let mut cluster = Cluster::stopped(2, "64").await;
+    (0..2).for_each(|i| cluster.stop_iod(i));
+    cluster.start_mgr().await;
+    // Nobody was told where to write this one.
+    let unused = create(&cluster.files(), "unused").await;
+    cluster.restart_mgr().await;
+    wait_settled(&cluster).await;
+    (0..2).for_each(|i| cluster.start_iod(i));
+    cluster.wait_up(2).await;
+    let (files, written) = (cluster.files(), create(&cluster.files(), "written").await);
+    granted(&files, 7, written).await;
+    Native::connect(&cluster, 0).await.write(written, 0, 0, b"early").await.unwrap();
+    let (write, all, returned) = (Iomode::ReadWrite, ByteRange::ALL, LayoutGone::Returned(Bytes::new()));
+    files.layout_gone(&ctx(7), 7, written, write, all, returned).await.unwrap();
+    files.closed(&ctx(7), written, true).await.unwrap();
+    wait_settled(&cluster).await;
+    drop(files);
+    cluster.restart_mgr().await;
+    cluster.wait_up(2).await;
+    wait_settled(&cluster).await;
+    for file in [unused, written] {
+        assert_eq!(granted(&cluster.files(), 7, file).await.generation, Generation(0));
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
