@@ -358,7 +358,10 @@ impl Object {
         };
         *state = State::Open(open.clone());
         open.check_failed()?;
-        if open.generation() < fence {
+        // A head that cannot be proved durable is written once more: a sync that failed before a restart has lost it, and the
+        // next one would not write it.
+        if open.generation() < fence || open.is_unproven() {
+            let fence = fence.max(open.generation());
             let bytes = Head { generation: fence, ..open.head() }.encode();
             write_all(&*open.file, &bytes[..SECTOR], &[], 0)
                 .map_err(|e| failure(&e, "write the head of the object"))?;

@@ -146,9 +146,47 @@ fn a_folder_left_by_an_earlier_run_is_synced_once() {
     let store = disk.open(16);
     assert_eq!(disk.syncs.load(Ordering::SeqCst), 0);
     commit(&store, 1).unwrap();
-    assert_eq!(disk.syncs.load(Ordering::SeqCst), 3, "the way to the object may not be durable");
+    assert_eq!(disk.syncs.load(Ordering::SeqCst), 4, "the object and the way to it may not be durable");
     commit(&store, 1).unwrap();
-    assert_eq!(disk.syncs.load(Ordering::SeqCst), 3);
+    assert_eq!(disk.syncs.load(Ordering::SeqCst), 4);
+    // What is only looked at is not synced, not even to make room for others.
+    drop(store);
+    let store = disk.open(16);
+    for id in 1..200 {
+        store.object(FileId(id)).size(&store, ONE).unwrap();
+    }
+    assert_eq!(disk.syncs.load(Ordering::SeqCst), 4);
+}
+
+#[test]
+fn what_an_earlier_run_did_and_did_not_sync_is_durable_when_it_is_asked_for_again() {
+    let cut = |store: &Store| store.object(FileId(1)).truncate(store, ONE, 100).map_err(|f| f.status);
+    let fence =
+        |store: &Store| store.object(FileId(2)).fence(store, Generation(9), Generation(9)).map_err(|f| f.status);
+    // What a power cut keeps of it is as chance has it.
+    for kept in 0..16 {
+        let disk = Lying::new();
+        let store = disk.open(16);
+        for id in [1, 2] {
+            write(&store, id, 0, &[1; 6000]).unwrap();
+            commit(&store, id).unwrap();
+        }
+        disk.broken.store(true, Ordering::SeqCst);
+        assert_eq!((cut(&store), fence(&store)), (Err(Status::Io), Err(Status::Io)));
+        disk.broken.store(false, Ordering::SeqCst);
+        drop(store);
+        let store = disk.open(16);
+        assert_eq!((cut(&store), fence(&store)), (Ok(()), Ok(())));
+        drop(store);
+        let mut turn = kept;
+        disk.memory.power_cut(&mut |below| {
+            turn = turn * 5 + 1;
+            turn / 16 % below
+        });
+        let store = disk.open(16);
+        assert_eq!(store.object(FileId(1)).size(&store, ONE).unwrap().0, 100);
+        assert_eq!(write(&store, 2, 0, b"late"), Err(Status::Fenced));
+    }
 }
 
 #[test]

@@ -14,6 +14,10 @@ use crate::store::shards::Leaf;
 use crate::store::sums::{CHANGED_MAX, Sums};
 use crate::store::{Store, failure};
 
+/// The change that stands for everything that is there when a file is opened. Whoever asks for something durable that is as
+/// it should be already must not be told so before a sync: the run that did it may have died before its own.
+const FOUND: u64 = 1;
+
 /// An open object file. The iod is the only one that changes it, so size and dense prefix are known without asking.
 pub(crate) struct Open {
     id: FileId,
@@ -26,9 +30,9 @@ pub(crate) struct Open {
     pub(super) size: AtomicU64,
     /// No hole lies before this offset. Grows and shrinks like `size`; may be larger than it for a moment.
     pub(super) dense: AtomicU64,
-    /// Changes finished so far.
+    /// Changes finished so far. Starts at [`FOUND`]: what an earlier run left may not be durable either.
     written: AtomicU64,
-    /// How many of them are durable.
+    /// How many of them are known to be durable.
     durable: AtomicU64,
     /// Held while syncing, so that waiting syncs share the next one.
     syncing: Mutex<()>,
@@ -92,7 +96,7 @@ impl Open {
             generation: AtomicU32::new(head.generation.0),
             size: AtomicU64::new(size),
             dense: AtomicU64::new(0),
-            written: AtomicU64::new(0),
+            written: AtomicU64::new(FOUND),
             durable: AtomicU64::new(0),
             syncing: Mutex::new(()),
             failed: AtomicBool::new(false),
@@ -119,8 +123,15 @@ impl Open {
         Generation(self.generation.load(Ordering::Acquire))
     }
 
+    /// Whether this opening changed anything that is not durable yet.
     pub(super) fn is_dirty(&self) -> bool {
-        self.durable.load(Ordering::Acquire) < self.written.load(Ordering::Acquire) && self.check_failed().is_ok()
+        let durable = self.durable.load(Ordering::Acquire).max(FOUND);
+        durable < self.written.load(Ordering::Acquire) && self.check_failed().is_ok()
+    }
+
+    /// Whether what is there may be what an earlier run left and never made durable.
+    pub(super) fn is_unproven(&self) -> bool {
+        self.durable.load(Ordering::Acquire) < FOUND
     }
 
     /// Notes a finished change: only then may a sync count it as covered.
