@@ -3,12 +3,13 @@
 use super::link::Link;
 use super::{Iods, Member, Registered, Standing, register};
 use crate::proxy::own_capability;
+use futures_util::{StreamExt, stream};
 use layout::kinds::native::{BOOT_ID_MAX, KIND, Local, Record, SOCKET_PATH_MAX};
 use meta::schema::Intent;
 use net::Address;
 use std::sync::Arc;
 use std::time::Duration;
-use types::Status;
+use types::{FileId, Status};
 use wire::native::{FenceArgs, Nothing, Procedure, Rights, StatsReply};
 use xdr::Xdr;
 
@@ -18,6 +19,8 @@ const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(3);
 /// Notes of files looked at in one go.
 const FENCES: usize = 1024;
+/// Fences told at a time.
+const AT_ONCE: usize = 16;
 /// How often capacity and counters are asked for.
 const STATS_EVERY: Duration = Duration::from_secs(2);
 
@@ -95,25 +98,35 @@ async fn fence(iods: &Iods, number: u16, link: &Link) -> Result<(), Status> {
         let page = iods.namespace.intents(after, FENCES)?;
         let Some(last) = page.last() else { return Ok(()) };
         after = Some(*last);
-        for file in page.iter().filter(|noted| matches!(noted.intent, Intent::Fence(_))).map(|noted| noted.file) {
-            let info = match iods.namespace.info(file) {
-                Err(Status::Stale) => continue,
-                info => info?,
-            };
-            let record =
-                info.layout.filter(|layout| layout.kind == KIND).map(|layout| Record::from_bytes(&layout.body));
-            if !record.is_some_and(|record| record.is_ok_and(|record| record.iods.contains(&number))) {
-                continue;
-            }
-            let cluster = &iods.cluster;
-            let cap = own_capability(&cluster.key, cluster.fsid, file, info.generation, Rights::ADMIN);
-            let arguments = FenceArgs { cap, generation: info.generation };
-            match within(SILENT, link.call::<Nothing>(Procedure::Fence, &arguments)).await {
-                Ok(Nothing) => {}
-                Err(Status::Delay) => return Err(Status::Delay),
-                // An object that cannot be fenced can be neither written nor read.
-                Err(e) => tracing::error!(file = file.0, iod = %link.hello.iod, "cannot be fenced: {e}"),
-            }
+        let fences = page.iter().filter(|noted| matches!(noted.intent, Intent::Fence(_))).map(|noted| noted.file);
+        let fences: Vec<FileId> = fences.collect();
+        // Each takes a flush, and others wait for the iod: several at a time.
+        let mut told = stream::iter(fences).map(|file| fence_one(iods, number, link, file)).buffer_unordered(AT_ONCE);
+        while let Some(outcome) = told.next().await {
+            outcome?;
+        }
+    }
+}
+
+async fn fence_one(iods: &Iods, number: u16, link: &Link, file: FileId) -> Result<(), Status> {
+    let info = match iods.namespace.info(file) {
+        Err(Status::Stale) => return Ok(()),
+        info => info?,
+    };
+    let record = info.layout.filter(|layout| layout.kind == KIND).map(|layout| Record::from_bytes(&layout.body));
+    if !record.is_some_and(|record| record.is_ok_and(|record| record.iods.contains(&number))) {
+        return Ok(());
+    }
+    let cluster = &iods.cluster;
+    let cap = own_capability(&cluster.key, cluster.fsid, file, info.generation, Rights::ADMIN);
+    let arguments = FenceArgs { cap, generation: info.generation };
+    match within(SILENT, link.call::<Nothing>(Procedure::Fence, &arguments)).await {
+        Ok(Nothing) => Ok(()),
+        Err(Status::Delay) => Err(Status::Delay),
+        // An object that cannot be fenced can be neither written nor read.
+        Err(e) => {
+            tracing::error!(file = file.0, iod = %link.hello.iod, "cannot be fenced: {e}");
+            Ok(())
         }
     }
 }
