@@ -9,8 +9,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use types::limits::PAYLOAD_MAX;
 use types::{FileId, Fsid, Generation};
 use wire::native::{
-    Capability, CommitReply, Extent, HelloArgs, HelloReply, Key, ObjectArgs, PROGRAM, PieceKind, Procedure, ReadArgs,
-    ReadReply, Rights, VERSION, WriteArgs, WriteExtent, WriteHead, WriteReply, crc32c, decode_reply,
+    Capability, CommitReply, Extent, HelloArgs, HelloReply, Key, ObjectArgs, Origin, PROGRAM, PieceKind, Procedure,
+    ReadArgs, ReadReply, Rights, VERSION, WriteArgs, WriteExtent, WriteHead, WriteReply, crc32c, decode_reply,
 };
 use wire::rpc::record::mark;
 use wire::rpc::{AcceptStat, Auth, CallHeader, Message, ReplyHeader, ReplyStat, decode_message};
@@ -59,7 +59,14 @@ impl Client {
         let (stream, reply) = (connect(address)?, vec![0; 2 * PAYLOAD_MAX]);
         let mut client = Client { stream, checksums, cap, request, reply, xid: 0 };
         let ticket = key().sign_ticket(FSID, SESSION, expires);
-        let hello = HelloArgs { ticket, min_version: 1, max_version: 1, checksums, max_payload: PAYLOAD_MAX as u32 };
+        let hello = HelloArgs {
+            ticket,
+            min_version: 1,
+            max_version: 1,
+            checksums,
+            max_payload: PAYLOAD_MAX as u32,
+            origin: Origin { owner: [1; 16], incarnation: 0 },
+        };
         let agreed: HelloReply = client.call(Procedure::Hello, &hello)?;
         if agreed.checksums != checksums {
             return Err("the iod does not do as asked with checksums".into());

@@ -9,13 +9,14 @@ use net::rpc::{Connection, Limits, NoService};
 use net::{Address, Counters as NetCounters};
 use std::collections::HashMap;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::{Mutex as AsyncMutex, Semaphore};
 use tokio::time::Instant;
 use types::limits::{EXTENTS_MAX, PAYLOAD_MAX};
 use types::{IodId, Status};
-use wire::native::{HelloArgs, HelloReply, PROGRAM, Procedure, REVISIONS, Ticket, VERSION, decode_reply};
+use wire::native::{HelloArgs, HelloReply, Origin, PROGRAM, Procedure, REVISIONS, Ticket, VERSION, decode_reply};
 use wire::rpc::Auth;
 use xdr::{Segments, Writer, Xdr};
 
@@ -36,6 +37,10 @@ struct Shared {
     tally: Arc<Tally>,
     net: NetCounters,
     boot_id: Option<[u8; 16]>,
+    /// Names the connections of this mount to the iods.
+    owner: [u8; 16],
+    /// Rises with every attempt to connect.
+    incarnation: AtomicU64,
 }
 
 /// Why an iod did not do what it was asked.
@@ -51,9 +56,15 @@ pub(crate) enum Refused {
 
 impl Devices {
     /// No iod yet; addresses are asked for over `session`.
-    pub(crate) fn new(session: Session, options: Options, tally: Arc<Tally>, net: NetCounters) -> Self {
-        let shared = Arc::new(Shared { session, options, tally, net, boot_id: net::address::boot_id() });
-        Devices { shared, iods: Mutex::default() }
+    ///
+    /// # Errors
+    /// When the system gives no random numbers.
+    pub(crate) fn new(session: Session, options: Options, tally: Arc<Tally>, net: NetCounters) -> Result<Self> {
+        let mut owner = [0; 16];
+        getrandom::fill(&mut owner).map_err(|e| Error::usage(format!("no random numbers: {e}")))?;
+        let (boot_id, incarnation) = (net::address::boot_id(), AtomicU64::new(0));
+        let shared = Arc::new(Shared { session, options, tally, net, boot_id, owner, incarnation });
+        Ok(Devices { shared, iods: Mutex::default() })
     }
 
     /// The iod with this id; nothing is sent yet.
@@ -247,6 +258,8 @@ impl Iod {
             max_version: *REVISIONS.end(),
             checksums: self.shared.options.checksums,
             max_payload: PAYLOAD_MAX as u32,
+            // What was sent over earlier connections is sent again if need be: it must not come later still.
+            origin: Origin { owner: self.shared.owner, incarnation: self.shared.incarnation.fetch_add(1, Relaxed) },
         };
         let mut out = Writer::new();
         args.encode(&mut out);

@@ -126,7 +126,7 @@ impl Mount {
         let handle = results.handle()?;
         let root = Node { id: results.attrs()?.id, handle };
         let net = session.net_counters();
-        let devices = Arc::new(Devices::new(session.clone(), options.clone(), tally.clone(), net));
+        let devices = Arc::new(Devices::new(session.clone(), options.clone(), tally.clone(), net)?);
         let drivers = Drivers::new(devices.clone(), &options, tally.clone());
         let window = Window::new(options.window_bytes());
         let (owners, stamps) = (AtomicU64::new(0), AtomicU64::new(0));

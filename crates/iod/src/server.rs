@@ -1,6 +1,7 @@
 //! Serving a store over TCP and a Unix socket.
 
 mod connection;
+mod lines;
 mod listen;
 mod peer;
 mod procedures;
@@ -24,6 +25,7 @@ use wire::native::{Counter, Key, Local};
 
 use crate::buffers::Pool;
 use crate::store::{Store, StoreError};
+use lines::Lines;
 use listen::{Listener, Live};
 
 pub use connection::Broken;
@@ -101,12 +103,13 @@ pub struct Served {
     key: Key,
     pool: Pool,
     local: Option<Local>,
+    lines: Arc<Lines>,
 }
 
 impl Served {
     /// Serves `store` to those with tickets signed by `key`.
     pub fn new(store: Store, key: Key) -> Self {
-        Served { store, key, pool: Pool::default(), local: None }
+        Served { store, key, pool: Pool::default(), local: None, lines: Arc::default() }
     }
 
     /// The store.

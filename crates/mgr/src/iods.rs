@@ -42,6 +42,8 @@ pub(crate) struct Iods {
     slots: Vec<Slot>,
     /// Rises with every file that gets a layout, so that files start on different iods.
     first: AtomicU64,
+    /// Of the next link: the epoch of this mgr in the high half, a counter in the low half.
+    incarnation: AtomicU64,
     pub(crate) verifiers: Verifiers,
     /// Rises whenever an iod comes up.
     pub(crate) came_up: watch::Sender<u64>,
@@ -98,11 +100,12 @@ pub(crate) struct Keeping {
 }
 
 impl Iods {
-    /// The iods that the registry knows, none of them connected yet.
+    /// The iods that the registry knows, none of them connected yet. `epoch` is larger than those of all earlier mgrs.
     pub(crate) fn load(
         namespace: Arc<Namespace<Embedded>>,
         cluster: ClusterFile,
         addresses: Vec<Address>,
+        epoch: u32,
         nonce: u64,
         counters: net::Counters,
     ) -> Result<Self, Status> {
@@ -120,6 +123,7 @@ impl Iods {
             state: Mutex::new(state),
             slots: addresses.into_iter().map(slot).collect(),
             first: AtomicU64::new(nonce),
+            incarnation: AtomicU64::new(u64::from(epoch) << 32),
             verifiers: Verifiers::new(nonce),
             came_up: watch::channel(0).0,
         })
@@ -144,6 +148,11 @@ impl Iods {
             tracing::warn!("not every iod has answered; those that have are enough to begin with");
         }
         Keeping { _tasks: tasks }
+    }
+
+    /// A number for a link, larger than those of all earlier ones.
+    fn next_incarnation(&self) -> u64 {
+        self.incarnation.fetch_add(1, Relaxed)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

@@ -75,7 +75,7 @@ impl Mgr {
         let nonce = u64::from_be_bytes(random()?);
         let network = net::Counters::default();
         let fsid = cluster.fsid;
-        let iods = Iods::load(namespace.clone(), cluster, checked.iods, nonce, network.clone());
+        let iods = Iods::load(namespace.clone(), cluster, checked.iods, epoch, nonce, network.clone());
         let iods = Arc::new(iods.map_err(Error::Metadata)?);
         let keeping = iods.keep().await;
         let room = Arc::new(Room {

@@ -14,7 +14,7 @@ mod scrub;
 pub use admin::{Counter, ListArgs, ListEntry, ListReply, StatsReply};
 pub use capability::{Capability, Key, Rights, STORE_OBJECT, Ticket};
 pub use checksum::{Crc32c, crc32c};
-pub use hello::{HelloArgs, HelloReply, Local};
+pub use hello::{HelloArgs, HelloReply, Local, Origin};
 pub use io::{Extent, Piece, PieceKind, ReadArgs, ReadHead, ReadReply, WriteArgs, WriteExtent, WriteHead, WriteReply};
 pub use object::{
     CommitReply, FenceArgs, ObjectArgs, PunchArgs, SeekArgs, SeekReply, SeekWhat, SizeReply, TruncateArgs,
@@ -108,6 +108,11 @@ impl Procedure {
     /// The procedure with this number.
     pub fn from_number(number: u32) -> Option<Self> {
         Self::ALL.get(number as usize).copied()
+    }
+
+    /// Whether it changes what later requests find, so that it must not be carried out out of its time.
+    pub fn changes(self) -> bool {
+        matches!(self, Procedure::Write | Procedure::Truncate | Procedure::Remove | Procedure::Punch | Procedure::Fence)
     }
 }
 

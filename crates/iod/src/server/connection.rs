@@ -11,6 +11,7 @@ use wire::rpc::{AcceptStat, Auth, CallHeader, Message, RejectStat, ReplyHeader, 
 use xdr::{Malformed, Reader, Writer, Xdr};
 
 use super::Served;
+use super::lines::{Change, Replaced};
 use super::procedures::Session;
 use super::socket::{Channel, Received};
 use crate::buffers::Permit;
@@ -59,9 +60,18 @@ pub enum Broken {
     /// What came is none of the requests that there are.
     #[error("{0}")]
     Protocol(&'static str),
+    /// The peer has connected anew.
+    #[error("the peer has connected anew")]
+    Replaced,
     /// The socket failed or the peer stalled.
     #[error("{0}")]
     Socket(#[from] io::Error),
+}
+
+impl From<Replaced> for Broken {
+    fn from(_: Replaced) -> Self {
+        Broken::Replaced
+    }
 }
 
 impl<C: Channel> Connection<C> {
@@ -207,7 +217,9 @@ impl<C: Channel> Connection<C> {
         match procedure(&call) {
             Ok(Procedure::Write) => {
                 self.shared.store.counters().request(Procedure::Write);
+                let change = self.change()?;
                 let written = self.write(call.xid, input, rest);
+                drop(change);
                 drop(permit);
                 written
             }
@@ -216,10 +228,16 @@ impl<C: Channel> Connection<C> {
                 // Who holds one buffer must never wait for another.
                 drop(permit);
                 self.shared.store.counters().request(procedure);
+                let _change = if procedure.changes() { self.change()? } else { None };
                 self.call(call.xid, procedure, input)
             }
             Err(stat) => self.refuse(call.xid, stat),
         }
+    }
+
+    /// Begins a change, which ends when the answer is dropped. `None` before HELLO, when nothing can be changed.
+    fn change(&self) -> Result<Option<Change>, Replaced> {
+        self.session.as_ref().map(|session| session.membership.change()).transpose()
     }
 
     /// Answers a call that was not executed.

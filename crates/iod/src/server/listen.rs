@@ -181,6 +181,7 @@ fn serve(peer: Option<SocketAddr>, shared: &Arc<Shared>, socket: Arc<Socket>) {
             Counters::add(&shared.served.store.counters().connections_broken, 1);
             match error {
                 Broken::Socket(error) => tracing::info!(?peer, %error, "connection broken"),
+                error @ Broken::Replaced => tracing::info!(?peer, %error, "connection ended"),
                 error => tracing::warn!(?peer, %error, "connection closed: the peer sent something else than requests"),
             }
         }

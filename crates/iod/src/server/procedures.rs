@@ -17,6 +17,7 @@ use wire::rpc::{AcceptStat, ReplyHeader};
 use xdr::{Malformed, Reader, Xdr};
 
 use super::connection::{Broken, Connection, SMALL};
+use super::lines::{Membership, Replaced};
 use super::socket::{Channel, SendFile};
 use crate::buffers::Buffer;
 use crate::counters::Counters;
@@ -30,6 +31,8 @@ const PAYLOAD_MIN: u32 = 512;
 /// What HELLO agreed on.
 pub(super) struct Session {
     number: u64,
+    /// Its place among the connections of the peer.
+    pub(super) membership: Membership,
     checksums: bool,
     max_payload: u32,
 }
@@ -86,8 +89,7 @@ impl<C: Channel> Connection<C> {
         if self.session.is_some() {
             return Err(Failure { status: Status::Inval, detail: Some("HELLO was said before".into()) });
         }
-        let store = self.store();
-        args.ticket.verify(&self.shared.key, store.fsid(), unix_now())?;
+        args.ticket.verify(&self.shared.key, self.store().fsid(), unix_now())?;
         let version = args.max_version.min(*REVISIONS.end());
         if version < args.min_version || version < *REVISIONS.start() {
             let detail = format!("this iod speaks revisions {} to {}", REVISIONS.start(), REVISIONS.end());
@@ -98,7 +100,14 @@ impl<C: Channel> Connection<C> {
             return Err(Failure { status: Status::Inval, detail: Some(detail) });
         }
         let max_payload = args.max_payload.min(PAYLOAD_MAX as u32);
-        let reply = HelloReply {
+        let membership = self.shared.lines.join(args.origin, self.socket.hanger()).map_err(|Replaced| Failure {
+            status: Status::Delay,
+            detail: Some("a newer connection of the same owner has come".into()),
+        })?;
+        let session = Session { number: args.ticket.session, membership, checksums: args.checksums, max_payload };
+        self.session = Some(session);
+        let store = self.store();
+        Ok(HelloReply {
             iod: store.iod(),
             fsid: store.fsid(),
             verifier: store.verifier(),
@@ -108,9 +117,7 @@ impl<C: Channel> Connection<C> {
             max_extents: EXTENTS_MAX as u32,
             local: self.shared.local.clone(),
             software: concat!("weir ", env!("CARGO_PKG_VERSION")).into(),
-        };
-        self.session = Some(Session { number: args.ticket.session, checksums: args.checksums, max_payload });
-        Ok(reply)
+        })
     }
 
     /// Checks a capability for `needed` and for one object.

@@ -34,6 +34,9 @@ pub(super) trait Channel {
     /// The peer has done what was waited for.
     fn wait_ends(&mut self) {}
 
+    /// What ends both directions for good, from any thread.
+    fn hanger(&self) -> impl Fn() + Send + Sync + 'static;
+
     /// Whether [`Channel::send_file`] is of use.
     fn sends_files(&self) -> bool;
 
@@ -191,6 +194,11 @@ impl Channel for Arc<Socket> {
 
     fn wait_ends(&mut self) {
         self.waiting.store(0, Ordering::Relaxed);
+    }
+
+    fn hanger(&self) -> impl Fn() + Send + Sync + 'static {
+        let socket = self.clone();
+        move || socket.shutdown()
     }
 
     fn sends_files(&self) -> bool {

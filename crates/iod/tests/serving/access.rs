@@ -122,6 +122,7 @@ fn bad_tickets_open_no_session() {
         max_version,
         checksums: false,
         max_payload,
+        origin: Origin { owner: [1; 16], incarnation: 0 },
     };
     for (args, status) in [
         (args(forged, 1, 1, 4096), Status::CapRefused),

@@ -163,8 +163,13 @@ impl Client {
     }
 
     pub fn hello(&mut self, checksums: bool) -> Result<HelloReply, Fault> {
+        let origin = Origin { owner: [1; 16], incarnation: 0 };
+        self.hello_from(origin, checksums)
+    }
+
+    pub fn hello_from(&mut self, origin: Origin, checksums: bool) -> Result<HelloReply, Fault> {
         let ticket = key().sign_ticket(FSID, SESSION, now() + 1000);
-        let args = HelloArgs { ticket, min_version: 1, max_version: 9, checksums, max_payload: 1 << 20 };
+        let args = HelloArgs { ticket, min_version: 1, max_version: 9, checksums, max_payload: 1 << 20, origin };
         let reply: HelloReply = self.call(Procedure::Hello, &args)?;
         self.checksums = reply.checksums;
         Ok(reply)

@@ -9,4 +9,5 @@ mod model;
 mod objects;
 mod overload;
 mod peer;
+mod replaced;
 mod together;

@@ -17,9 +17,16 @@ fn record<R: Xdr>(peer: &mut Peer, client: &mut Client, procedure: Procedure, ar
     decoded(peer.record(request).map_err(|_| Fault::Closed)?, client.xid())
 }
 
-fn hello() -> HelloArgs {
+fn hello(incarnation: u64) -> HelloArgs {
     let ticket = key().sign_ticket(FSID, crate::cluster::SESSION, now() + 1000);
-    HelloArgs { ticket, min_version: 1, max_version: 1, checksums: true, max_payload: 1 << 20 }
+    HelloArgs {
+        ticket,
+        min_version: 1,
+        max_version: 1,
+        checksums: true,
+        max_payload: 1 << 20,
+        origin: Origin { owner: [7; 16], incarnation },
+    }
 }
 
 #[test]
@@ -35,7 +42,7 @@ fn a_whole_life_without_a_socket() {
         let mut peer = Peer::new(served.clone());
         let early = record::<Nothing>(&mut peer, &mut client, Procedure::Commit, &object_args(1));
         assert_eq!(early.unwrap_err().status(), Status::NoSession);
-        let reply: HelloReply = record(&mut peer, &mut client, Procedure::Hello, &hello()).unwrap();
+        let reply: HelloReply = record(&mut peer, &mut client, Procedure::Hello, &hello(0)).unwrap();
         verifiers.push(reply.verifier);
         if life > 0 {
             let args = ReadArgs { cap: object_args(1).cap, extents: vec![Extent { offset: 0, len: 1 << 20 }] };

@@ -64,7 +64,9 @@ pub(super) async fn keep(iods: Arc<Iods>, slot: usize) {
 async fn join(iods: &Iods, slot: usize) -> Result<(u16, Arc<Link>), String> {
     let Iods { cluster, counters, .. } = iods;
     let address = &iods.slots[slot].address;
-    let link = Link::connect(address, cluster.fsid, &cluster.key, counters).await.map_err(|e| e.to_string())?;
+    let incarnation = iods.next_incarnation();
+    let link = Link::connect(address, cluster.fsid, &cluster.key, incarnation, counters).await;
+    let link = link.map_err(|e| e.to_string())?;
     let link = Arc::new(link);
     let stats: StatsReply = within(SILENT_AT_FIRST, link.call(Procedure::Stats, &Nothing))
         .await

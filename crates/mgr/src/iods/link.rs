@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 use types::{Fsid, Status};
-use wire::native::{HelloArgs, HelloReply, Key, PROGRAM, Procedure, REVISIONS, VERSION, decode_reply};
+use wire::native::{HelloArgs, HelloReply, Key, Origin, PROGRAM, Procedure, REVISIONS, VERSION, decode_reply};
 use wire::rpc::Auth;
 use xdr::{Writer, Xdr};
 
@@ -49,18 +49,25 @@ pub(super) enum LinkError {
 
 impl Link {
     /// Connects to the iod at `address`, over its Unix socket if it is on this host.
+    ///
+    /// `incarnation` is larger than that of all earlier links to this address, those of earlier mgrs included: what they
+    /// have sent is not carried out any more when this returns.
     pub(super) async fn connect(
         address: &Address,
         fsid: Fsid,
         key: &Key,
+        incarnation: u64,
         counters: &Counters,
     ) -> Result<Self, LinkError> {
-        let (mut connection, mut hello) = greet(address, fsid, key, counters).await?;
+        // An iod that is configured under two addresses by mistake keeps the connections of both.
+        let origin = Origin { owner: key.owner(&format!("mgr {address}")), incarnation };
+        let greet = async |way: &Address| greet(way, fsid, key, origin, counters).await;
+        let (mut connection, mut hello) = greet(address).await?;
         let mut way = address.clone();
         if let (Address::Tcp { .. }, Some(path)) = (address, local_path(&hello)) {
             let local = Address::Unix(path.into());
             // Another mount namespace or a stale path: TCP is as good.
-            if let Ok((over_unix, answer)) = greet(&local, fsid, key, counters).await
+            if let Ok((over_unix, answer)) = greet(&local).await
                 && answer.iod == hello.iod
             {
                 (connection, hello, way) = (over_unix, answer, local);
@@ -68,7 +75,7 @@ impl Link {
         }
         let mut connections = vec![connection];
         while connections.len() < CONNECTIONS {
-            let (connection, answer) = greet(&way, fsid, key, counters).await?;
+            let (connection, answer) = greet(&way).await?;
             if (answer.iod, answer.verifier) != (hello.iod, hello.verifier) {
                 return Err(LinkError::Inconsistent);
             }
@@ -176,6 +183,10 @@ async fn call<R: Xdr>(
     let mut out = Writer::new();
     arguments.encode(&mut out);
     let reply = connection.call(PROGRAM, VERSION, procedure as u32, &Auth::None, out.finish(), timeout).await;
+    if let Err(Error::Timeout(_)) = &reply {
+        // It may still be carried out: another try must come over connections that replace this one.
+        connection.close();
+    }
     let mut body = reply.map_err(CallError::Net)?.body;
     let result = decode_reply(&mut body).map_err(|e| CallError::Net(e.into()))?;
     result.map_err(CallError::Failed)
@@ -186,6 +197,7 @@ async fn greet(
     address: &Address,
     fsid: Fsid,
     key: &Key,
+    origin: Origin,
     counters: &Counters,
 ) -> Result<(Connection, HelloReply), LinkError> {
     let limits = Limits::default();
@@ -197,6 +209,7 @@ async fn greet(
         max_version: *REVISIONS.end(),
         checksums: true,
         max_payload: types::limits::PAYLOAD_MAX as u32,
+        origin,
     };
     let reply: HelloReply = match call(&connection, Procedure::Hello, &hello, CONNECT_TIMEOUT).await {
         Ok(reply) => reply,

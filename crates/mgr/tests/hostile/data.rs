@@ -40,7 +40,14 @@ impl Target {
         let link = Link::connect(&self.place, PATIENCE)?;
         let mut data = Data { link, target: self.clone(), xid: 0 };
         let ticket = self.key.sign_ticket(self.fsid, SESSION, later());
-        let hello = HelloArgs { ticket, min_version: 1, max_version: 1, checksums: false, max_payload: 1 << 20 };
+        let hello = HelloArgs {
+            ticket,
+            min_version: 1,
+            max_version: 1,
+            checksums: false,
+            max_payload: 1 << 20,
+            origin: Origin { owner: [1; 16], incarnation: 0 },
+        };
         data.exchange(Procedure::Hello, hello.to_bytes())?.map_err(io::Error::other)?;
         Ok(data)
     }
@@ -114,7 +121,15 @@ impl Attacker {
             }
             1 | 2 => {
                 let ticket = self.target.key.sign_ticket(self.target.fsid, SESSION, later());
-                let hello = HelloArgs { ticket, min_version: 1, max_version: 1, checksums: true, max_payload: 1 << 20 };
+                let hello = HelloArgs {
+                    ticket,
+                    min_version: 1,
+                    max_version: 1,
+                    checksums: true,
+                    max_payload: 1 << 20,
+                    // Who knows the owner of another one's connections may end them: it is as secret as a capability.
+                    origin: Origin { owner: [2; 16], incarnation: 0 },
+                };
                 let message = call(1, NATIVE, Procedure::Hello as u32, None, hello.to_bytes().into());
                 let damaged = mutate(&message, self.dice.number());
                 self.as_stranger(|link| link.send(damaged));

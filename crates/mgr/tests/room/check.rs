@@ -14,8 +14,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use types::{FileId, Generation, Status};
 use wire::admin::{self, CheckArgs, CheckReply, Finding, Mended};
 use wire::native::{
-    Capability, FenceArgs, HelloArgs, HelloReply, Nothing, PROGRAM, Procedure, REVISIONS, Rights, VERSION, WriteArgs,
-    WriteExtent, WriteHead, WriteReply, crc32c, decode_reply,
+    Capability, FenceArgs, HelloArgs, HelloReply, Nothing, Origin, PROGRAM, Procedure, REVISIONS, Rights, VERSION,
+    WriteArgs, WriteExtent, WriteHead, WriteReply, crc32c, decode_reply,
 };
 use wire::rpc::{Auth, AuthSys};
 use xdr::{Segments, Writer, Xdr};
@@ -40,6 +40,7 @@ impl<'a> Native<'a> {
             max_version: *REVISIONS.end(),
             checksums: true,
             max_payload: 1 << 20,
+            origin: Origin { owner: [1; 16], incarnation: 0 },
         };
         let _: HelloReply = native.call(Procedure::Hello, &hello).await.unwrap();
         native

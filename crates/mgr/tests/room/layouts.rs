@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use types::{ByteRange, FileId, SetAttrs, Status};
 use wire::native::{
-    Capability, Extent, Failure, HelloArgs, HelloReply, PROGRAM, Procedure, REVISIONS, ReadArgs, ReadReply, Ticket,
-    VERSION, WriteArgs, WriteExtent, WriteHead, WriteReply, crc32c, decode_reply,
+    Capability, Extent, Failure, HelloArgs, HelloReply, Origin, PROGRAM, Procedure, REVISIONS, ReadArgs, ReadReply,
+    Ticket, VERSION, WriteArgs, WriteExtent, WriteHead, WriteReply, crc32c, decode_reply,
 };
 use wire::rpc::Auth;
 use xdr::{Segments, Writer, Xdr};
@@ -51,6 +51,7 @@ async fn connect(files: &Files, client: u64, device: [u8; 16]) -> Connection {
         max_version: *REVISIONS.end(),
         checksums: true,
         max_payload: 1 << 20,
+        origin: Origin { owner: [1; 16], incarnation: 0 },
     };
     let reply: HelloReply = call(&connection, Procedure::Hello, &hello).await.unwrap();
     assert_eq!(reply.iod, device.iod);

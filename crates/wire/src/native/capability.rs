@@ -9,6 +9,8 @@ use xdr::{Malformed, Reader, Writer, Xdr};
 /// First byte under the authenticator of a capability; another one for tickets, so neither passes for the other.
 const DOMAIN_CAPABILITY: u8 = 1;
 const DOMAIN_TICKET: u8 = 2;
+/// As the above, for what is only to be known to those who have the secret.
+const DOMAIN_OWNER: u8 = 3;
 
 /// The object id that stands for the whole store in capabilities for LIST; never the id of a file.
 pub const STORE_OBJECT: FileId = FileId(0);
@@ -43,6 +45,16 @@ impl Key {
         let mut ticket = Ticket { fsid, session, expires, mac: [0; 32] };
         ticket.mac = *ticket.authenticator(self).as_bytes();
         ticket
+    }
+
+    /// The owner of connections ([`Origin`](super::Origin)) that is always the same for `name`, and that only those can
+    /// tell who have the secret.
+    pub fn owner(&self, name: &str) -> [u8; 16] {
+        let mut hasher = blake3::Hasher::new_keyed(&self.0);
+        hasher.update(&[DOMAIN_OWNER]).update(name.as_bytes());
+        let mut owner = [0; 16];
+        owner.copy_from_slice(&hasher.finalize().as_bytes()[..16]);
+        owner
     }
 }
 

@@ -5,6 +5,27 @@ use xdr::{Malformed, Reader, Writer, Xdr};
 
 use super::{TEXT_MAX, Ticket, cut, take_text, text};
 
+/// Whose a connection is, and which of his it replaces. An iod that is told so ends all connections of the same owner
+/// with smaller incarnations, and answers HELLO when nothing that came over them is under way or can be any more.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Origin {
+    /// Who connects: random bytes that nobody else knows, the same in all connections that shall replace one another.
+    pub owner: [u8; 16],
+    /// Rises with each connection that replaces the earlier ones; connections with the same one live side by side.
+    pub incarnation: u64,
+}
+
+impl Xdr for Origin {
+    fn encode(&self, out: &mut Writer) {
+        out.fixed(&self.owner);
+        out.u64(self.incarnation);
+    }
+
+    fn decode(input: &mut Reader) -> Result<Self, Malformed> {
+        Ok(Origin { owner: input.fixed()?, incarnation: input.u64()? })
+    }
+}
+
 /// What a client brings and wants.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct HelloArgs {
@@ -18,6 +39,8 @@ pub struct HelloArgs {
     pub checksums: bool,
     /// Largest payload in bytes that it will send or take.
     pub max_payload: u32,
+    /// Whose the connection is.
+    pub origin: Origin,
 }
 
 impl Xdr for HelloArgs {
@@ -27,6 +50,7 @@ impl Xdr for HelloArgs {
         out.u32(self.max_version);
         out.bool(self.checksums);
         out.u32(self.max_payload);
+        self.origin.encode(out);
     }
 
     fn decode(input: &mut Reader) -> Result<Self, Malformed> {
@@ -36,6 +60,7 @@ impl Xdr for HelloArgs {
             max_version: input.u32()?,
             checksums: input.bool()?,
             max_payload: input.u32()?,
+            origin: Origin::decode(input)?,
         })
     }
 }
