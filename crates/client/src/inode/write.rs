@@ -1,6 +1,6 @@
 //! Writing behind: bytes gather, leave in batches of parallel requests, and are kept until they are durable.
 
-use super::{Batch, Inode};
+use super::{Batch, Inode, State};
 use crate::drivers::{Layout, NotDone, Payload, Written};
 use crate::extents::Extents;
 use crate::{Error, Result};
@@ -145,11 +145,7 @@ impl Inode {
                 return;
             }
         };
-        // Older bytes that have to be sent again on one path must not land on newer ones that took the other.
-        for lane in self.lanes_off_path(layout.is_some()) {
-            self.commit_lane(lane).await;
-        }
-        let (batch, extents, ranges) = self.begin_batch().await;
+        let (batch, extents, ranges) = self.begin_batch(layout.is_some()).await;
         let limits = RequestLimits::default();
         let requests = match &layout {
             Some(layout) => plan(layout.distribution(), &ranges, limits),
@@ -173,12 +169,20 @@ impl Inode {
         }
     }
 
-    /// Takes what has gathered once nothing that overlaps it is on its way.
-    async fn begin_batch(&self) -> (u64, Extents, Vec<ByteRange>) {
+    /// Takes what has gathered once nothing that overlaps it is on its way, and nothing that took the other path has to be
+    /// sent again on it: it must not land on these bytes. What is on its way may yet change its path.
+    async fn begin_batch(self: &Arc<Self>, direct: bool) -> (u64, Extents, Vec<ByteRange>) {
         let mut settled = self.settled.subscribe();
         loop {
+            let off_path = self.state().lanes_off_path(direct);
+            for lane in off_path {
+                self.commit_lane(lane).await;
+            }
             {
                 let mut state = self.state();
+                if !state.lanes_off_path(direct).is_empty() {
+                    continue;
+                }
                 let ranges = state.pending.ranges();
                 if !state.in_flight.values().any(|batch| ranges.iter().any(|r| batch.touches(*r))) {
                     let number = state.next_batch;
@@ -297,25 +301,40 @@ impl Inode {
         let _all = from.sending.write().await;
         let _sending = to.sending.read().await;
         let mut outcome = self.end_strays().await;
-        let mut left = self.state().uncommitted.remove(&lane).unwrap_or_default().into_iter();
-        while outcome.is_ok()
-            && let Some(sent) = left.next()
+        while outcome.is_ok() && !self.state().uncommitted.get(&lane).is_none_or(Vec::is_empty) {
+            outcome = self.move_first_to_mgr(lane).await;
+        }
+        let lost = self.state().uncommitted.remove(&lane).unwrap_or_default();
+        self.mount.window.release(lost.iter().map(Sent::bytes).sum());
+        outcome
+    }
+
+    /// Sends the oldest bytes of a lane to the mgr. Until they are there they count as those of the lane: a reader who
+    /// meets older ones meanwhile, which are sent again as well, has to find them here.
+    async fn move_first_to_mgr(self: &Arc<Self>, lane: Lane) -> Result<()> {
+        let first = |state: &State| {
+            let sent = state.uncommitted.get(&lane)?.first()?;
+            Some((sent.booked, sent.payload.clone(), sent.parts.clone()))
+        };
+        let Some((booked, payload, parts)) = first(&self.state()) else { return Ok(()) };
+        let mut written = Vec::new();
+        for (range, data) in cut(&payload, &parts) {
+            written.push((range, data.clone(), self.mgr_write(range.offset, data, false).await?));
+        }
+        let mut free = 0;
         {
-            for (range, data) in cut(&sent.payload, &sent.parts) {
-                match self.mgr_write(range.offset, data.clone(), false).await {
-                    Ok(written) => {
-                        let payload = Payload { extents: vec![range], data: data.into(), checksums: Vec::new() };
-                        self.keep(Lane::Mgr, sent.number, Arc::new(payload), vec![range], (written, 0));
-                    }
-                    Err(error) => {
-                        self.mount.window.release(data.len() as u64);
-                        outcome = Err(error);
-                    }
-                }
+            let mut state = self.state();
+            let all = state.uncommitted.entry(lane).or_default();
+            // They may have been given up meanwhile.
+            let Some(at) = all.iter().position(|sent| sent.booked == booked) else { return Ok(()) };
+            let sent = all.remove(at);
+            for (range, data, written) in written {
+                let payload = Payload { extents: vec![range], data: data.into(), checksums: Vec::new() };
+                free += state.book(Lane::Mgr, sent.number, Arc::new(payload), vec![range], (written, 0));
             }
         }
-        self.mount.window.release(left.map(|sent| sent.bytes()).sum());
-        outcome
+        self.mount.window.release(free);
+        Ok(())
     }
 
     /// Books bytes that a server took under a grant: kept if it may lose them, done with if not.
@@ -327,21 +346,9 @@ impl Inode {
         parts: Vec<ByteRange>,
         (written, grant): (Written, u64),
     ) {
-        let end = parts.iter().map(|r| r.end()).max().unwrap_or(0);
-        let bytes = payload.data.len() as u64;
         let mut state = self.state();
-        if lane != Lane::Mgr && written.stable {
-            state.proved(end, grant);
-        }
-        if written.stable || number < state.given_up {
-            drop(state);
-            self.mount.window.release(bytes);
-            return;
-        }
-        let booked = state.booked;
-        state.booked += 1;
-        let sent = Sent { number, booked, payload, parts, verifier: written.verifier, grant };
-        state.uncommitted.entry(lane).or_default().push(sent);
+        let free = state.book(lane, number, payload, parts, (written, grant));
+        self.mount.window.release(free);
         let kept: u64 = state.uncommitted.values().flatten().map(Sent::bytes).sum();
         if kept > self.mount.window.size() as u64 / 2 && !state.committing {
             state.committing = true;
@@ -350,17 +357,39 @@ impl Inode {
         }
     }
 
-    /// The lanes with uncommitted bytes that are not on the path taken now.
-    fn lanes_off_path(&self, direct: bool) -> Vec<Lane> {
-        self.state().uncommitted.keys().copied().filter(|lane| (*lane == Lane::Mgr) == direct).collect()
-    }
-
     async fn current_layout(&self) -> Option<Arc<dyn Layout>> {
         self.layout(true, None).await.ok().flatten()
     }
 }
 
-impl super::State {
+impl State {
+    /// See [`Inode::keep`]. Answers how many bytes need not be kept.
+    fn book(
+        &mut self,
+        lane: Lane,
+        number: u64,
+        payload: Arc<Payload>,
+        parts: Vec<ByteRange>,
+        (written, grant): (Written, u64),
+    ) -> u64 {
+        if lane != Lane::Mgr && written.stable {
+            self.proved(parts.iter().map(|r| r.end()).max().unwrap_or(0), grant);
+        }
+        if written.stable || number < self.given_up {
+            return payload.data.len() as u64;
+        }
+        let sent = Sent { number, booked: self.booked, payload, parts, verifier: written.verifier, grant };
+        self.booked += 1;
+        self.uncommitted.entry(lane).or_default().push(sent);
+        0
+    }
+
+    /// The lanes with uncommitted bytes that are not on the path taken now.
+    fn lanes_off_path(&self, direct: bool) -> Vec<Lane> {
+        let off_path = |(lane, sent): &(&Lane, &Vec<Sent>)| (**lane == Lane::Mgr) == direct && !sent.is_empty();
+        self.uncommitted.iter().filter(off_path).map(|(lane, _)| *lane).collect()
+    }
+
     /// The bytes of `range` that servers took but may still lose, the latest where there are several.
     pub(super) fn kept(&self, range: ByteRange) -> Extents {
         let overlaps = |sent: &&Sent| sent.parts.iter().any(|part| part.intersection(range).is_some());
