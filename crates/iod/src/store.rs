@@ -256,7 +256,7 @@ impl Store {
         if new && !made {
             file.set_len(0)?;
         }
-        Ok((Sums::open(file, nonce)?, made))
+        Ok((Sums::open(file, nonce, new || made)?, made))
     }
 
     /// The nonce of a new object, when it is to have checksums.

@@ -222,6 +222,17 @@ impl Memory {
         (state.dies_at, state.dead) = (None, false);
     }
 
+    /// Ends the process that uses it, as `kill -9` does: what it did stays, synced or not. Files that were open answer `EIO`
+    /// from now on and their locks are gone.
+    pub fn kill(&self) {
+        let mut state = self.state();
+        let state = &mut *state;
+        state.life += 1;
+        state.nodes.values_mut().for_each(|node| (node.open, node.locked) = (0, false));
+        state.sweep();
+        state.pages = state.nodes.values().filter(|node| node.linked).map(Node::pages).sum();
+    }
+
     /// Damages a byte of a file, durably, as a disk does in silence; answers whether the file has that byte.
     pub fn spoil(&self, path: &str, offset: u64, xor: u8) -> bool {
         let mut state = self.state();

@@ -39,6 +39,9 @@ pub(crate) struct Sums {
 struct Table {
     /// Records in the sum file.
     regions: u64,
+    /// Whether they are durable. Those that were found may have been written by a run that died before it synced them: where
+    /// they say that bytes have no checksum, the disk may say otherwise.
+    proven: bool,
     /// Blocks changed since the last sync began, by region.
     changed: BTreeMap<u64, Changed>,
     /// Blocks whose sync is in progress, with their new checksums.
@@ -191,13 +194,13 @@ impl Table {
 }
 
 impl Sums {
-    /// The checksums in `file`, those of the object that was made with this nonce.
-    pub(crate) fn open(file: Box<dyn DiskFile>, nonce: u64) -> io::Result<Self> {
+    /// The checksums in `file`, those of the object that was made with this nonce; `new` if there can be none yet.
+    pub(crate) fn open(file: Box<dyn DiskFile>, nonce: u64, new: bool) -> io::Result<Self> {
         let regions = file.measure()?.len / RECORD as u64;
         Ok(Sums {
             file,
             nonce,
-            table: RwLock::new(Table { regions, ..Table::default() }),
+            table: RwLock::new(Table { regions, proven: new, ..Table::default() }),
             failed: AtomicBool::new(false),
         })
     }
@@ -240,6 +243,15 @@ impl Sums {
         self.file.sync().inspect_err(|_| self.failed.store(true, Ordering::Release))
     }
 
+    /// Before bytes change: what is not said to have a checksum must not have one on the disk either.
+    fn prove(&self, table: &mut Table, counters: &Counters) -> Result<(), Failure> {
+        if !table.proven {
+            self.sync(counters).map_err(|e| failure(&e, "sync the checksums of the object"))?;
+            table.proven = true;
+        }
+        Ok(())
+    }
+
     /// Lets `act` write `a` and behind it `b` at `offset` of `data`, and takes their checksums.
     pub(crate) fn write(
         &self,
@@ -280,6 +292,7 @@ impl Sums {
         counters: &Counters,
     ) -> Result<(), Failure> {
         let fail = |e: io::Error| failure(&e, "forget checksums of the object");
+        self.prove(table, counters)?;
         if offset / REGION >= table.regions {
             return Ok(());
         }
@@ -446,6 +459,7 @@ impl Sums {
     pub(crate) fn cut(&self, data: &dyn DiskFile, size: u64, counters: &Counters) -> Result<(), Failure> {
         let fail = |e: io::Error| failure(&e, "forget checksums of the object");
         let mut table = write(&self.table);
+        self.prove(&mut table, counters)?;
         let (last, kept) = (size / BLOCK, size.div_ceil(REGION));
         if !size.is_multiple_of(REGION) {
             self.release(&mut table, data, size, kept * REGION, counters)?;
@@ -468,6 +482,7 @@ impl Sums {
     /// Before a hole is made from `offset` to `end`: forgets the checksums of what changes, durably.
     pub(crate) fn punch(&self, data: &dyn DiskFile, offset: u64, end: u64, counters: &Counters) -> Result<(), Failure> {
         let mut table = write(&self.table);
+        self.prove(&mut table, counters)?;
         let mut at = offset;
         while at < end && at / REGION < table.regions {
             let until = end.min((at / REGION + 64) * REGION);

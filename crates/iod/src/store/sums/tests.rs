@@ -27,7 +27,7 @@ impl Trial {
 
     fn open(disk: Memory) -> Self {
         let data = disk.open("data").unwrap();
-        let sums = Sums::open(disk.open("sums").unwrap(), NONCE).unwrap();
+        let sums = Sums::open(disk.open("sums").unwrap(), NONCE, true).unwrap();
         let size = data.measure().unwrap().len - HEAD_LEN;
         Trial { disk, data, sums, counters: Counters::default(), size }
     }
