@@ -6,6 +6,7 @@ use crate::plan::Plan;
 use crate::random::Rng;
 use crate::storage::{Image, MetaDisk, Part};
 use client::{Mount, Options, Target};
+use iod::{Features, Memory, Store};
 use meta::{Embedded, Format, Namespace, Stepper};
 use mgr::{ClusterFile, Config};
 use net::task::Group;
@@ -57,7 +58,10 @@ impl Cluster {
         let mut iods = Vec::new();
         for i in 0..plan.iods as u64 {
             let rng = Rng::new(plan.seed, &name(IOD + i));
-            iods.push(IodHost::new(i, net.clone(), rng, cluster.fsid, cluster.key.clone(), IOD_DISK)?);
+            let disk = Memory::new(name(IOD + i), IOD_DISK);
+            let features = Features { block_checksums: plan.block_checksums };
+            Store::format_with(&disk, cluster.fsid, features).map_err(|e| e.to_string())?;
+            iods.push(IodHost::new(i, net.clone(), rng, cluster.fsid, cluster.key.clone(), disk));
         }
         Ok(Cluster { net, mgr, iods })
     }

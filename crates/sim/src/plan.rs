@@ -86,6 +86,8 @@ pub struct Plan {
     pub iods: usize,
     /// The clients.
     pub clients: Vec<ClientPlan>,
+    /// Whether their stores keep checksums of all blocks.
+    pub block_checksums: bool,
     /// Stripe unit in bytes.
     pub unit: u64,
     /// Lease in seconds.
@@ -167,6 +169,7 @@ impl Plan {
             planted: None,
             level,
             iods,
+            block_checksums: Rng::new(seed, "block checksums").percent(30),
             unit: *rng.pick(&[64, 512, 1024, 4096]),
             lease_secs,
             capability_secs: *rng.pick(&[5, 30, 3600]),

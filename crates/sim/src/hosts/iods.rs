@@ -57,11 +57,9 @@ impl Shared {
 }
 
 impl IodHost {
-    /// A host with a formatted, empty store on a disk of `capacity` bytes; nothing runs yet.
-    pub fn new(index: u64, net: Net, rng: Rng, fsid: Fsid, key: Key, capacity: u64) -> Result<Self, String> {
+    /// A host with a formatted, empty store on its disk; nothing runs yet.
+    pub fn new(index: u64, net: Net, rng: Rng, fsid: Fsid, key: Key, disk: Memory) -> Self {
         let host = IOD + index;
-        let disk = Memory::new(name(host), capacity);
-        Store::format_on(&disk, fsid).map_err(|e| e.to_string())?;
         disk.power_cut(&mut |_| 1);
         let shared = Arc::new(Shared {
             rng: Mutex::new(rng),
@@ -69,7 +67,7 @@ impl IodHost {
             dying: Mutex::default(),
             erred: Mutex::default(),
         });
-        Ok(IodHost { host, net, disk, fsid, key, shared, process: None })
+        IodHost { host, net, disk, fsid, key, shared, process: None }
     }
 
     /// Its host.
