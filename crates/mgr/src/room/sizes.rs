@@ -91,14 +91,19 @@ impl Room {
     async fn shut_out(&self, file: FileId) -> Result<(), Status> {
         {
             let _alone = self.locks.alone(file).await;
-            // Without objects nobody was ever told where to write.
-            if self.objects(&self.namespace.info(file)?)?.is_some() {
-                let generation = self.namespace.fence(now(), file).await?;
-                self.notes.fence_noted(file, generation);
-            }
-            self.notes.covered(file);
+            self.shut_out_alone(file).await?;
         }
         self.finish_fence(file).await
+    }
+
+    async fn shut_out_alone(&self, file: FileId) -> Result<(), Status> {
+        // Without objects nobody was ever told where to write.
+        if self.objects(&self.namespace.info(file)?)?.is_some() {
+            let generation = self.namespace.fence(now(), file).await?;
+            self.notes.fence_noted(file, generation);
+        }
+        self.notes.covered(file);
+        Ok(())
     }
 
     /// As [`Self::measure`], but what cannot be learnt or stored now is tried again later.
@@ -187,7 +192,15 @@ impl Room {
         }
         let _alone = self.locks.alone(file).await;
         self.finish_cut_alone(file).await?;
-        let info = self.namespace.info(file)?;
+        let mut info = self.namespace.info(file)?;
+        if self.notes.is_exposed(file) {
+            // Who is away, or back and not yet writing again, was not asked to give its layout back: what it wrote under
+            // that must not come behind the cut.
+            self.objects(&info)?.map_or(Ok(()), |objects| objects.all_up())?;
+            self.shut_out_alone(file).await?;
+            self.finish_fence(file).await?;
+            info = self.namespace.info(file)?;
+        }
         let unknown = self.grants.may_hold_more(file, ctx.client) || self.notes.is_left(file);
         let objects = if size < info.attrs.size || unknown { self.objects(&info)? } else { None };
         let Some(objects) = objects else {

@@ -223,6 +223,20 @@ async fn who_did_not_come_back_writes_nothing_once_the_file_is_measured() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_that_an_earlier_start_allowed_comes_behind_a_cut() {
+    let mut cluster = Cluster::new(2, "64").await;
+    let file = left_by_its_writer(&mut cluster, None).await;
+    cluster.start_mgr().await;
+    cluster.wait_up(2).await;
+    assert_eq!(set_size(&cluster.files(), file, 10).await.size, 10);
+    for iod in 0..2 {
+        let late = Native::connect(&cluster, iod).await.write(file, 0, 60, b"late").await;
+        assert_eq!(late, Err(Status::Fenced));
+    }
+    assert!(granted(&cluster.files(), 8, file).await.generation > Generation(0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_file_is_not_measured_for_good_before_all_iods_are_fenced() {
     let mut cluster = Cluster::new(2, "64").await;
     let file = left_by_its_writer(&mut cluster, Some(1)).await;
