@@ -19,12 +19,19 @@ use wire::nfs4::OP_PUTFH;
 const RUNS_MANY: usize = 16;
 const RUNS_SHORT: u64 = 16 << 10;
 
+/// How often the size is asked for while other processes of this mount change it.
+const SIZE_TRIES: u32 = 16;
+
 type Runs = Vec<(u64, Found)>;
 
 impl Inode {
     /// See [`crate::File::read_at`].
     pub(crate) async fn read(self: &Arc<Self>, offset: u64, len: usize) -> Result<ReadResult> {
-        if self.state().doubtful {
+        // An answer is of no use that a write of this mount overtook: it may be from before it, and before a cut of others.
+        for _ in 0..SIZE_TRIES {
+            if !self.state().doubtful {
+                break;
+            }
             self.learn_attrs().await?;
         }
         let size = self.size();
