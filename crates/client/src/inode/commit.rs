@@ -1,6 +1,6 @@
 //! Making bytes durable: COMMIT to every server that may lose some, and sending again what one has lost.
 
-use super::write::{Lane, Sent};
+use super::write::{LAYOUT_TRIES, Lane, Sent};
 use super::{Inode, State};
 use crate::counters::add;
 use crate::drivers::{Attempt, NotDone};
@@ -134,7 +134,7 @@ impl Inode {
             Lane::Mgr => self.opened(true).map_err(NotDone::Failed)?.commit().await.map_err(NotDone::Failed),
             Lane::Direct(index) => {
                 let mut stale = None;
-                for _ in 0..3 {
+                for _ in 0..LAYOUT_TRIES {
                     let layout = self.layout(true, stale.as_ref()).await.map_err(NotDone::Failed)?;
                     let gone = || Error::status(Status::NoLayout, "committing");
                     let layout = layout.ok_or_else(|| NotDone::NotAttempted(gone()))?;
@@ -164,14 +164,16 @@ impl Inode {
             let mut grant = 0;
             let written = match lane {
                 Lane::Direct(index) => {
-                    let mut stale = None;
+                    let (mut stale, mut tries) = (None, LAYOUT_TRIES);
                     loop {
                         let layout = self.layout(true, stale.as_ref()).await.map_err(NotDone::Failed)?;
                         let gone = || Error::status(Status::NoLayout, "writing again");
                         let layout = layout.ok_or_else(|| NotDone::NotAttempted(gone()))?;
                         grant = self.state().grant;
+                        tries -= 1;
                         match layout.write(index, &payload, false).await.map_err(|e| self.note_stray(e)) {
-                            Err(NotDone::Stale(_)) if stale.is_none() => stale = Some(layout),
+                            // The one after it may be as old, if an iod kept the first waiting for long.
+                            Err(NotDone::Stale(_)) if tries > 0 => stale = Some(layout),
                             outcome => break outcome?,
                         }
                     }

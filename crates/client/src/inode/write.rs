@@ -11,7 +11,7 @@ use types::limits::{FILE_SIZE_MAX, PAYLOAD_MAX};
 use types::{ByteRange, Status, Verifier};
 
 /// How often a layout is got again for one request before it goes through the mgr.
-const LAYOUT_TRIES: u32 = 3;
+pub(super) const LAYOUT_TRIES: u32 = 3;
 
 /// A server whose write verifier covers bytes of a file.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
