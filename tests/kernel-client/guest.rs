@@ -1,0 +1,178 @@
+//! A virtual machine with a stock Linux kernel, which carries out scripts for the host.
+
+use crate::image::Image;
+use crate::mountstats::{self, MountStats};
+use data_encoding::BASE64;
+use std::fs;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// What the host's loopback is called inside a guest.
+pub const HOST: &str = "10.0.2.2";
+/// Longest time that a boot or a script may take: a guest that hangs shall fail, not hang.
+const PATIENCE: Duration = Duration::from_secs(300);
+/// Guests that run at a time.
+const GUESTS: usize = 2;
+
+static RUNNING: (Mutex<usize>, Condvar) = (Mutex::new(0), Condvar::new());
+
+/// A running guest; its power is cut when it is dropped.
+pub struct Guest {
+    dir: TempDir,
+    machine: Child,
+    port: BufReader<UnixStream>,
+    _place: Places,
+    /// The release of its kernel.
+    pub kernel: String,
+}
+
+/// Places of guests that are taken; given up when dropped.
+struct Places(usize);
+
+/// What a script did.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Done {
+    /// Its exit status.
+    pub status: i32,
+    /// All that it wrote, standard error included.
+    pub output: String,
+}
+
+impl Places {
+    fn take(count: usize) -> Places {
+        let mut running = RUNNING.0.lock().unwrap_or_else(PoisonError::into_inner);
+        while *running + count > GUESTS {
+            running = RUNNING.1.wait(running).unwrap_or_else(PoisonError::into_inner);
+        }
+        *running += count;
+        Places(count)
+    }
+}
+
+impl Drop for Places {
+    fn drop(&mut self) {
+        *RUNNING.0.lock().unwrap_or_else(PoisonError::into_inner) -= self.0;
+        RUNNING.1.notify_all();
+    }
+}
+
+impl Guest {
+    /// Boots one.
+    pub fn boot() -> Guest {
+        Guest::in_place("guest", Places::take(1))
+    }
+
+    /// Boots two, at the same time.
+    pub fn boot_two() -> (Guest, Guest) {
+        // Taken together: two tests that have one each and wait for another would wait for ever.
+        let both = Places::take(2);
+        std::mem::forget(both);
+        let [first, second] = ["first", "second"];
+        std::thread::scope(|scope| {
+            let other = scope.spawn(move || Guest::in_place(second, Places(1)));
+            let one = Guest::in_place(first, Places(1));
+            (one, other.join().expect("the second guest boots"))
+        })
+    }
+
+    fn in_place(name: &str, place: Places) -> Guest {
+        let image = Image::get();
+        let dir = tempfile::tempdir().expect("a folder");
+        let socket = dir.path().join("port");
+        let chardev = format!("socket,id=port,path={},server=on,wait=off", socket.display());
+        let words = "console=ttyS0 quiet panic=-1 mitigations=off tsc=reliable random.trust_cpu=on";
+        let machine = Command::new("qemu-system-x86_64")
+            .args(["-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", "1024"])
+            .args(["-no-reboot", "-nodefaults", "-display", "none", "-monitor", "none"])
+            .arg("-serial")
+            .arg(format!("file:{}", dir.path().join("console").display()))
+            .arg("-kernel")
+            .arg(&image.kernel)
+            .arg("-initrd")
+            .arg(&image.root)
+            .args(["-append", &format!("{words} guest={name}")])
+            .args(["-netdev", "user,id=net", "-device", "virtio-net-pci,netdev=net"])
+            .args(["-chardev", &chardev, "-device", "virtio-serial-pci", "-device", "virtserialport,chardev=port"])
+            .stdin(Stdio::null())
+            .spawn()
+            .expect("qemu-system-x86_64 starts (package qemu-system-x86)");
+        let until = Instant::now() + PATIENCE;
+        let port = loop {
+            match UnixStream::connect(&socket) {
+                Ok(port) => break port,
+                Err(e) if Instant::now() > until => panic!("QEMU does not open its port: {e}"),
+                Err(_) => std::thread::sleep(Duration::from_millis(10)),
+            }
+        };
+        port.set_read_timeout(Some(PATIENCE)).expect("a time limit");
+        let mut guest = Guest { dir, machine, port: BufReader::new(port), _place: place, kernel: String::new() };
+        let line = guest.line().unwrap_or_else(|e| panic!("the guest does not boot: {e}\n{}", guest.console()));
+        guest.kernel = line.strip_prefix("ready ").expect("a guest that is ready").to_owned();
+        guest
+    }
+
+    /// The last of what its kernel said.
+    pub fn console(&self) -> String {
+        let path: PathBuf = self.dir.path().join("console");
+        let text = fs::read(path).unwrap_or_default();
+        String::from_utf8_lossy(&text[text.len().saturating_sub(4096)..]).into_owned()
+    }
+
+    fn line(&mut self) -> io::Result<String> {
+        let mut line = String::new();
+        self.port.read_line(&mut line)?;
+        match line.strip_suffix('\n') {
+            Some(line) => Ok(line.to_owned()),
+            None => Err(io::ErrorKind::UnexpectedEof.into()),
+        }
+    }
+
+    fn exchange(&mut self, script: &str) -> io::Result<Done> {
+        let request = BASE64.encode(script.as_bytes()) + "\n";
+        self.port.get_mut().write_all(request.as_bytes())?;
+        let line = self.line()?;
+        let (status, len) = line.split_once(' ').ok_or_else(|| io::Error::other(line.clone()))?;
+        let status = status.parse().map_err(io::Error::other)?;
+        let mut output = vec![0; len.trim().parse().map_err(io::Error::other)?];
+        self.port.read_exact(&mut output)?;
+        Ok(Done { status, output: String::from_utf8_lossy(&output).into_owned() })
+    }
+
+    /// Carries out a shell script.
+    pub fn run(&mut self, script: &str) -> Done {
+        let done = self.exchange(script);
+        done.unwrap_or_else(|e| panic!("the guest does not answer ({e}) to\n{script}\n{}", self.console()))
+    }
+
+    /// Carries out a shell script that must end well; its output without the last line break.
+    pub fn ok(&mut self, script: &str) -> String {
+        let done = self.run(script);
+        assert_eq!(done.status, 0, "{script}\n{}\n{}", done.output, self.console());
+        done.output.trim_end_matches('\n').to_owned()
+    }
+
+    /// Mounts what a server on the host has, at `/mnt`, with these options beside the needed ones.
+    pub fn mount(&mut self, port: u16, options: &str) {
+        // User networking has no privileged ports.
+        self.ok(&format!("mount.nfs4 -o {options},noresvport,port={port} {HOST}:/ /mnt"));
+    }
+
+    /// What the kernel has counted for the file system at `/mnt`.
+    pub fn mountstats(&mut self) -> MountStats {
+        let text = self.ok("cat /proc/self/mountstats");
+        mountstats::parse(&text, "/mnt").unwrap_or_else(|| panic!("no NFS file system at /mnt:\n{text}"))
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        // It may have ended by itself; either way it is gone afterwards.
+        let _ = self.machine.kill();
+        let _ = self.machine.wait();
+    }
+}

@@ -1,0 +1,195 @@
+//! What a guest boots: the kernel of a Debian package, and a small root with busybox and the NFS tools, all in memory.
+//!
+//! Packages are downloaded and unpacked, never installed; the result is kept below `target/` and made anew when anything
+//! that it is made of changes.
+
+use std::fs::{self, File};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+/// The kernel: the newest one of the system's own release.
+const KERNEL: &str = "linux-image-cloud-amd64";
+/// What is in the root beside libraries.
+const PROGRAMS: [&str; 3] = ["busybox-static", "kmod", "nfs-common"];
+/// Modules, as folders and files below `kernel/` of the module tree.
+const MODULES: &[&str] = &[
+    "crypto",
+    "drivers/block",
+    "drivers/char",
+    "drivers/net/net_failover.ko",
+    "drivers/net/virtio_net.ko",
+    "drivers/virtio",
+    "fs/fscache",
+    "fs/lockd",
+    "fs/netfs",
+    "fs/nfs",
+    "fs/nfs_common",
+    "lib",
+    "net/core",
+    "net/dns_resolver",
+    "net/sunrpc",
+];
+/// What runs first, and then answers to the host.
+const INIT: &str = include_str!("init.sh");
+/// How often something is downloaded that does not come.
+const ATTEMPTS: u32 = 4;
+const PAUSE: Duration = Duration::from_secs(5);
+
+/// Files that QEMU boots.
+#[derive(Clone, Debug)]
+pub struct Image {
+    /// The compressed kernel.
+    pub kernel: PathBuf,
+    /// The root, an initramfs.
+    pub root: PathBuf,
+}
+
+impl Image {
+    /// The image, made if it is not there.
+    pub fn get() -> Image {
+        let store = Path::new(env!("CARGO_TARGET_TMPDIR")).join("kernel-client");
+        fs::create_dir_all(&store).expect("a folder for images");
+        // Two test runs at a time make one image.
+        let lock = File::create(store.join("lock")).expect("a lock");
+        lock.lock().expect("the lock");
+        let mut recipe = DefaultHasher::new();
+        (KERNEL, PROGRAMS, MODULES, INIT, include_str!("image.rs")).hash(&mut recipe);
+        let dir = store.join(format!("{:016x}", recipe.finish()));
+        if !dir.join("done").exists() {
+            eprintln!("making the image of a guest in {}", dir.display());
+            let _ = fs::remove_dir_all(&dir);
+            make(&dir).unwrap_or_else(|e| panic!("the image of a guest cannot be made: {e}"));
+            File::create(dir.join("done")).expect("a mark");
+        }
+        Image { kernel: dir.join("kernel"), root: dir.join("root.cpio") }
+    }
+}
+
+fn make(dir: &Path) -> io::Result<()> {
+    let (packages, tree, unpacked) = (dir.join("packages"), dir.join("tree"), dir.join("unpacked"));
+    fs::create_dir_all(&packages)?;
+    let known = || output(Command::new("apt-cache").args(["show", "--no-all-versions", KERNEL])).is_ok();
+    if !known() {
+        repeatedly(|| run(Command::new("apt-get").args(["-qq", "update"])))?;
+    }
+    let kernel = depends(&[KERNEL])?.into_iter().find(|name| name.starts_with("linux-image-") && name != KERNEL);
+    let kernel = kernel.ok_or_else(|| io::Error::other("no kernel package"))?;
+    let libraries =
+        depends(&PROGRAMS)?.into_iter().filter(|name| name.starts_with("lib") && !name.starts_with("libperl"));
+    let programs = PROGRAMS.iter().map(|name| (*name).to_owned()).chain(libraries).collect::<Vec<_>>();
+    for wanted in [&programs[..], std::slice::from_ref(&kernel)] {
+        repeatedly(|| run(Command::new("apt-get").args(["-qq", "download"]).args(wanted).current_dir(&packages)))?;
+    }
+    for merged in ["bin", "sbin", "lib", "lib64"] {
+        fs::create_dir_all(tree.join("usr").join(merged))?;
+        std::os::unix::fs::symlink(format!("usr/{merged}"), tree.join(merged))?;
+    }
+    for folder in ["dev", "etc", "mnt", "proc", "root", "run", "sys", "tmp", "var/lib/nfs"] {
+        fs::create_dir_all(tree.join(folder))?;
+    }
+    fs::create_dir_all(&unpacked)?;
+    for package in fs::read_dir(&packages)? {
+        let package = package?;
+        let is_kernel = package.file_name().to_string_lossy().starts_with("linux-image-");
+        unpack(&package.path(), if is_kernel { &unpacked } else { &tree })?;
+    }
+    let release = the_only(&unpacked.join("lib/modules"))?;
+    fs::rename(unpacked.join(format!("boot/vmlinuz-{release}")), dir.join("kernel"))?;
+    modules(&unpacked, &tree, &release)?;
+    for unused in
+        ["usr/share/doc", "usr/share/man", "usr/share/locale", "usr/share/perl5", "usr/lib/x86_64-linux-gnu/perl"]
+    {
+        let _ = fs::remove_dir_all(tree.join(unused));
+    }
+    for (file, content) in [
+        ("init", INIT),
+        ("etc/passwd", "root:x:0:0:root:/root:/bin/sh\nalice:x:1000:1000::/:/bin/sh\nbob:x:1001:1001::/:/bin/sh\n"),
+        ("etc/group", "root:x:0:\nalice:x:1000:\nbob:x:1001:\n"),
+        ("etc/protocols", "tcp 6 TCP\nudp 17 UDP\n"),
+        ("etc/netconfig", "udp tpi_clts v inet udp - -\ntcp tpi_cots_ord v inet tcp - -\n"),
+    ] {
+        fs::write(tree.join(file), content)?;
+    }
+    fs::set_permissions(tree.join("init"), std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
+    std::os::unix::fs::symlink("/proc/mounts", tree.join("etc/mtab"))?;
+    // Not compressed: a guest without hardware help takes longer to unpack it than to read it.
+    let archive = format!("find . | cpio --quiet -o -H newc > {}", dir.join("root.cpio").display());
+    run(Command::new("sh").args(["-c", &archive]).current_dir(&tree))?;
+    [packages, tree, unpacked].iter().try_for_each(fs::remove_dir_all)
+}
+
+/// Takes the modules that a guest may need, and lists what each of them needs.
+fn modules(unpacked: &Path, tree: &Path, release: &str) -> io::Result<()> {
+    let (from, to) = (unpacked.join("lib/modules").join(release), tree.join("lib/modules").join(release));
+    for wanted in MODULES.iter().map(|module| Path::new("kernel").join(module)) {
+        let parent = to.join(wanted.parent().unwrap_or(Path::new("")));
+        fs::create_dir_all(&parent)?;
+        if from.join(&wanted).exists() {
+            run(Command::new("cp").arg("-a").arg(from.join(&wanted)).arg(&parent))?;
+        }
+    }
+    for list in ["modules.order", "modules.builtin", "modules.builtin.modinfo"] {
+        fs::copy(from.join(list), to.join(list))?;
+    }
+    // The tool of the guest: the host may have none.
+    let libraries = tree.join("usr/lib/x86_64-linux-gnu");
+    let mut depmod = Command::new(tree.join("usr/lib64/ld-linux-x86-64.so.2"));
+    depmod.arg("--library-path").arg(libraries).args(["--argv0", "depmod"]).arg(tree.join("usr/bin/kmod"));
+    run(depmod.arg("-b").arg(tree).arg(release))
+}
+
+/// Unpacks a package into a tree whose `/bin` and `/lib` lead to `/usr`.
+fn unpack(package: &Path, tree: &Path) -> io::Result<()> {
+    let mut archive = Command::new("dpkg-deb").arg("--fsys-tarfile").arg(package).stdout(Stdio::piped()).spawn()?;
+    let tar = archive.stdout.take().ok_or_else(|| io::Error::other("no output"))?;
+    let done = run(Command::new("tar").args(["-x", "--keep-directory-symlink", "-C"]).arg(tree).stdin(tar));
+    archive.wait()?;
+    done
+}
+
+/// These packages and all that they need.
+fn depends(packages: &[&str]) -> io::Result<Vec<String>> {
+    let no =
+        ["recommends", "suggests", "conflicts", "breaks", "replaces", "enhances"].map(|kind| format!("--no-{kind}"));
+    let listed = output(Command::new("apt-cache").args(["depends", "--recurse"]).args(no).args(packages))?;
+    let mut names: Vec<String> = listed
+        .lines()
+        .filter(|line| line.starts_with(|c: char| c.is_ascii_alphanumeric()) && !line.contains(':'))
+        .map(|line| line.trim().to_owned())
+        .collect();
+    names.sort();
+    names.dedup();
+    Ok(names)
+}
+
+fn the_only(dir: &Path) -> io::Result<String> {
+    let entry = fs::read_dir(dir)?.next().ok_or_else(|| io::Error::other("an empty folder"))??;
+    Ok(entry.file_name().to_string_lossy().into_owned())
+}
+
+fn repeatedly(work: impl Fn() -> io::Result<()>) -> io::Result<()> {
+    for _ in 1..ATTEMPTS {
+        match work() {
+            Ok(()) => return Ok(()),
+            Err(error) => eprintln!("{error}; once more in {} s", PAUSE.as_secs()),
+        }
+        std::thread::sleep(PAUSE);
+    }
+    work()
+}
+
+fn run(command: &mut Command) -> io::Result<()> {
+    let status = command.status()?;
+    if status.success() { Ok(()) } else { Err(io::Error::other(format!("{command:?}: {status}"))) }
+}
+
+fn output(command: &mut Command) -> io::Result<String> {
+    let output = command.stderr(Stdio::inherit()).output()?;
+    if !output.status.success() {
+        return Err(io::Error::other(format!("{command:?}: {}", output.status)));
+    }
+    String::from_utf8(output.stdout).map_err(io::Error::other)
+}

@@ -1,0 +1,15 @@
+//! Stock Linux kernels as clients of a running Weir, in virtual machines.
+
+#[path = "../../crates/weir/tests/end_to_end/cluster.rs"]
+#[allow(dead_code)]
+mod cluster;
+mod guest;
+mod image;
+#[path = "../../crates/weir/tests/end_to_end/lab.rs"]
+#[allow(dead_code)]
+mod lab;
+mod mount;
+mod mountstats;
+#[path = "../../crates/client/tests/support/proxy.rs"]
+#[allow(dead_code)]
+mod proxy;

@@ -1,0 +1,27 @@
+//! A guest mounts a file system and uses it through the mgr.
+
+use crate::guest::Guest;
+use crate::lab::Lab;
+
+#[test]
+fn a_guest_mounts_and_uses_a_file_system() {
+    let home = tempfile::tempdir().unwrap();
+    let lab = Lab::start(home.path(), 2);
+    let mut guest = Guest::boot();
+    for version in ["vers=4.1", "vers=4.2"] {
+        guest.mount(lab.mgr.proxy.address().port(), version);
+        guest.ok("dd if=/dev/urandom of=/tmp/data bs=1M count=5 2>/dev/null; cp /tmp/data /mnt/data");
+        guest.ok("mkdir /mnt/dir; mv /mnt/data /mnt/dir/moved; ln -s moved /mnt/dir/link; sync");
+        guest.ok("echo 3 > /proc/sys/vm/drop_caches; cmp /tmp/data /mnt/dir/link");
+        assert_eq!(guest.ok("echo hello > /mnt/f; cat /mnt/f; stat -c %s /mnt/f"), "hello\n6");
+        let sum = guest.ok("md5sum < /tmp/data").split(' ').next().map(str::to_owned).unwrap();
+        let ours = lab.run(["cat", "/dir/moved"]);
+        assert_eq!(ours.len(), 5 << 20);
+        std::fs::write(home.path().join("ours"), ours).unwrap();
+        let check = std::process::Command::new("md5sum").arg(home.path().join("ours")).output().unwrap();
+        assert!(String::from_utf8(check.stdout).unwrap().starts_with(&sum));
+        assert!(guest.mountstats().count("WRITE") > 0);
+        guest.ok("rm -r /mnt/dir /mnt/f; ls -A /mnt | wc -l; umount /mnt");
+    }
+    lab.fsck();
+}
