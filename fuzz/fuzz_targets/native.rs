@@ -19,6 +19,8 @@ pub fn run(data: &[u8]) {
     value::<FenceArgs>(&data);
     value::<ListArgs>(&data);
     value::<ScrubArgs>(&data);
+    value::<NewsArgs>(&data);
+    value::<DataHandle>(&data);
     reply::<HelloReply>(&data);
     reply::<ReadReply>(&data);
     reply::<WriteReply>(&data);
@@ -29,6 +31,7 @@ pub fn run(data: &[u8]) {
     reply::<ListReply>(&data);
     reply::<StatsReply>(&data);
     reply::<ScrubReply>(&data);
+    reply::<NewsReply>(&data);
     reply::<Nothing>(&data);
     before_data(&data);
 }

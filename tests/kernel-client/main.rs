@@ -10,6 +10,8 @@ mod image;
 mod lab;
 mod mount;
 mod mountstats;
+mod pnfs;
 #[path = "../../crates/client/tests/support/proxy.rs"]
 #[allow(dead_code)]
 mod proxy;
+mod servers;

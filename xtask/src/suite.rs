@@ -13,9 +13,13 @@ const STEPS: [(&str, &[&str]); 4] = [
     ("simulator", &["run", "--quiet", "--package", "sim", "--", "--seeds", "1..1001"]),
 ];
 
+/// Programs that tests start, with their packages: guests with stock kernels.
+const NEEDS: &str = "qemu-system-x86_64 qemu-system-x86\ncpio cpio\n";
+
 /// Runs every step even if one fails, so that one run shows everything there is to mend.
 pub fn run(root: &Path) -> Result<(), Box<dyn Error>> {
     let start = Instant::now();
+    crate::apt::ensure(NEEDS)?;
     let mut sum = Summary::default();
     let mut failed = Vec::new();
     for (name, args) in STEPS {

@@ -13,5 +13,5 @@ mod store;
 
 pub use counters::Counters;
 pub use disks::{Disk, DiskFile, Fault, Local, Measure, Memory, Operation};
-pub use server::{Broken, Config, Iod, Peer, Running, Served, StartError};
+pub use server::{Broken, Config, Iod, ObjectBytes, Peer, Running, Served, StartError};
 pub use store::{Features, Store, StoreError};

@@ -3,6 +3,8 @@
 mod connection;
 mod lines;
 mod listen;
+mod news;
+mod objects;
 mod peer;
 mod procedures;
 mod socket;
@@ -27,8 +29,10 @@ use crate::buffers::Pool;
 use crate::store::{Store, StoreError};
 use lines::Lines;
 use listen::{Listener, Live};
+use news::News;
 
 pub use connection::Broken;
+pub use objects::ObjectBytes;
 pub use peer::Peer;
 
 /// Longest path of a Unix socket (`sun_path` without its NUL).
@@ -47,6 +51,8 @@ pub struct Config {
     pub key: Key,
     /// TCP addresses to listen on; port 0 takes a free one.
     pub listen: Vec<SocketAddr>,
+    /// Where the same objects are served by NFS, as the mgr tells clients of the files layout.
+    pub data_server: Vec<String>,
     /// Whether clients of the same host may come by a Unix socket.
     pub unix: bool,
     /// Congestion control of TCP connections; `None` leaves the system's.
@@ -68,6 +74,7 @@ impl Config {
             fsid,
             key,
             listen,
+            data_server: Vec::new(),
             unix: true,
             congestion: Some("cubic".into()),
             max_connections: CONNECTIONS_MAX,
@@ -103,13 +110,23 @@ pub struct Served {
     key: Key,
     pool: Pool,
     local: Option<Local>,
+    data_server: Vec<String>,
     lines: Arc<Lines>,
+    news: News,
 }
 
 impl Served {
     /// Serves `store` to those with tickets signed by `key`.
     pub fn new(store: Store, key: Key) -> Self {
-        Served { store, key, pool: Pool::default(), local: None, lines: Arc::default() }
+        Served {
+            store,
+            key,
+            pool: Pool::default(),
+            local: None,
+            data_server: Vec::new(),
+            lines: Arc::default(),
+            news: News::default(),
+        }
     }
 
     /// The store.
@@ -165,7 +182,7 @@ impl Iod {
         }
         let local = socket.as_ref().and_then(UnixSocket::announcement);
         let shared = Arc::new(Shared {
-            served: Arc::new(Served { local, ..Served::new(store, config.key) }),
+            served: Arc::new(Served { local, data_server: config.data_server, ..Served::new(store, config.key) }),
             congestion: config.congestion,
             max_connections: config.max_connections,
             max_per_peer: config.max_per_peer,
@@ -209,6 +226,11 @@ impl Running {
         self.shared.served.store.iod()
     }
 
+    /// What is served, for further doors to it. The store is closed when nobody has it any more.
+    pub fn served(&self) -> Arc<Served> {
+        self.shared.served.clone()
+    }
+
     /// The store that is served.
     pub fn store(&self) -> &Store {
         &self.shared.served.store
@@ -228,6 +250,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
+        self.shared.served.news.close();
         self.live.refuse();
         for listener in &self.listeners {
             listener.shutdown();

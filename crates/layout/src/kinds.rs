@@ -1,8 +1,10 @@
 //! The registry of layout kinds: what a `layouttype4` number, its bodies and its stored record mean.
 //!
 //! NFS carries a layout as a kind number and an opaque body, the namespace stores it as a kind number and an opaque
-//! record; only who serves or uses a layout looks inside, and does so here.
+//! record; only who serves or uses a layout looks inside, and does so here. The kinds of [`KindId`] are those that this
+//! client uses; the others are offered to the clients of kernels, over the same objects.
 
+pub mod files;
 pub mod native;
 
 use bytes::Bytes;

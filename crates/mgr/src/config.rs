@@ -1,6 +1,7 @@
 //! What a mgr is told: its configuration file.
 
 use crate::error::{Error, io_error};
+use layout::kinds::{files, native};
 use layout::policy::{STRIPE_COUNT, STRIPE_UNIT};
 use layout::{Policy, PolicyError};
 use net::Address;
@@ -38,6 +39,32 @@ pub struct Config {
     /// Number of iods per new file where no directory says otherwise; 0 means all that are up.
     #[serde(default)]
     pub stripe_count: u32,
+    /// What clients are offered that do not speak the native data program, as those of kernels.
+    #[serde(default)]
+    pub layout: KernelLayout,
+}
+
+/// The layout that the clients of kernels are offered, which take the files of one file system by one kind only.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum KernelLayout {
+    /// Straight to the iods, by the files layout (RFC 8881 §13).
+    #[default]
+    Files,
+    /// None: all goes through the mgr.
+    None,
+}
+
+impl std::str::FromStr for KernelLayout {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "files" => Ok(KernelLayout::Files),
+            "none" => Ok(KernelLayout::None),
+            _ => Err(format!("{text:?} is neither \"files\" nor \"none\"")),
+        }
+    }
 }
 
 fn default_listen() -> Vec<String> {
@@ -71,6 +98,7 @@ pub(crate) struct Checked {
     pub(crate) policy: Policy,
     pub(crate) lease_secs: u32,
     pub(crate) capability_secs: u32,
+    pub(crate) layout_kinds: Vec<u32>,
 }
 
 impl Config {
@@ -85,6 +113,7 @@ impl Config {
             capability_secs: default_capability(),
             stripe_unit: default_stripe_unit(),
             stripe_count: 0,
+            layout: KernelLayout::default(),
         }
     }
 
@@ -134,7 +163,13 @@ impl Config {
         policy.set(STRIPE_UNIT.as_bytes(), self.stripe_unit.as_bytes()).map_err(policy_error("stripe_unit"))?;
         let count = self.stripe_count.to_string();
         policy.set(STRIPE_COUNT.as_bytes(), count.as_bytes()).map_err(policy_error("stripe_count"))?;
-        Ok(Checked { listen, iods, policy, lease_secs: self.lease_secs, capability_secs: self.capability_secs })
+        // Each client takes the first that it knows; those of kernels know no native one.
+        let layout_kinds = match self.layout {
+            KernelLayout::Files => vec![native::KIND, files::KIND],
+            KernelLayout::None => vec![native::KIND],
+        };
+        let (lease_secs, capability_secs) = (self.lease_secs, self.capability_secs);
+        Ok(Checked { listen, iods, policy, lease_secs, capability_secs, layout_kinds })
     }
 }
 

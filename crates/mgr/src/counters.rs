@@ -52,6 +52,8 @@ counters! {
     layout_commits,
     /// Device addresses told.
     devices_told,
+    /// Objects that iods told of, written by clients that tell nothing.
+    news,
     /// Times that iods were asked how far a file reaches.
     size_queries,
     /// Files whose objects were cut.

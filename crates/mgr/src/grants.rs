@@ -7,20 +7,35 @@ use types::FileId;
 /// Layouts for writing that are out. Lost with a restart of the mgr, as the layouts themselves are.
 #[derive(Debug, Default)]
 pub(crate) struct Grants {
-    /// Per file and client: whether the client said LAYOUTCOMMIT since it got its layout.
-    files: Mutex<HashMap<FileId, HashMap<u64, bool>>>,
+    files: Mutex<HashMap<FileId, HashMap<u64, Grant>>>,
+}
+
+/// What is known of a client with a layout for writing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Grant {
+    /// Whether it said LAYOUTCOMMIT since it got its layout, and told with it all that it has written.
+    committed: bool,
+    /// Whether it has one of the files kind: it tells nothing of what a data server has made durable at once.
+    silent: bool,
 }
 
 impl Grants {
-    /// A client gets a layout for writing.
-    pub(crate) fn granted(&self, file: FileId, client: u64) {
-        self.map().entry(file).or_default().insert(client, false);
+    /// A client gets a layout for writing; `silent` one of the files kind.
+    pub(crate) fn granted(&self, file: FileId, client: u64, silent: bool) {
+        let mut map = self.map();
+        let grant = map.entry(file).or_default().entry(client).or_default();
+        *grant = Grant { committed: false, silent: grant.silent || silent };
+    }
+
+    /// Whether this client may have made the file longer without a word.
+    pub(crate) fn is_silent(&self, file: FileId, client: u64) -> bool {
+        self.map().get(&file).and_then(|clients| clients.get(&client)).is_some_and(|grant| grant.silent)
     }
 
     /// A client told what it wrote.
     pub(crate) fn committed(&self, file: FileId, client: u64) {
-        if let Some(committed) = self.map().get_mut(&file).and_then(|clients| clients.get_mut(&client)) {
-            *committed = true;
+        if let Some(grant) = self.map().get_mut(&file).and_then(|clients| clients.get_mut(&client)) {
+            grant.committed = true;
         }
     }
 
@@ -28,16 +43,16 @@ impl Grants {
     pub(crate) fn gone(&self, file: FileId, client: u64) -> bool {
         let mut map = self.map();
         let Some(clients) = map.get_mut(&file) else { return false };
-        let committed = clients.remove(&client);
+        let grant = clients.remove(&client);
         if clients.is_empty() {
             map.remove(&file);
         }
-        committed == Some(false)
+        grant.is_some_and(|grant| !grant.committed)
     }
 
     /// Whether this client may have written without telling. As long as it has its layout it may write on.
     pub(crate) fn is_untold(&self, file: FileId, client: u64) -> bool {
-        self.map().get(&file).and_then(|clients| clients.get(&client)) == Some(&false)
+        self.map().get(&file).and_then(|clients| clients.get(&client)).is_some_and(|grant| !grant.committed)
     }
 
     /// Whether anybody but this client may be writing.
@@ -48,7 +63,7 @@ impl Grants {
     /// Whether the objects may hold bytes that this client does not know to be behind the file's known size: others may
     /// be writing, or it has not told what it wrote. A client tells what it wrote before it sets a size.
     pub(crate) fn may_hold_more(&self, file: FileId, client: u64) -> bool {
-        self.map().get(&file).is_some_and(|clients| clients.iter().any(|(c, committed)| *c != client || !committed))
+        self.map().get(&file).is_some_and(|clients| clients.iter().any(|(c, grant)| *c != client || !grant.committed))
     }
 
     /// Whether anybody at all may be writing.
@@ -56,7 +71,7 @@ impl Grants {
         self.map().contains_key(&file)
     }
 
-    fn map(&self) -> MutexGuard<'_, HashMap<FileId, HashMap<u64, bool>>> {
+    fn map(&self) -> MutexGuard<'_, HashMap<FileId, HashMap<u64, Grant>>> {
         self.files.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -69,9 +84,9 @@ mod tests {
     fn only_untold_writing_counts() {
         let (grants, file) = (Grants::default(), FileId(5));
         assert!(!grants.written(file) && !grants.gone(file, 1));
-        grants.granted(file, 1);
+        grants.granted(file, 1, false);
         assert!(grants.written(file) && grants.written_by_others(file, 2) && !grants.written_by_others(file, 1));
-        grants.granted(file, 2);
+        grants.granted(file, 2, false);
         assert!(grants.written_by_others(file, 1));
         assert!(grants.may_hold_more(file, 1));
         grants.committed(file, 1);
@@ -81,7 +96,7 @@ mod tests {
         grants.committed(file, 2);
         assert!(!grants.is_untold(file, 2) && !grants.is_untold(file, 3));
         assert!(!grants.may_hold_more(file, 2) && grants.may_hold_more(file, 1));
-        grants.granted(file, 2);
+        grants.granted(file, 2, false);
         assert!(grants.may_hold_more(file, 2));
         assert!(grants.gone(file, 2));
         assert!(!grants.written(file));

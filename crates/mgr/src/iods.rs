@@ -8,7 +8,7 @@ mod link;
 mod register;
 mod verifiers;
 
-pub(crate) use link::{Asked, Link, MGR_SESSION};
+pub(crate) use link::{Asked, Link};
 pub(crate) use register::{Registered, record};
 pub(crate) use verifiers::Verifiers;
 
@@ -18,6 +18,7 @@ use layout::kinds::native::Record;
 use meta::{Embedded, Namespace};
 use net::Address;
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -198,6 +199,18 @@ impl Iods {
             tracing::error!(number, "a layout names an iod that was never registered");
             Status::Corrupt
         })
+    }
+
+    /// Where the iods with these numbers serve NFS, each with its addresses. `None` while one of them is down, or when one
+    /// serves none.
+    pub(crate) fn data_servers(&self, numbers: &[u16]) -> Option<Vec<Vec<SocketAddr>>> {
+        let state = self.state();
+        let of = |number: &u16| {
+            let link = state.members.get(number)?.link.as_ref().filter(|link| !link.is_closed())?;
+            let addresses = link.data_server();
+            (!addresses.is_empty()).then_some(addresses)
+        };
+        numbers.iter().map(of).collect()
     }
 
     /// The iod with this id, `None` if it was never registered.

@@ -11,14 +11,14 @@ mod size;
 mod truncate;
 mod write;
 
-use crate::iods::{Iods, Link, MGR_SESSION};
+use crate::iods::{Iods, Link};
 use futures_util::future;
 use layout::Distribution;
 use layout::kinds::native::{KIND, Record};
 use net::clock::unix_now;
 use std::sync::Arc;
 use types::{ByteRange, FileId, Fsid, Generation, Status};
-use wire::native::{Capability, Key, Procedure, Rights};
+use wire::native::{Capability, Key, MGR_SESSION, Procedure, Rights};
 use xdr::{Segments, Xdr};
 
 /// How long a capability that the mgr makes for itself is good for, in seconds: far longer than any request takes.

@@ -6,6 +6,7 @@ mod sizes;
 
 use crate::clients::Clients;
 use crate::counters::Counting;
+use crate::devices::Devices;
 use crate::grants::Grants;
 use crate::iods::Iods;
 use crate::locks::FileLocks;
@@ -36,6 +37,9 @@ pub(crate) struct Room {
     pub(crate) policy: Policy,
     pub(crate) lease_secs: u32,
     pub(crate) capability_secs: u32,
+    /// Layout types offered.
+    pub(crate) layout_kinds: Vec<u32>,
+    pub(crate) devices: Devices,
     /// Told when a file's objects are to be deleted.
     pub(crate) doomed: Notify,
     /// Whether files may be left that have neither a name nor an open: from before the start, or because freeing one failed.

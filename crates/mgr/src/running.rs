@@ -12,7 +12,7 @@ use crate::iods::{Iods, Keeping};
 use crate::notes::Notes;
 use crate::room::{Room, now};
 use crate::scrub::Scrubs;
-use crate::{collector, scrub, settler, status, store, sweeper};
+use crate::{collector, news, scrub, settler, status, store, sweeper};
 use meta::{Embedded, Namespace};
 use net::rpc::{Limits, serve};
 use net::{Address, Listener, task};
@@ -90,6 +90,8 @@ impl Mgr {
             policy: checked.policy,
             lease_secs: checked.lease_secs,
             capability_secs: checked.capability_secs,
+            layout_kinds: checked.layout_kinds,
+            devices: Default::default(),
             doomed: Notify::new(),
             orphans_left: AtomicBool::new(true),
         });
@@ -106,6 +108,7 @@ impl Mgr {
         in_background(&mut background, "removing objects", &network, &room, sweeper::sweep);
         in_background(&mut background, "scrubbing", &network, &room, scrub::run);
         in_background(&mut background, "forgetting notes", &network, &room, settler::forget);
+        in_background(&mut background, "listening for news", &network, &room, news::listen);
         in_background(&mut background, "settling notes", &network, &server, settler::settle);
         in_background(&mut background, "collecting objects", &network, &server, collector::collect);
         in_background(&mut background, "the watch over leases", &network, &server, tick);

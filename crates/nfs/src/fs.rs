@@ -19,6 +19,8 @@ pub struct Ctx {
     pub client: u64,
     /// Minor version of the request: 1 or 2.
     pub minor: u32,
+    /// The current filehandle as the client sent it, for data servers: there it says what is allowed. Empty otherwise.
+    pub handle: Bytes,
 }
 
 /// What does not change from file to file (fsinfo and pathconf attributes, RFC 8881 §5.6 to §5.12).

@@ -22,7 +22,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use types::{ByteRange, FileId, Status, Timestamp};
-use wire::nfs4::sessionid4;
+use wire::nfs4::{EXCHGID4_FLAG_MASK_PNFS, EXCHGID4_FLAG_USE_PNFS_DS, sessionid4};
 
 /// What a server fixes once, before the first request.
 #[derive(Clone, Debug)]
@@ -88,6 +88,11 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
     /// The file system served.
     pub fn fs(&self) -> &F {
         &self.fs
+    }
+
+    /// Whether this is a data server and nothing else (RFC 8881 §13.1).
+    fn is_data_only(&self) -> bool {
+        self.config.state.roles & EXCHGID4_FLAG_MASK_PNFS == EXCHGID4_FLAG_USE_PNFS_DS
     }
 
     /// The way to clients.

@@ -5,12 +5,13 @@
 
 use crate::daemon::{load, write_whole};
 use crate::failure::Failure;
+use crate::nfs::Nfs;
 use iod::Iod;
 use mgr::{ClusterFile, Config, Mgr};
 use net::Address;
 use serde::{Deserialize, Serialize};
 use std::fs;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 /// Number of iods of a new cluster unless told otherwise.
@@ -37,6 +38,7 @@ struct State {
 pub struct Cluster {
     mgr: mgr::Running,
     iods: Vec<iod::Running>,
+    data_servers: Vec<ds::Running>,
     address: Address,
     new: bool,
 }
@@ -54,12 +56,13 @@ pub struct Traffic {
 
 impl Cluster {
     /// Starts the cluster in `dir`, which is made when it holds none yet, with stores that have `features`; the mgr
-    /// listens at `listen`.
+    /// listens at `listen`, and NFS clients are told to reach the iods at `nfs_host`, if that is another address.
     pub async fn start(
         dir: &Path,
         iods: Option<u16>,
         features: iod::Features,
         listen: SocketAddr,
+        nfs_host: Option<IpAddr>,
     ) -> Result<Self, Failure> {
         let home = dir.join(READY);
         let new = !exists(&home)?;
@@ -83,9 +86,18 @@ impl Cluster {
         }
         let cluster_file = home.join("cluster.toml");
         let secret = ClusterFile::load(&cluster_file)?;
-        let iods = (0..state.iods)
-            .map(|i| start_iod(&home, i, &secret, listen, state.addresses.get(usize::from(i)).copied()))
-            .collect::<Result<Vec<_>, _>>()?;
+        let (mut iods, mut data_servers) = (Vec::new(), Vec::new());
+        for i in 0..state.iods {
+            let (listeners, mut told) = Nfs::At(vec![SocketAddr::new(listen.ip(), 0)]).bind(Vec::new()).await?;
+            if let Some(host) = nfs_host {
+                let port = |address: &String| address.parse().map_or(0, |address: SocketAddr| address.port());
+                told = told.iter().map(|address| SocketAddr::new(host, port(address)).to_string()).collect();
+            }
+            let before = state.addresses.get(usize::from(i)).copied();
+            let iod = start_iod(&home, i, &secret, listen, before, told)?;
+            data_servers.push(ds::start(iod.served(), listeners).await.map_err(Failure::told)?);
+            iods.push(iod);
+        }
         let addresses: Vec<SocketAddr> = iods.iter().flat_map(|iod| iod.addrs().iter().copied()).collect();
         if addresses != state.addresses {
             state.addresses = addresses.clone();
@@ -96,7 +108,7 @@ impl Cluster {
         config.listen = vec![listen.to_string()];
         let mgr = Mgr::start(config).await.map_err(|e| explain(e, listen))?;
         let address = mgr.addresses().first().cloned().unwrap_or_else(|| listen.into());
-        Ok(Cluster { mgr, iods, address, new })
+        Ok(Cluster { mgr, iods, data_servers, address, new })
     }
 
     /// Where the mgr listens.
@@ -136,6 +148,9 @@ impl Cluster {
     /// Stops the mgr, then the iods.
     pub async fn stop(self) {
         self.mgr.stop().await;
+        for data_server in self.data_servers {
+            data_server.stop().await;
+        }
         drop(self.iods);
     }
 }
@@ -186,8 +201,12 @@ fn start_iod(
     secret: &ClusterFile,
     listen: SocketAddr,
     before: Option<SocketAddr>,
+    data_server: Vec<String>,
 ) -> Result<iod::Running, Failure> {
-    let config = |address| iod::Config::new(iod_dir(home, i), secret.fsid, secret.key.clone(), vec![address]);
+    let config = |address| iod::Config {
+        data_server: data_server.clone(),
+        ..iod::Config::new(iod_dir(home, i), secret.fsid, secret.key.clone(), vec![address])
+    };
     let explain = |error| match error {
         iod::StartError::Store(iod::StoreError::InUse(_)) => Failure::new(format!("{} is in use", home.display()))
             .next("another weir up runs there: use it, or give this one another --dir"),

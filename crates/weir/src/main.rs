@@ -11,6 +11,7 @@ mod glob;
 mod locator;
 mod logging;
 mod modes;
+mod nfs;
 mod session;
 mod show;
 mod stop;

@@ -6,16 +6,20 @@
 mod admin;
 mod capability;
 mod checksum;
+mod data_handle;
 mod hello;
 mod io;
+mod news;
 mod object;
 mod scrub;
 
 pub use admin::{Counter, ListArgs, ListEntry, ListReply, StatsReply};
 pub use capability::{Capability, Key, Rights, STORE_OBJECT, Ticket};
 pub use checksum::{Crc32c, crc32c};
+pub use data_handle::{DATA_HANDLE_LEN, DataHandle};
 pub use hello::{HelloArgs, HelloReply, Local, Origin};
 pub use io::{Extent, Piece, PieceKind, ReadArgs, ReadHead, ReadReply, WriteArgs, WriteExtent, WriteHead, WriteReply};
+pub use news::{NewsArgs, NewsReply};
 pub use object::{
     CommitReply, FenceArgs, ObjectArgs, PunchArgs, SeekArgs, SeekReply, SeekWhat, SizeReply, TruncateArgs,
     TruncateReply,
@@ -38,6 +42,9 @@ pub const REVISIONS: std::ops::RangeInclusive<u32> = 1..=1;
 /// The generation of the capability of a REMOVE that says that the file is gone for good. No file ever has it.
 pub const GENERATION_GONE: Generation = Generation(u32::MAX);
 
+/// The session of the mgr, which gives all others to clients.
+pub const MGR_SESSION: u64 = 0;
+
 /// Longest explanation of a failure, in bytes.
 pub const DETAIL_MAX: usize = 256;
 /// Longest text in a HELLO reply (host, socket path, software), in bytes.
@@ -48,6 +55,8 @@ pub const PIECES_MAX: usize = 4 * limits::EXTENTS_MAX;
 pub const LIST_MAX: usize = 1024;
 /// Most findings in one SCRUB reply; an iod that meets more answers early.
 pub const SCRUB_FINDINGS_MAX: usize = 256;
+/// Most objects in one NEWS reply.
+pub const NEWS_MAX: usize = 1024;
 /// Most counters in one STATS reply.
 pub const COUNTERS_MAX: usize = 512;
 
@@ -102,6 +111,8 @@ procedures! {
     Fence = 12,
     /// Checks a part of the store against its checksums, and that it can be read: [`ScrubArgs`] to [`ScrubReply`].
     Scrub = 13,
+    /// Waits for objects that clients of the files layout have written: [`NewsArgs`] to [`NewsReply`].
+    News = 14,
 }
 
 impl Procedure {

@@ -3,15 +3,16 @@
 use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use net::clock::unix_now;
 use types::limits::{EXTENTS_MAX, PAYLOAD_MAX};
 use types::{Generation, Status};
 use wire::native::{
-    Capability, CommitReply, Crc32c, Failure, FenceArgs, HelloArgs, HelloReply, ListArgs, ListReply, Nothing,
-    ObjectArgs, PieceKind, Procedure, PunchArgs, REVISIONS, ReadArgs, ReadHead, Rights, STORE_OBJECT, ScrubArgs,
-    ScrubReply, SeekArgs, SeekReply, SizeReply, StatsReply, TruncateArgs, TruncateReply, WriteExtent, WriteHead,
-    WriteReply, crc32c,
+    Capability, CommitReply, Crc32c, Failure, FenceArgs, HelloArgs, HelloReply, ListArgs, ListReply, MGR_SESSION,
+    NewsArgs, NewsReply, Nothing, ObjectArgs, PieceKind, Procedure, PunchArgs, REVISIONS, ReadArgs, ReadHead, Rights,
+    STORE_OBJECT, ScrubArgs, ScrubReply, SeekArgs, SeekReply, SizeReply, StatsReply, TruncateArgs, TruncateReply,
+    WriteExtent, WriteHead, WriteReply, crc32c,
 };
 use wire::rpc::{AcceptStat, ReplyHeader};
 use xdr::{Malformed, Reader, Xdr};
@@ -27,6 +28,8 @@ use crate::store::{HEAD_LEN, Object, Open, ReadPlan};
 const SENDFILE_MIN: u64 = 64 << 10;
 /// Smallest payload limit that a client may ask for.
 const PAYLOAD_MIN: u32 = 512;
+/// How long NEWS waits for some.
+const NEWS_WAIT: Duration = Duration::from_secs(5);
 
 /// What HELLO agreed on.
 pub(super) struct Session {
@@ -61,6 +64,7 @@ impl<C: Channel> Connection<C> {
             Procedure::Stats => self.with(xid, &mut input, Self::stats),
             Procedure::Fence => self.with(xid, &mut input, Self::fence),
             Procedure::Scrub => self.with(xid, &mut input, Self::scrub),
+            Procedure::News => self.with(xid, &mut input, Self::news),
         }
     }
 
@@ -116,6 +120,7 @@ impl<C: Channel> Connection<C> {
             max_payload,
             max_extents: EXTENTS_MAX as u32,
             local: self.shared.local.clone(),
+            data_server: self.shared.data_server.clone(),
             software: concat!("weir ", env!("CARGO_PKG_VERSION")).into(),
         })
     }
@@ -291,7 +296,9 @@ impl<C: Channel> Connection<C> {
     fn size(&mut self, args: ObjectArgs) -> Result<SizeReply, Failure> {
         let (object, generation) = self.object(&args.cap, Rights::READ)?;
         let (size, allocated) = object.size(self.store(), generation)?;
-        Ok(SizeReply { size, allocated })
+        let mgr = self.session.as_ref().is_some_and(|session| session.number == MGR_SESSION);
+        let changed = mgr && self.shared.news.take_changed(args.cap.object);
+        Ok(SizeReply { size, allocated, changed })
     }
 
     fn truncate(&mut self, args: TruncateArgs) -> Result<TruncateReply, Failure> {
@@ -334,6 +341,11 @@ impl<C: Channel> Connection<C> {
         self.check_store(&args.cap)?;
         let mut buffer = self.shared.pool.borrow();
         self.store().scrub(args.from, args.budget, &mut buffer)
+    }
+
+    fn news(&mut self, args: NewsArgs) -> Result<NewsReply, Failure> {
+        self.check_store(&args.cap)?;
+        Ok(self.shared.news.next(args.known, NEWS_WAIT))
     }
 
     fn stats(&mut self, _: Nothing) -> Result<StatsReply, Failure> {

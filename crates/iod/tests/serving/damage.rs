@@ -59,7 +59,7 @@ fn calls_that_are_not_served_are_refused_by_rpc() {
     for (header, stat) in [
         (header(100_003, 1, 0), AcceptStat::ProgUnavail),
         (header(PROGRAM, 2, 0), AcceptStat::ProgMismatch { low: 1, high: 1 }),
-        (header(PROGRAM, VERSION, 14), AcceptStat::ProcUnavail),
+        (header(PROGRAM, VERSION, Procedure::ALL.len() as u32), AcceptStat::ProcUnavail),
         (header(PROGRAM, VERSION, u32::MAX), AcceptStat::ProcUnavail),
     ] {
         let mut out = xdr::Writer::new();

@@ -6,6 +6,7 @@ mod damage;
 mod faults;
 mod life;
 mod model;
+mod news;
 mod objects;
 mod overload;
 mod peer;

@@ -3,11 +3,15 @@
 use net::clock::unix_now;
 use net::rpc::{Connection, Limits, NoService};
 use net::{Address, Counters, Error};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 use types::{Fsid, Status};
-use wire::native::{HelloArgs, HelloReply, Key, Origin, PROGRAM, Procedure, REVISIONS, VERSION, decode_reply};
+use wire::native::{
+    HelloArgs, HelloReply, Key, MGR_SESSION, NewsArgs, NewsReply, Origin, PROGRAM, Procedure, REVISIONS, VERSION,
+    decode_reply,
+};
 use wire::rpc::Auth;
 use xdr::{Writer, Xdr};
 
@@ -19,8 +23,6 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const CALL_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long a session ticket of the mgr is good for, in seconds.
 const TICKET_SECS: u64 = 3600;
-/// The session of the mgr itself.
-pub(crate) const MGR_SESSION: u64 = 0;
 
 /// An iod being reached.
 #[derive(Debug)]
@@ -28,6 +30,10 @@ pub(crate) struct Link {
     pub(crate) hello: HelloReply,
     connections: Vec<Connection>,
     turn: AtomicUsize,
+    /// For NEWS, when the iod has any.
+    news: Option<Connection>,
+    /// Its address in the network, when the configured one is not a name that only some can resolve.
+    reached: Option<IpAddr>,
 }
 
 /// Why an iod was not reached.
@@ -60,7 +66,7 @@ impl Link {
         counters: &Counters,
     ) -> Result<Self, LinkError> {
         // An iod that is configured under two addresses by mistake keeps the connections of both.
-        let origin = Origin { owner: key.owner(&format!("mgr {address}")), incarnation };
+        let origin = Origin { owner: key.derived_id(format!("mgr {address}").as_bytes()), incarnation };
         let greet = async |way: &Address| greet(way, fsid, key, origin, counters).await;
         let (mut connection, mut hello) = greet(address).await?;
         let mut way = address.clone();
@@ -81,25 +87,64 @@ impl Link {
             }
             connections.push(connection);
         }
-        Ok(Link { hello, connections, turn: AtomicUsize::new(0) })
+        // It waits for most of its time, and an iod answers a connection's requests in their order.
+        let news = if hello.data_server.is_empty() { None } else { Some(greet(&way).await?.0) };
+        // Looked up only where it is needed: a data server that listens on all addresses of its host.
+        let anywhere = |text: &String| text.parse::<SocketAddr>().is_ok_and(|address| address.ip().is_unspecified());
+        let reached = match address {
+            Address::Tcp { host, port } if hello.data_server.iter().any(anywhere) => {
+                tokio::net::lookup_host((host.as_str(), *port)).await.ok().and_then(|mut found| found.next())
+            }
+            _ => None,
+        };
+        let reached = reached.map(|address| address.ip());
+        Ok(Link { hello, connections, turn: AtomicUsize::new(0), news, reached })
     }
 
     /// Whether any of the connections has ended: the iod may have restarted, so none is used any more.
     pub(crate) fn is_closed(&self) -> bool {
-        self.connections.iter().any(Connection::is_closed)
+        self.all().any(Connection::is_closed)
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Connection> {
+        self.connections.iter().chain(&self.news)
+    }
+
+    /// Whether the iod has news of what clients write.
+    pub(crate) fn has_news(&self) -> bool {
+        self.news.is_some()
+    }
+
+    /// Waits for news; `Delay` when the iod is gone.
+    pub(crate) async fn news(&self, arguments: &NewsArgs) -> Result<NewsReply, Status> {
+        let connection = self.news.as_ref().ok_or(Status::NotSupp)?;
+        let result = call(connection, Procedure::News, arguments, CALL_TIMEOUT).await;
+        result.map_err(|e| self.status(Procedure::News, e))
     }
 
     /// Waits until one of the connections has ended, closes the others and tells why.
     pub(super) async fn closed(&self) -> Error {
-        let ends = self.connections.iter().map(|c| Box::pin(c.closed()));
+        let ends = self.all().map(|c| Box::pin(c.closed()));
         let (why, ..) = futures_util::future::select_all(ends).await;
-        self.connections.iter().for_each(Connection::close);
+        self.all().for_each(Connection::close);
         why
     }
 
     /// Ends all connections.
     pub(super) fn close(&self) {
-        self.connections.iter().for_each(Connection::close);
+        self.all().for_each(Connection::close);
+    }
+
+    /// Where the iod serves NFS. A host that stands for all of its own becomes the one that it is reached at.
+    pub(crate) fn data_server(&self) -> Vec<SocketAddr> {
+        let known = self.hello.data_server.iter().filter_map(|text| text.parse::<SocketAddr>().ok());
+        let reached = self.reached;
+        known
+            .filter_map(|address| match address.ip().is_unspecified() {
+                true => reached.map(|ip| SocketAddr::new(ip, address.port())),
+                false => Some(address),
+            })
+            .collect()
     }
 
     /// Where it is connected to.

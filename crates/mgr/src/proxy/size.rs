@@ -13,6 +13,8 @@ pub(crate) struct End {
     pub(crate) reached: u64,
     /// Whether every iod has answered: else the file may be longer.
     pub(crate) complete: bool,
+    /// Whether clients have changed bytes of which nobody has told.
+    pub(crate) changed: bool,
 }
 
 impl Objects<'_> {
@@ -28,11 +30,23 @@ impl Objects<'_> {
         let ask = |index| async move {
             let link = self.link(index)?;
             let reply: SizeReply = self.ask(&link, Procedure::Size, Rights::READ, |cap| ObjectArgs { cap }).await?;
-            Ok::<_, Status>(reply.size)
+            Ok::<_, Status>((reply.size, reply.changed))
         };
         let answers = future::join_all((0..self.distribution.count()).map(ask)).await;
         let complete = answers.iter().all(Result::is_ok);
-        let sizes: Vec<u64> = answers.into_iter().map(|size| size.unwrap_or(0)).collect();
-        End { reached: self.distribution.file_size(&sizes).min(types::limits::FILE_SIZE_MAX), complete }
+        let answers: Vec<(u64, bool)> = answers.into_iter().map(Result::unwrap_or_default).collect();
+        let changed = answers.iter().any(|(_, changed)| *changed);
+        let sizes: Vec<u64> = answers.into_iter().map(|(size, _)| size).collect();
+        End { reached: self.distribution.file_size(&sizes).min(types::limits::FILE_SIZE_MAX), complete, changed }
+    }
+
+    /// How far the object on this iod alone makes the file reach; 0 when the file has none there.
+    pub(crate) async fn end_at(&self, number: u16) -> Result<u64, Status> {
+        let Some(index) = self.record.iods.iter().position(|iod| *iod == number) else { return Ok(0) };
+        let link = self.link(index)?;
+        let reply: SizeReply = self.ask(&link, Procedure::Size, Rights::READ, |cap| ObjectArgs { cap }).await?;
+        let mut sizes = vec![0; self.distribution.count()];
+        sizes[index] = reply.size;
+        Ok(self.distribution.file_size(&sizes).min(types::limits::FILE_SIZE_MAX))
     }
 }

@@ -1,19 +1,21 @@
-//! Native layouts: granting them, telling device addresses, and what follows when they are committed or gone.
+//! Layouts of both kinds: granting them, telling device addresses, and what follows when they are committed or gone.
 
 use super::Room;
 use crate::counters::add;
+use crate::proxy::Objects;
 use bytes::Bytes;
-use layout::kinds::native::{Body, Device, KIND, Update};
+use layout::kinds::files;
+use layout::kinds::native::{Body, Device, Update};
 use net::clock::unix_now;
 use nfs::fs::{Ctx, Iomode, LayoutAsk, LayoutGone, LayoutOut};
-use types::{ByteRange, FileId, IodId, Status, Timestamp, limits};
-use wire::native::Rights;
+use types::{ByteRange, FileId, Generation, IodId, Status, Timestamp, limits};
+use wire::native::{DataHandle, Rights};
 use xdr::Xdr;
 
 impl Room {
     pub(crate) async fn layout_get(&self, ctx: &Ctx, ask: LayoutAsk) -> Result<LayoutOut, Status> {
         // Session 0 is the mgr's own.
-        if ask.kind != KIND || ctx.client == 0 {
+        if !self.layout_kinds.contains(&ask.kind) || ctx.client == 0 {
             return Err(Status::NoLayout);
         }
         let write = ask.iomode == Iomode::ReadWrite;
@@ -21,40 +23,72 @@ impl Room {
         let _shared = if write { Some(self.shared(ask.file).await?) } else { None };
         let info = self.regular(ask.file)?;
         let objects = self.objects_now(ctx.now, &info).await?;
-        let devices = objects.record.iods.iter().map(|number| Ok(self.iods.registered(*number)?.id));
         let (rights, counter) = match ask.iomode {
             Iomode::Read => (Rights::READ, &self.counters.layouts_read),
             Iomode::ReadWrite if ask.readable => (Rights::READ | Rights::WRITE, &self.counters.layouts_write),
             Iomode::ReadWrite => (Rights::WRITE, &self.counters.layouts_write),
         };
-        let cluster = self.iods.cluster();
-        let expires = unix_now() + u64::from(self.capability_secs);
-        let capability =
-            cluster.key.sign_capability(cluster.fsid, ask.file, info.generation, rights, expires, ctx.client);
-        let body = Body {
-            distribution: objects.record.distribution,
-            stripe_unit: objects.record.stripe_unit,
-            devices: devices.collect::<Result<_, Status>>()?,
-            object: ask.file,
-            generation: info.generation,
-            capability: capability.to_bytes(),
+        let body = match ask.kind {
+            files::KIND => self.files_body(&objects, info.generation, rights)?,
+            _ => self.native_body(ctx, &objects, info.generation, rights)?,
         };
-        let body = body.to_bytes();
         if body.len() > ask.max_body {
             return Err(Status::TooSmall);
         }
         if write {
             let writing = self.notes.writing(ask.file).await?;
-            self.grants.granted(ask.file, ctx.client);
+            self.grants.granted(ask.file, ctx.client, ask.kind == files::KIND);
             writing.done();
         }
         add(counter, 1);
-        Ok(LayoutOut { range: ByteRange::ALL, iomode: ask.iomode, kind: KIND, body, return_on_close: true })
+        Ok(LayoutOut { range: ByteRange::ALL, iomode: ask.iomode, kind: ask.kind, body, return_on_close: true })
+    }
+
+    fn native_body(
+        &self,
+        ctx: &Ctx,
+        objects: &Objects<'_>,
+        generation: Generation,
+        rights: Rights,
+    ) -> Result<Bytes, Status> {
+        let devices = objects.record.iods.iter().map(|number| Ok(self.iods.registered(*number)?.id));
+        let cluster = self.iods.cluster();
+        let expires = unix_now() + u64::from(self.capability_secs);
+        let capability =
+            cluster.key.sign_capability(cluster.fsid, objects.file, generation, rights, expires, ctx.client);
+        let body = Body {
+            distribution: objects.record.distribution,
+            stripe_unit: objects.record.stripe_unit,
+            devices: devices.collect::<Result<_, Status>>()?,
+            object: objects.file,
+            generation,
+            capability: capability.to_bytes(),
+        };
+        Ok(body.to_bytes())
+    }
+
+    /// `NoLayout` while one of the iods is down or serves no NFS: clients come to the mgr then.
+    fn files_body(&self, objects: &Objects<'_>, generation: Generation, rights: Rights) -> Result<Bytes, Status> {
+        let record = &objects.record;
+        let servers = self.iods.data_servers(&record.iods).ok_or(Status::NoLayout)?;
+        let cluster = self.iods.cluster();
+        let (device, first_stripe_index) = self.devices.name(&record.iods, servers, &cluster.key);
+        let unit = u32::try_from(record.stripe_unit).map_err(|_| Status::NoLayout)?;
+        let geometry = (unit, record.iods.len() as u32);
+        // Random, so that no mgr has given it out before.
+        let grant = getrandom::u64().map_err(|_| Status::ServerFault)?;
+        let handle = DataHandle::sign(&cluster.key, cluster.fsid, objects.file, generation, rights, geometry, grant);
+        let handle = handle.to_bytes();
+        Ok(files::Body { device, stripe_unit: unit, first_stripe_index, handle }.to_bytes())
     }
 
     pub(crate) fn device_info(&self, ctx: &Ctx, device: [u8; 16], kind: u32) -> Result<Bytes, Status> {
-        if kind != KIND || ctx.client == 0 {
+        if ctx.client == 0 {
             return Err(Status::NoEnt);
+        }
+        if kind == files::KIND {
+            add(&self.counters.devices_told, 1);
+            return self.devices.address(device).ok_or(Status::NoEnt);
         }
         let iod = self.iods.by_id(IodId(device)).ok_or(Status::NoEnt)?;
         let cluster = self.iods.cluster();

@@ -18,7 +18,8 @@ use types::{Attrs, Cred, FileId, SetAttrs, Status, Timestamp, limits};
 impl Room {
     /// The attributes as they are now; the iods are asked only while others than the asking client may be writing.
     pub(crate) async fn attrs(&self, ctx: &Ctx, file: FileId) -> Result<Attrs, Status> {
-        if self.grants.written_by_others(file, ctx.client) || self.notes.is_left(file) {
+        let untold = self.grants.written_by_others(file, ctx.client) || self.grants.is_silent(file, ctx.client);
+        if untold || self.notes.is_left(file) {
             // Boxed, for it is large and rare.
             return match Box::pin(self.learn_size(ctx.now, file)).await {
                 Ok((attrs, _)) => Ok(attrs),
@@ -37,7 +38,7 @@ impl Room {
         let Some(objects) = self.objects(&info)? else { return Ok((info.attrs, true)) };
         add(&self.counters.size_queries, 1);
         let end = objects.end().await;
-        if end.reached <= info.attrs.size {
+        if end.reached <= info.attrs.size && !end.changed {
             return Ok((info.attrs, end.complete));
         }
         // Not on behalf of anybody: the writer's permissions were checked when it got its layout.

@@ -115,7 +115,7 @@ pub async fn until(what: &str, mut reached: impl FnMut() -> bool) {
 }
 
 pub fn ctx(client: u64) -> Ctx {
-    Ctx { cred: Cred::root(), now: SystemTime::now().into(), client, minor: 2 }
+    Ctx { cred: Cred::root(), now: SystemTime::now().into(), client, minor: 2, ..Ctx::default() }
 }
 
 pub async fn create(files: &Files, name: &str) -> FileId {

@@ -261,6 +261,7 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
             now: call.now,
             client: sequenced.as_ref().map_or(0, |s| s.client.0),
             minor: header.minorversion,
+            handle: Bytes::new(),
         };
         let mut compound = Compound {
             server: self,
@@ -410,7 +411,12 @@ impl<F: FileSystem, C: Callbacks> Compound<'_, F, C> {
                 (self.room, self.beyond) = (room.saturating_sub(8), beyond);
                 self.left = input.left();
                 let enough = !ops::changes(op) || self.room >= RESULT_ROOM;
-                (op, if enough { ops::run(self, op, input).await } else { Err(beyond.into()) })
+                let answer = match enough {
+                    _ if self.server.is_data_only() && !ops::of_data_server(op) => Err(NFS4ERR_NOTSUPP.into()),
+                    true => ops::run(self, op, input).await,
+                    false => Err(beyond.into()),
+                };
+                (op, answer)
             }
         };
         let len = answer.as_ref().map_or_else(|refusal| refusal.body.len(), Segments::len);

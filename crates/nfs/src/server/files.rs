@@ -6,6 +6,7 @@ use crate::fs::{Change, FileSystem, access};
 use crate::spans::{LockKind, Span};
 use crate::state::locks::Denied;
 use crate::state::opens::{Access, Permit};
+use crate::state::stateids;
 use types::{Attrs, ByteRange, FileId, FileKind};
 use wire::nfs4::*;
 use xdr::{Writer, Xdr};
@@ -43,6 +44,10 @@ impl<F: FileSystem, C: Callbacks> Compound<'_, F, C> {
     /// not matter. A special stateid leaves the decision to the caller's permissions (RFC 8881 §8.2.3, §9.1.2).
     pub(super) async fn permit(&self, file: FileId, stateid: stateid4, access: Access) -> Answer<bool> {
         let stateid = self.stateid(stateid)?;
+        if self.server.is_data_only() {
+            // The state is the metadata server's: it gave the filehandle to those alone who may use it (§13.9.1).
+            return if stateids::is_special(&stateid) { Err(NFS4ERR_BAD_STATEID.into()) } else { Ok(true) };
+        }
         let client = self.client();
         let permit = match self.state(|state| state.check_io(client, file, &stateid, access)) {
             Err(NFS4ERR_LOCKED) => {

@@ -204,6 +204,26 @@ pub(super) fn changes(op: nfs_opnum4) -> bool {
     )
 }
 
+/// Whether a server that is nothing but a data server has the operation: what clients of the files layout need for I/O
+/// and sessions (RFC 8881 §13.6).
+pub(super) fn of_data_server(op: nfs_opnum4) -> bool {
+    matches!(
+        op,
+        OP_SEQUENCE
+            | OP_EXCHANGE_ID
+            | OP_CREATE_SESSION
+            | OP_BIND_CONN_TO_SESSION
+            | OP_DESTROY_SESSION
+            | OP_DESTROY_CLIENTID
+            | OP_RECLAIM_COMPLETE
+            | OP_SECINFO_NO_NAME
+            | OP_PUTFH
+            | OP_READ
+            | OP_WRITE
+            | OP_COMMIT
+    )
+}
+
 /// What stands behind the status of an operation that failed, where that is not nothing: SETATTR always tells what it has
 /// set, LAYOUTGET whether a callback will come, GETDEVICEINFO how much room is needed.
 pub(super) fn refused(op: nfs_opnum4, status: nfsstat4) -> &'static [u8] {

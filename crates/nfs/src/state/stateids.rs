@@ -71,6 +71,12 @@ pub fn form(stateid: &stateid4, boot_epoch: u32) -> Result<Form> {
     }
 }
 
+/// Whether a stateid is reserved and stands for no state of a file, whatever server made it: its `other` is all zeros or
+/// all ones (§8.2.3).
+pub fn is_special(stateid: &stateid4) -> bool {
+    stateid.other == ANONYMOUS.other || stateid.other == BYPASS.other
+}
+
 /// Whether a stateid has the form of one of layouts, of whatever start.
 pub fn is_of_layout(stateid: &stateid4) -> bool {
     stateid.other[4] == Kind::Layout as u8

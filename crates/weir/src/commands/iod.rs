@@ -2,6 +2,7 @@
 
 use crate::daemon;
 use crate::failure::{Exit, Failure, Outcome};
+use crate::nfs::Nfs;
 use crate::session::runtime;
 use crate::stop::Stop;
 use iod::{Config, Iod};
@@ -22,6 +23,8 @@ const LISTEN: &str = "0.0.0.0:2050";
   dir = \"/srv/weir/iod\"                       made by \"weir mkfs iod\"
   cluster_file = \"/etc/weir/cluster.toml\"
   listen = [\"0.0.0.0:2050\"]
+  nfs_listen = [\"0.0.0.0:2051\"]             the port behind that of listen; [\"none\"]: no NFS
+  nfs_advertise = []                         where NFS clients come, if not there
   unix = true
   congestion = \"cubic\"
   max_connections = 4096
@@ -53,6 +56,13 @@ struct Settings {
     /// Where to listen, host:port; may be repeated
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<Vec<String>>,
+    /// Where to serve NFS to the clients of kernels (pNFS data server), host:port; "none" serves none; may be repeated
+    /// [default: the port behind that of --listen, or a free one]
+    #[arg(long, value_name = "ADDRESS")]
+    nfs_listen: Option<Vec<String>>,
+    /// Where NFS clients are to come instead, address:port, as behind a translation of addresses; may be repeated
+    #[arg(long, value_name = "ADDRESS")]
+    nfs_advertise: Option<Vec<String>>,
     /// Whether clients of this machine may come by a Unix socket
     #[arg(long, value_name = "BOOL")]
     unix: Option<bool>,
@@ -73,12 +83,18 @@ pub fn run(args: Args) -> Outcome {
         Some(path) => daemon::load(path)?,
         None => Settings::default(),
     };
-    let config = args.settings.over(file).config()?;
+    let settings = args.settings.over(file);
+    let (nfs, advertised) = settings.nfs()?;
+    let mut config = settings.config()?;
+    let nfs = nfs.unwrap_or_else(|| Nfs::Near(config.listen.clone()));
     let dir = config.dir.clone();
-    let running = Iod::start(config)?;
     let runtime = runtime()?;
-    runtime.block_on(async {
+    let running = runtime.block_on(async {
         let stop = Stop::listen()?;
+        let (listeners, addresses) = nfs.bind(advertised).await?;
+        config.data_server = addresses;
+        let running = Iod::start(config)?;
+        let data_server = ds::start(running.served(), listeners).await.map_err(Failure::told)?;
         args.ready.tell(&daemon::ReadyLine {
             daemon: "iod",
             url: None,
@@ -87,9 +103,11 @@ pub fn run(args: Args) -> Outcome {
             iods: None,
         })?;
         stop.wait().await;
-        Ok::<(), Failure>(())
+        data_server.stop().await;
+        Ok::<_, Failure>(running)
     })?;
     drop(running);
+    runtime.shutdown_background();
     Ok(Exit::Done)
 }
 
@@ -100,11 +118,24 @@ impl Settings {
             dir: self.dir.or(other.dir),
             cluster_file: self.cluster_file.or(other.cluster_file),
             listen: self.listen.or(other.listen),
+            nfs_listen: self.nfs_listen.or(other.nfs_listen),
+            nfs_advertise: self.nfs_advertise.or(other.nfs_advertise),
             unix: self.unix.or(other.unix),
             congestion: self.congestion.or(other.congestion),
             max_connections: self.max_connections.or(other.max_connections),
             stall_secs: self.stall_secs.or(other.stall_secs),
         }
+    }
+
+    /// Where to serve NFS, and where clients are to come instead.
+    fn nfs(&self) -> Result<(Option<Nfs>, Vec<SocketAddr>), Failure> {
+        let resolved = |texts: &[String]| texts.iter().map(|text| resolve(text)).collect::<Result<Vec<_>, _>>();
+        let listen = match self.nfs_listen.as_deref() {
+            None => None,
+            Some([one]) if one == "none" => Some(Nfs::At(Vec::new())),
+            Some(texts) => Some(Nfs::At(resolved(texts)?)),
+        };
+        Ok((listen, resolved(self.nfs_advertise.as_deref().unwrap_or_default())?))
     }
 
     fn config(self) -> Result<Config, Failure> {

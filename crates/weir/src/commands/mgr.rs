@@ -4,7 +4,7 @@ use crate::daemon;
 use crate::failure::{Exit, Failure, Outcome};
 use crate::session::runtime;
 use crate::stop::Stop;
-use mgr::{Config, Mgr};
+use mgr::{Config, KernelLayout, Mgr};
 use std::path::PathBuf;
 
 /// Run a metadata server
@@ -20,6 +20,7 @@ use std::path::PathBuf;
   capability_secs = 3600
   stripe_unit = \"1M\"
   stripe_count = 0
+  layout = \"files\"
 
 Examples:
   weir mgr --config /etc/weir/mgr.toml
@@ -52,6 +53,10 @@ pub struct Args {
     /// Over how many iods new files are striped where no directory says otherwise; 0 means all
     #[arg(long, value_name = "COUNT")]
     stripe_count: Option<u32>,
+    /// What the NFS clients of kernels are offered: "files" to move data straight from and to the iods (pNFS), "none" to
+    /// move all of it through the mgr
+    #[arg(long, value_name = "KIND")]
+    layout: Option<KernelLayout>,
     #[command(flatten)]
     ready: daemon::Ready,
 }
@@ -110,5 +115,6 @@ fn config(args: Args) -> Result<Config, Failure> {
     config.capability_secs = args.capability_secs.unwrap_or(config.capability_secs);
     config.stripe_unit = args.stripe_unit.unwrap_or(config.stripe_unit);
     config.stripe_count = args.stripe_count.unwrap_or(config.stripe_count);
+    config.layout = args.layout.unwrap_or(config.layout);
     Ok(config)
 }

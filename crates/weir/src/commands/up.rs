@@ -8,7 +8,7 @@ use crate::show;
 use crate::stop::Stop;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressFinish, ProgressStyle};
 use std::io::IsTerminal;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -38,6 +38,10 @@ pub struct Args {
     /// Where the mgr listens; port 0 takes a free one. The iods listen on the same address, on ports of their own
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:2049")]
     listen: SocketAddr,
+    /// Where NFS clients reach this machine, when it is not at the address of --listen for them: as 10.0.2.2 for
+    /// guests of QEMU
+    #[arg(long, value_name = "ADDRESS")]
+    nfs_host: Option<IpAddr>,
     #[command(flatten)]
     ready: Ready,
 }
@@ -59,7 +63,7 @@ pub fn run(args: Args) -> Outcome {
     let outcome = runtime.block_on(async {
         let stop = Stop::listen()?;
         let features = iod::Features { block_checksums: args.block_checksums };
-        let cluster = Cluster::start(&dir, args.iods, features, args.listen).await?;
+        let cluster = Cluster::start(&dir, args.iods, features, args.listen, args.nfs_host).await?;
         let url = format!("weir://{}", cluster.address());
         args.ready.tell(&ReadyLine {
             daemon: "up",

@@ -124,6 +124,11 @@ impl Lab {
 
     /// As [`Lab::start`] with further options for the mgr. A store that exists in `home` already is used.
     pub fn start_with(home: &Path, iods: usize, options: &[&str]) -> Lab {
+        Lab::start_each_with(home, iods, options, |_| Vec::new())
+    }
+
+    /// As [`Lab::start_with`], with further options for each iod.
+    pub fn start_each_with(home: &Path, iods: usize, options: &[&str], of_iod: impl Fn(usize) -> Vec<String>) -> Lab {
         let meter = Arc::new(Meter::default());
         let path = |name: &str| home.join(name).to_str().expect("UTF-8").to_owned();
         let cluster_file = path("cluster.toml");
@@ -141,7 +146,7 @@ impl Lab {
             .map(|i| {
                 let name = format!("iod-{i}");
                 // The proxy is the only way in.
-                let args = [store("iod", &name), vec!["--unix".into(), "false".into()]].concat();
+                let args = [store("iod", &name), vec!["--unix".into(), "false".into()], of_iod(i)].concat();
                 Daemon::start(name, home, args, &meter)
             })
             .collect();

@@ -10,7 +10,9 @@ use xdr::{Malformed, Reader, Writer, Xdr};
 const DOMAIN_CAPABILITY: u8 = 1;
 const DOMAIN_TICKET: u8 = 2;
 /// As the above, for what is only to be known to those who have the secret.
-const DOMAIN_OWNER: u8 = 3;
+const DOMAIN_ID: u8 = 3;
+/// As the above, for filehandles of data servers.
+const DOMAIN_DATA_HANDLE: u8 = 4;
 
 /// The object id that stands for the whole store in capabilities for LIST; never the id of a file.
 pub const STORE_OBJECT: FileId = FileId(0);
@@ -47,14 +49,21 @@ impl Key {
         ticket
     }
 
-    /// The owner of connections ([`Origin`](super::Origin)) that is always the same for `name`, and that only those can
-    /// tell who have the secret.
-    pub fn owner(&self, name: &str) -> [u8; 16] {
+    /// The authenticator of a data server's filehandle.
+    pub(super) fn data_handle_mac(&self, signed: &[u8]) -> [u8; 32] {
         let mut hasher = blake3::Hasher::new_keyed(&self.0);
-        hasher.update(&[DOMAIN_OWNER]).update(name.as_bytes());
-        let mut owner = [0; 16];
-        owner.copy_from_slice(&hasher.finalize().as_bytes()[..16]);
-        owner
+        hasher.update(&[DOMAIN_DATA_HANDLE]).update(signed);
+        *hasher.finalize().as_bytes()
+    }
+
+    /// An id that is always the same for what it is the id of, different for everything else, and that only those can tell
+    /// who have the secret: owners of connections ([`Origin`](super::Origin)), devices.
+    pub fn derived_id(&self, of: &[u8]) -> [u8; 16] {
+        let mut hasher = blake3::Hasher::new_keyed(&self.0);
+        hasher.update(&[DOMAIN_ID]).update(of);
+        let mut id = [0; 16];
+        id.copy_from_slice(&hasher.finalize().as_bytes()[..16]);
+        id
     }
 }
 

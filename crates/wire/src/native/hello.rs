@@ -5,6 +5,9 @@ use xdr::{Malformed, Reader, Writer, Xdr};
 
 use super::{TEXT_MAX, Ticket, cut, take_text, text};
 
+/// Most addresses of a data server.
+pub const ADDRESSES_MAX: usize = 16;
+
 /// Whose a connection is, and which of his it replaces. An iod that is told so ends all connections of the same owner
 /// with smaller incarnations, and answers HELLO when nothing that came over them is under way or can be any more.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -104,6 +107,9 @@ pub struct HelloReply {
     pub max_extents: u32,
     /// The way in for clients of the same host, when there is one.
     pub local: Option<Local>,
+    /// Where clients of the files layout reach the same objects by NFS, `host:port` or `[host]:port`, in order of preference;
+    /// a host of `0.0.0.0` or `[::]` stands for the one that the iod is reached at. Empty when it serves no NFS.
+    pub data_server: Vec<String>,
     /// Name and version of the software, for people.
     pub software: String,
 }
@@ -118,6 +124,7 @@ impl Xdr for HelloReply {
         out.u32(self.max_payload);
         out.u32(self.max_extents);
         out.optional(self.local.as_ref(), |out, local| local.encode(out));
+        out.array(&self.data_server, |out, address| text(out, cut(address, TEXT_MAX)));
         text(out, cut(&self.software, TEXT_MAX));
     }
 
@@ -131,6 +138,7 @@ impl Xdr for HelloReply {
             max_payload: input.u32()?,
             max_extents: input.u32()?,
             local: input.optional(Local::decode)?,
+            data_server: input.array(ADDRESSES_MAX, |input| take_text(input, TEXT_MAX))?,
             software: take_text(input, TEXT_MAX)?,
         })
     }

@@ -49,16 +49,19 @@ pub struct SizeReply {
     pub size: u64,
     /// Bytes that it occupies on disk, the object head included.
     pub allocated: u64,
+    /// Whether clients of the files layout have changed it since NEWS last told of it; told once, and to the mgr alone.
+    pub changed: bool,
 }
 
 impl Xdr for SizeReply {
     fn encode(&self, out: &mut Writer) {
         out.u64(self.size);
         out.u64(self.allocated);
+        out.bool(self.changed);
     }
 
     fn decode(input: &mut Reader) -> Result<Self, Malformed> {
-        Ok(SizeReply { size: input.u64()?, allocated: input.u64()? })
+        Ok(SizeReply { size: input.u64()?, allocated: input.u64()?, changed: input.bool()? })
     }
 }
 

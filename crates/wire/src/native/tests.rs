@@ -98,7 +98,7 @@ fn messages_have_their_golden_bytes() {
 fn messages_about_objects_have_their_golden_bytes() {
     golden(&ObjectArgs { cap: plain() }, CAP);
     golden(&CommitReply { verifier: Verifier([1; 8]), size: 7 }, "01010101010101010000000000000007");
-    golden(&SizeReply { size: 7, allocated: 8192 }, "00000000000000070000000000002000");
+    golden(&SizeReply { size: 7, allocated: 8192, changed: true }, "0000000000000007000000000000200000000001");
     golden(&TruncateArgs { cap: plain(), size: 7 }, &format!("{CAP}0000000000000007"));
     golden(&TruncateReply { size: 7 }, "0000000000000007");
     golden(&PunchArgs { cap: plain(), offset: 1, len: 2 }, &format!("{CAP}00000000000000010000000000000002"));
@@ -149,6 +149,37 @@ fn messages_about_objects_have_their_golden_bytes() {
 }
 
 #[test]
+fn data_handles_have_their_golden_bytes_and_no_others_pass() {
+    let key = Key::new([7; 32]);
+    let sign = |grant| {
+        let rights = Rights::READ | Rights::WRITE;
+        DataHandle::sign(&key, fsid(), FileId(9), Generation(3), rights, (1 << 20, 4), grant)
+    };
+    let handle = sign(5);
+    let bytes = handle.to_bytes();
+    let head =
+        "57444801303132333435363738396162636465660000000000000009000000030000000300100000000000040000000000000005";
+    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    assert_eq!((hex.strip_prefix(head).map(str::len), bytes.len()), (Some(64), DATA_HANDLE_LEN));
+    handle.verify(&key, fsid()).unwrap();
+    assert_ne!(sign(6).mac, handle.mac);
+    assert_eq!(handle.verify(&Key::new([8; 32]), fsid()), Err(Status::BadHandle));
+    assert_eq!(handle.verify(&key, Fsid([1; 16])), Err(Status::BadHandle));
+    for at in 4..DATA_HANDLE_LEN {
+        let mut forged = bytes.to_vec();
+        forged[at] ^= 1;
+        assert_eq!(
+            DataHandle::from_bytes(&forged.into()).unwrap().verify(&key, fsid()),
+            Err(Status::BadHandle),
+            "{at}"
+        );
+    }
+    let mut other = bytes.to_vec();
+    other[0] ^= 1;
+    DataHandle::from_bytes(&other.into()).unwrap_err();
+}
+
+#[test]
 fn hello_has_its_golden_bytes() {
     golden(
         &HelloArgs {
@@ -176,6 +207,7 @@ fn hello_has_its_golden_bytes() {
             max_payload: 1 << 20,
             max_extents: 1024,
             local: Some(Local { host: "h".into(), path: "/s".into() }),
+            data_server: vec!["h:1".into()],
             software: "weir".into(),
         },
         concat!(
@@ -185,6 +217,7 @@ fn hello_has_its_golden_bytes() {
             "00000001000000000010000000000400",
             "0000000100000001680000000000000",
             "22f730000",
+            "0000000100000003683a3100",
             "0000000477656972"
         ),
     );

@@ -7,6 +7,9 @@ use wire::nfs4::*;
 
 pub(super) async fn run<F: FileSystem, C: Callbacks>(cx: &mut Compound<'_, F, C>, args: PUTFH4args) -> Answer<Void> {
     let file = cx.fs().decode_handle(&args.object)?;
+    if cx.server.is_data_only() {
+        cx.ctx.handle = args.object;
+    }
     cx.set_file(file);
     Ok(Void)
 }

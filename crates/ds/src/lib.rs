@@ -1,0 +1,92 @@
+//! The NFS face of an iod: a data server (RFC 8881 §13) over the objects that the native data program serves too.
+//!
+//! Clients of the files layout send offsets of the file, and the filehandle that the mgr put into their layout; it says which
+//! object is meant, what is allowed and how the file is dealt out. Nothing here knows a file, an open or a client beyond its
+//! session.
+
+mod objects;
+mod service;
+
+use iod::Served;
+use net::rpc::{self, Limits};
+use net::{Address, Listener, task};
+use nfs::data_server::DataOnly;
+use nfs::server::{self, Server};
+use nfs::state;
+use objects::Objects;
+use service::{Gateway, NoCallbacks};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::task::JoinSet;
+use types::{Status, Timestamp};
+use wire::nfs4::EXCHGID4_FLAG_USE_PNFS_DS;
+
+/// How long a client's session is kept for certain after its last request. Clients renew it by the lease of the mgr, which they
+/// take for that of its data servers; where that is longer the time of courtesy covers the rest.
+const LEASE: Duration = Duration::from_secs(90);
+/// How often leases are looked at.
+const TICK: Duration = Duration::from_secs(1);
+
+/// The server half with the role of a data server.
+type DataServer = Server<DataOnly<Objects>, NoCallbacks>;
+
+/// A running data server; stops when dropped.
+#[derive(Debug)]
+pub struct Running {
+    network: rpc::Server,
+    counters: net::Counters,
+    _ticking: JoinSet<()>,
+}
+
+/// Serves the objects of `served` on these listeners, in tasks of the current runtime.
+///
+/// # Errors
+/// `Status::ServerFault` when the server cannot be set up.
+pub async fn start(served: Arc<Served>, listeners: Vec<Listener>) -> Result<Running, Status> {
+    let iod = served.store().iod();
+    // Ids of an earlier start must not look like those of this one.
+    let epoch = (net::clock::unix_now() as u32).max(1);
+    let config = server::Config {
+        state: state::Config::new(epoch, EXCHGID4_FLAG_USE_PNFS_DS, LEASE),
+        // Servers that share it are taken for one, and their sessions for interchangeable (§2.10.5).
+        major_id: format!("weir/iod/{iod}").into(),
+        implementation: concat!("weir ", env!("CARGO_PKG_VERSION")).into(),
+    };
+    let server = Server::start(DataOnly(Objects::new(served)), NoCallbacks, config, now()).await?;
+    let server = Arc::new(server);
+    let mut ticking = JoinSet::new();
+    let ticked = server.clone();
+    task::spawn_in(&mut ticking, async move {
+        loop {
+            tokio::time::sleep(TICK).await;
+            ticked.tick(now()).await;
+        }
+    });
+    let counters = net::Counters::default();
+    let network = rpc::serve(listeners, Arc::new(Gateway { server }), Limits::default(), counters.clone());
+    for address in network.addresses() {
+        tracing::info!(%address, %iod, "data server for NFS clients is up");
+    }
+    Ok(Running { network, counters, _ticking: ticking })
+}
+
+impl Running {
+    /// The addresses listened on, with the ports that were taken.
+    pub fn addresses(&self) -> &[Address] {
+        self.network.addresses()
+    }
+
+    /// Bytes and connections.
+    pub fn counters(&self) -> &net::Counters {
+        &self.counters
+    }
+
+    /// Stops: calls in progress may end.
+    pub async fn stop(self) {
+        self.network.shutdown().await;
+    }
+}
+
+fn now() -> Timestamp {
+    net::clock::now().into()
+}

@@ -1,0 +1,135 @@
+//! READ, WRITE and COMMIT of a file's offsets on the object that is here.
+
+use bytes::Bytes;
+use iod::Served;
+use layout::distributions::{Distribution, DistributionId};
+use nfs::data_server::DataServer;
+use nfs::fs::{Ctx, ReadOut, Result, Stability, WriteOut};
+use std::sync::Arc;
+use std::time::Duration;
+use types::{FileId, Fsid, Status, Verifier};
+use wire::native::{DataHandle, Failure, Rights};
+use xdr::Xdr;
+
+/// How often a request is tried for which the iod has no descriptors or memory at the moment, and the pause between.
+/// A client that is told to come later does so after 15 seconds, whatever it was about.
+const TRIES: u32 = 40;
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// The objects of an iod.
+pub(crate) struct Objects {
+    served: Arc<Served>,
+}
+
+/// Where a request goes.
+struct Target {
+    handle: DataHandle,
+    /// Offset in the object.
+    offset: u64,
+    /// Bytes from there to the end of the stripe unit: the next one is another iod's.
+    room: u64,
+}
+
+impl Objects {
+    pub(crate) fn new(served: Arc<Served>) -> Self {
+        Objects { served }
+    }
+
+    fn handle(&self, ctx: &Ctx, needed: Rights) -> Result<DataHandle> {
+        // PUTFH has verified it.
+        let handle = DataHandle::from_bytes(&ctx.handle).map_err(|_| Status::BadHandle)?;
+        if handle.rights.contains(needed) { Ok(handle) } else { Err(Status::CapRefused) }
+    }
+
+    fn target(&self, ctx: &Ctx, needed: Rights, offset: u64) -> Result<Target> {
+        let handle = self.handle(ctx, needed)?;
+        let distribution = distribution(&handle)?;
+        let place = distribution.place(offset);
+        let unit = distribution.stripe_unit();
+        let room = if distribution.count() == 1 { u64::MAX } else { unit - offset % unit };
+        Ok(Target { handle, offset: place.offset, room })
+    }
+
+    /// Does file calls where they keep nobody else waiting.
+    async fn work<T: Send + 'static>(
+        &self,
+        work: impl Fn(&Served) -> std::result::Result<T, Failure> + Send + Sync + 'static,
+    ) -> Result<T> {
+        let work = Arc::new(work);
+        for _ in 0..TRIES {
+            let (served, now) = (self.served.clone(), work.clone());
+            let done = tokio::task::spawn_blocking(move || now(&served)).await.map_err(|_| Status::ServerFault)?;
+            match done {
+                Ok(done) => return Ok(done),
+                Err(failure) if failure.status == Status::Delay => tokio::time::sleep(PAUSE).await,
+                Err(failure) => return Err(told(&failure)),
+            }
+        }
+        Err(Status::Fenced)
+    }
+}
+
+fn distribution(handle: &DataHandle) -> Result<Distribution> {
+    let (unit, count) = (u64::from(handle.stripe_unit), handle.stripe_count as usize);
+    Distribution::new(DistributionId::SimpleStripe, unit, count).map_err(|_| Status::BadHandle)
+}
+
+/// What a client is told. An error of one object must not look like one of the whole iod, which the client would not
+/// use any more for any file: it loses the layout of this file instead, and asks the mgr.
+fn told(failure: &Failure) -> Status {
+    match failure.status {
+        Status::NoSpc | Status::DQuot | Status::FBig | Status::Rofs | Status::Inval => failure.status,
+        Status::Fenced => Status::Fenced,
+        _ => {
+            tracing::warn!("an object cannot be used: {failure}");
+            Status::Fenced
+        }
+    }
+}
+
+impl DataServer for Objects {
+    fn fsid(&self) -> Fsid {
+        self.served.store().fsid()
+    }
+
+    fn decode_handle(&self, handle: &[u8]) -> Result<FileId> {
+        let handle = DataHandle::from_bytes(&Bytes::copy_from_slice(handle)).map_err(|_| Status::BadHandle)?;
+        handle.verify(self.served.key(), self.served.store().fsid())?;
+        distribution(&handle)?;
+        Ok(handle.object)
+    }
+
+    async fn read(&self, ctx: &Ctx, offset: u64, len: u32) -> Result<ReadOut> {
+        let Target { handle, offset, room } = self.target(ctx, Rights::READ, offset)?;
+        let len = room.min(len.into()) as u32;
+        let got = self.work(move |served| served.read_object(handle.object, handle.generation, offset, len)).await?;
+        Ok(ReadOut { data: got.data.into(), eof: got.end })
+    }
+
+    async fn write(&self, ctx: &Ctx, offset: u64, mut data: Bytes, stable: Stability) -> Result<WriteOut> {
+        let Target { handle, offset, room } = self.target(ctx, Rights::WRITE, offset)?;
+        data.truncate(room.min(data.len() as u64) as usize);
+        let (object, grant) = (handle.object, handle.grant);
+        let count = data.len() as u32;
+        let durable = stable != Stability::Unstable;
+        let write =
+            move |served: &Served| served.write_object(handle.object, handle.generation, offset, &data, durable);
+        let size = self.work(write).await?;
+        let mut told = stable;
+        if stable == Stability::FileSync {
+            // The client tells nobody of what is answered so: the mgr has to know the size and that there is a change.
+            let tell = move |served: &Served| Ok(served.tell_written(object, grant, size));
+            if !self.work(tell).await? {
+                // As much as is true. The client tells the mgr then.
+                told = Stability::DataSync;
+            }
+        }
+        Ok(WriteOut { count, stable: told, verifier: self.served.verifier() })
+    }
+
+    async fn commit(&self, ctx: &Ctx) -> Result<Verifier> {
+        let handle = self.handle(ctx, Rights::WRITE)?;
+        self.work(move |served| served.commit_object(handle.object, handle.generation)).await?;
+        Ok(self.served.verifier())
+    }
+}

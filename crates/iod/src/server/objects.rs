@@ -1,0 +1,113 @@
+//! Objects by calls instead of messages, for those who serve them by another protocol in the same process.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use types::{FileId, Generation, Status, Verifier};
+use wire::native::{Extent, Failure, Key, PieceKind, WriteExtent};
+
+use super::Served;
+use super::news::Written;
+use crate::counters::Counters;
+use crate::store::ReadPlan;
+
+/// How long the mgr may take to know of something.
+const TELL_WAIT: Duration = Duration::from_secs(10);
+
+/// What there is of an object in a range.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ObjectBytes {
+    /// The bytes up to the end of the range or of the object, holes as zeros.
+    pub data: Bytes,
+    /// Whether the object ends with them.
+    pub end: bool,
+}
+
+impl Served {
+    /// The secret of the cluster.
+    pub fn key(&self) -> &Key {
+        &self.key
+    }
+
+    /// The write verifier of this run.
+    pub fn verifier(&self) -> Verifier {
+        self.store.verifier()
+    }
+
+    /// Reads `len` bytes at `offset` of an object, at most a payload; blocks for the disk.
+    ///
+    /// # Errors
+    /// As those of READ: `Fenced`, `Corrupt`, `Io`, `TooBig`.
+    pub fn read_object(
+        &self,
+        object: FileId,
+        generation: Generation,
+        offset: u64,
+        len: u32,
+    ) -> Result<ObjectBytes, Failure> {
+        if len as usize > types::limits::PAYLOAD_MAX {
+            return Err(Status::TooBig.into());
+        }
+        let mut plan = ReadPlan::default();
+        let extents = [Extent { offset, len }];
+        let open = self.store.object(object).plan_read(&self.store, generation, &extents, &mut plan)?;
+        let inside: u32 =
+            plan.pieces.iter().filter(|piece| piece.kind != PieceKind::Beyond).map(|piece| piece.len).sum();
+        let mut data = vec![0; inside as usize];
+        if let Some(open) = open {
+            let mut payload = self.pool.borrow();
+            let payload = &mut payload[..plan.data_len as usize];
+            open.read(&plan.runs, payload, self.store.counters())?;
+            let (mut at, mut rest) = (0, &*payload);
+            for piece in plan.pieces.iter().filter(|piece| piece.kind != PieceKind::Beyond) {
+                let len = piece.len as usize;
+                if piece.kind == PieceKind::Data {
+                    let (here, behind) = rest.split_at(len);
+                    data[at..at + len].copy_from_slice(here);
+                    rest = behind;
+                }
+                at += len;
+            }
+        }
+        Counters::add(&self.store.counters().bytes_read, plan.data_len);
+        Ok(ObjectBytes { end: offset.saturating_add(u64::from(inside)) >= plan.size, data: data.into() })
+    }
+
+    /// Writes `data` at `offset` of an object, durably if that is wanted; answers the size of the object. Blocks for the disk.
+    ///
+    /// # Errors
+    /// As those of WRITE: `Fenced`, `NoSpc`, `FBig`, `Corrupt`, `Io`.
+    pub fn write_object(
+        &self,
+        object: FileId,
+        generation: Generation,
+        offset: u64,
+        data: &[u8],
+        stable: bool,
+    ) -> Result<u64, Failure> {
+        if data.len() > types::limits::PAYLOAD_MAX {
+            return Err(Status::TooBig.into());
+        }
+        let object = self.store.object(object);
+        let extent = WriteExtent { offset, len: data.len() as u32, crc32c: 0 };
+        let mut size = object.write(&self.store, generation, &[extent], [data, &[]])?;
+        if stable {
+            size = size.max(object.commit(&self.store, generation)?);
+        }
+        Ok(size)
+    }
+
+    /// Tells the mgr that an object was written, under the layout with this number, and has this size since; waits until it
+    /// knows, but not for ever, and answers whether it does.
+    pub fn tell_written(&self, object: FileId, grant: u64, size: u64) -> bool {
+        self.news.tell(object, Written { grant, size }, TELL_WAIT)
+    }
+
+    /// Makes everything that was written to an object durable; blocks for the disk.
+    ///
+    /// # Errors
+    /// As those of COMMIT: `Fenced`, `Corrupt`, `Io`.
+    pub fn commit_object(&self, object: FileId, generation: Generation) -> Result<(), Failure> {
+        self.store.object(object).commit(&self.store, generation).map(drop)
+    }
+}

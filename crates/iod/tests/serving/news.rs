@@ -1,0 +1,73 @@
+//! News of objects that NFS clients have written: told to the mgr before the client is answered.
+
+use std::thread;
+
+use types::{FileId, Generation, Status};
+use wire::native::*;
+
+use crate::cluster::{ALL, Client, FSID, Server, cap, key, now};
+
+const OBJECT: FileId = FileId(7);
+
+/// A client with the session of the mgr.
+fn mgr(server: &Server) -> Client {
+    let mut client = Client::new(server.tcp());
+    let ticket = key().sign_ticket(FSID, MGR_SESSION, now() + 1000);
+    let origin = Origin { owner: [3; 16], incarnation: 0 };
+    let args = HelloArgs { ticket, min_version: 1, max_version: 1, checksums: false, max_payload: 1 << 20, origin };
+    client.call::<HelloReply>(Procedure::Hello, &args).unwrap();
+    client
+}
+
+fn of_mgr(object: FileId) -> Capability {
+    key().sign_capability(FSID, object, Generation(1), ALL, now() + 1000, MGR_SESSION)
+}
+
+fn news(mgr: &mut Client, known: u64) -> NewsReply {
+    mgr.call(Procedure::News, &NewsArgs { cap: of_mgr(STORE_OBJECT), known }).unwrap()
+}
+
+fn changed(client: &mut Client, cap: Capability) -> bool {
+    client.call::<SizeReply>(Procedure::Size, &ObjectArgs { cap }).unwrap().changed
+}
+
+#[test]
+fn who_writes_by_nfs_is_answered_when_the_mgr_knows() {
+    let mut server = Server::new();
+    let served = server.running().served();
+    let mut mgr = mgr(&server);
+    let mut client = server.client();
+    let write = |data: &[u8]| served.write_object(OBJECT, Generation(1), 0, data, true).unwrap();
+    let size = write(b"hello");
+    thread::scope(|scope| {
+        let writer = scope.spawn(|| served.tell_written(OBJECT, 1, size));
+        let told = news(&mut mgr, 0);
+        assert_eq!(told.written, [OBJECT]);
+        assert!(!writer.is_finished());
+        let (mgr, served) = (&mut mgr, &served);
+        let next = scope.spawn(move || news(mgr, told.number));
+        assert!(writer.join().unwrap());
+        // Within its size, under the same layout: no news, but it is remembered for who asks.
+        write(b"world");
+        assert!(served.tell_written(OBJECT, 1, size));
+        assert!(!changed(&mut client, cap(OBJECT.0, ALL)));
+        let longer = write(b"hello world");
+        let writer = scope.spawn(move || served.tell_written(OBJECT, 1, longer));
+        assert_eq!(next.join().unwrap().written, [OBJECT]);
+        // Stopping lets go of whoever waits.
+        drop(server.running.take());
+        assert!(!writer.join().unwrap());
+    });
+}
+
+#[test]
+fn news_and_changes_are_for_the_mgr_alone() {
+    let server = Server::new();
+    let (mut mgr, mut client) = (mgr(&server), server.client());
+    let args = |cap| NewsArgs { cap, known: 0 };
+    let refused = client.call::<NewsReply>(Procedure::News, &args(cap(OBJECT.0, ALL))).unwrap_err();
+    assert_eq!(refused.status(), Status::CapRefused);
+    let read = key().sign_capability(FSID, STORE_OBJECT, Generation(1), Rights::READ, now() + 1000, MGR_SESSION);
+    assert_eq!(mgr.call::<NewsReply>(Procedure::News, &args(read)).unwrap_err().status(), Status::CapRefused);
+    assert!(!changed(&mut mgr, of_mgr(OBJECT)));
+}

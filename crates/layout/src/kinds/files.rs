@@ -1,0 +1,147 @@
+//! The files layout kind (LAYOUT4_NFSV4_1_FILES, RFC 8881 §13): the layout body and the device address body.
+//!
+//! The packing is sparse: a client sends a data server the offsets of the file. There is one filehandle for all data servers, and
+//! a layout is for the whole file.
+
+use bytes::Bytes;
+use std::fmt::Display;
+use types::limits::{FILEHANDLE_MAX, STRIPE_COUNT_MAX};
+use xdr::{Malformed, Reader, Writer, Xdr};
+
+/// `layouttype4` of the files kind (RFC 8881 §3.3.13).
+pub const KIND: u32 = 1;
+
+/// Flag of `nfl_util`: objects hold the stripe units of their data server back to back (§13.3).
+const DENSE: u32 = 1;
+/// Flag of `nfl_util`: COMMIT goes to the metadata server.
+const COMMIT_THROUGH_MDS: u32 = 2;
+/// The bits of `nfl_util` that are no part of the stripe unit.
+const FLAGS: u32 = 0x3f;
+/// Most addresses of one data server.
+pub const ADDRESSES_MAX: usize = 16;
+/// Longest netid and longest universal address.
+const TEXT_MAX: usize = 64;
+
+/// The body of a layout (`nfsv4_1_file_layout4`).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Body {
+    /// The device that lists the data servers.
+    pub device: [u8; 16],
+    /// Bytes per stripe unit: a multiple of 64.
+    pub stripe_unit: u32,
+    /// Which of the device's stripe indices the first stripe unit of the file has.
+    pub first_stripe_index: u32,
+    /// The filehandle for all data servers.
+    pub handle: Bytes,
+}
+
+impl Xdr for Body {
+    fn encode(&self, out: &mut Writer) {
+        out.fixed(&self.device);
+        out.u32(self.stripe_unit);
+        out.u32(self.first_stripe_index);
+        // nfl_pattern_offset: Linux takes no other.
+        out.u64(0);
+        out.array(std::slice::from_ref(&self.handle), |out, handle| out.opaque(handle));
+    }
+
+    fn decode(input: &mut Reader) -> Result<Self, Malformed> {
+        let device = input.fixed()?;
+        let util = input.u32()?;
+        if util & (DENSE | COMMIT_THROUGH_MDS) != 0 || util & !FLAGS == 0 {
+            return Err(Malformed::BadValue { what: "stripe unit and flags of a files layout", value: util });
+        }
+        let first_stripe_index = input.u32()?;
+        if input.u64()? != 0 {
+            return Err(Malformed::Invalid("a files layout whose pattern does not begin with the file"));
+        }
+        let mut handles = input.array(1, |input| input.opaque(FILEHANDLE_MAX))?;
+        let handle = handles.pop().ok_or(Malformed::Invalid("a files layout without a filehandle"))?;
+        Ok(Body { device, stripe_unit: util & !FLAGS, first_stripe_index, handle })
+    }
+}
+
+/// Where a data server is reached (`netaddr4`, RFC 5665).
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct NetAddress {
+    /// `tcp` or `tcp6`.
+    pub netid: String,
+    /// The address and, as two more numbers, the port.
+    pub uaddr: String,
+}
+
+impl NetAddress {
+    /// A TCP port of an IP address.
+    pub fn tcp(ip: impl Display, is_ipv6: bool, port: u16) -> Self {
+        let [high, low] = port.to_be_bytes();
+        NetAddress { netid: if is_ipv6 { "tcp6" } else { "tcp" }.to_owned(), uaddr: format!("{ip}.{high}.{low}") }
+    }
+}
+
+/// The address of a device (`nfsv4_1_file_layout_ds_addr4`): data servers in the order in which stripe units are dealt out.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Device {
+    /// For each data server the addresses that lead to it.
+    pub servers: Vec<Vec<NetAddress>>,
+}
+
+impl Xdr for Device {
+    fn encode(&self, out: &mut Writer) {
+        let indices: Vec<u32> = (0..self.servers.len() as u32).collect();
+        out.array(&indices, |out, index| out.u32(*index));
+        out.array(&self.servers, |out, addresses| {
+            out.array(addresses, |out, address| {
+                out.opaque(&Bytes::copy_from_slice(address.netid.as_bytes()));
+                out.opaque(&Bytes::copy_from_slice(address.uaddr.as_bytes()));
+            });
+        });
+    }
+
+    fn decode(input: &mut Reader) -> Result<Self, Malformed> {
+        let indices = input.array(STRIPE_COUNT_MAX, |input| input.u32())?;
+        let servers = input.array(STRIPE_COUNT_MAX, |input| {
+            input.array(ADDRESSES_MAX, |input| Ok(NetAddress { netid: text(input)?, uaddr: text(input)? }))
+        })?;
+        let straight = indices.iter().enumerate().all(|(at, index)| at as u32 == *index);
+        if !straight || indices.len() != servers.len() || servers.is_empty() {
+            return Err(Malformed::Invalid("a device whose stripe indices are not its data servers in order"));
+        }
+        Ok(Device { servers })
+    }
+}
+
+fn text(input: &mut Reader) -> Result<String, Malformed> {
+    let bytes = input.opaque(TEXT_MAX)?;
+    let text = std::str::from_utf8(&bytes).map_err(|_| Malformed::Invalid("text that is not UTF-8"))?;
+    Ok(text.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bodies_have_their_golden_bytes() {
+        let body =
+            Body { device: [3; 16], stripe_unit: 1 << 20, first_stripe_index: 2, handle: Bytes::from_static(b"fh") };
+        let mut golden = vec![3; 16];
+        golden.extend([0, 0x10, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 2, b'f', b'h', 0, 0]);
+        assert_eq!(body.to_bytes(), golden);
+        assert_eq!(Body::from_bytes(&golden.into()).unwrap(), body);
+        let dense = Body { stripe_unit: 65, ..body };
+        Body::from_bytes(&dense.to_bytes()).unwrap_err();
+    }
+
+    #[test]
+    fn devices_list_their_servers_in_order() {
+        let (four, six) = (NetAddress::tcp("10.1.2.3", false, 2050), NetAddress::tcp("fe80::1", true, 513));
+        assert_eq!((four.netid.as_str(), four.uaddr.as_str()), ("tcp", "10.1.2.3.8.2"));
+        assert_eq!((six.netid.as_str(), six.uaddr.as_str()), ("tcp6", "fe80::1.2.1"));
+        let device = Device { servers: vec![vec![four.clone()], vec![six, four]] };
+        assert_eq!(Device::from_bytes(&device.to_bytes()).unwrap(), device);
+        let mut bytes = device.to_bytes().to_vec();
+        assert_eq!(&bytes[..12], [0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 1]);
+        bytes[11] = 0;
+        Device::from_bytes(&bytes.into()).unwrap_err();
+    }
+}

@@ -1,0 +1,73 @@
+//! Listening to what iods tell of clients that write past the mgr by NFS, and say nothing themselves.
+
+use crate::counters::add;
+use crate::iods::Link;
+use crate::proxy::own_capability;
+use crate::room::{Room, now};
+use futures_util::future::join_all;
+use net::task;
+use std::collections::HashMap;
+use std::sync::Arc;
+use tokio::task::JoinSet;
+use types::{FileId, Generation, Status};
+use wire::native::{NewsArgs, Rights, STORE_OBJECT};
+
+/// Listens to every iod that comes up, for ever.
+pub(crate) async fn listen(room: Arc<Room>) {
+    let mut came_up = room.iods.came_up.subscribe();
+    let mut listening: HashMap<u16, (Arc<Link>, JoinSet<()>)> = HashMap::new();
+    loop {
+        came_up.mark_unchanged();
+        for (number, link) in room.iods.up().into_iter().filter(|(_, link)| link.has_news()) {
+            if listening.get(&number).is_some_and(|(old, _)| Arc::ptr_eq(old, &link)) {
+                continue;
+            }
+            let mut listener = JoinSet::new();
+            task::spawn_in(&mut listener, follow(room.clone(), number, link.clone()));
+            listening.insert(number, (link, listener));
+        }
+        // The sender lives in `room`.
+        let _ = came_up.changed().await;
+    }
+}
+
+/// Asks one iod for news, again and again until it is gone.
+async fn follow(room: Arc<Room>, number: u16, link: Arc<Link>) {
+    let mut known = 0;
+    loop {
+        let cluster = room.iods.cluster();
+        let cap = own_capability(&cluster.key, cluster.fsid, STORE_OBJECT, Generation(0), Rights::ADMIN);
+        let Ok(news) = link.news(&NewsArgs { cap, known }).await else { return };
+        // All at once: they share the flush of the metadata.
+        let heard = join_all(news.written.iter().map(|object| room.written_at(*object, number))).await;
+        add(&room.counters.news, heard.len() as u64);
+        if let Some(error) = heard.into_iter().find_map(Result::err) {
+            // Told again with the next answer.
+            tracing::warn!(number, "what a client wrote cannot be taken note of yet: {error}");
+            tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+            continue;
+        }
+        known = news.number;
+    }
+}
+
+impl Room {
+    /// A client has written the object of a file on this iod, durably, and tells nobody.
+    async fn written_at(&self, file: FileId, number: u16) -> Result<(), Status> {
+        let outcome = async {
+            // Not beside a cut: how long the object is now is looked at when none is under way.
+            let _shared = self.shared(file).await?;
+            let info = self.namespace.info(file)?;
+            let Some(objects) = self.objects(&info)? else { return Ok(()) };
+            let end = objects.end_at(number).await?;
+            // Not on behalf of anybody: the writer's permissions were checked when it got its layout.
+            let root = types::Cred::root();
+            self.namespace.set_size(&root, now(), file, end, None).await.map(drop)
+        };
+        match outcome.await {
+            // It is gone, and nobody will ask for it.
+            Err(Status::Stale) => Ok(()),
+            other => other,
+        }
+    }
+}

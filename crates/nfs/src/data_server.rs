@@ -1,0 +1,209 @@
+//! Data servers: the door to bytes that clients with a layout of the files type come through (RFC 8881 §13).
+//!
+//! A data server knows no names and no opens. What a client may do is in the filehandle, which the metadata server made;
+//! the server half ([`crate::server`]) offers a server with the role of a data server alone nothing but sessions, READ,
+//! WRITE and COMMIT.
+
+use crate::fs::*;
+use bytes::Bytes;
+use std::future::Future;
+use types::{Attrs, ByteRange, FileId, Fsid, SetAttrs, StatFs, Status, Timestamp, Verifier};
+
+/// The bytes of files, by filehandles that say what is allowed ([`Ctx::handle`]).
+pub trait DataServer: Send + Sync + 'static {
+    /// Identity of the file system: the server scope.
+    fn fsid(&self) -> Fsid;
+
+    /// Checks a filehandle as far as it can be without any file; `BadHandle` for bytes that no metadata server of this file
+    /// system gave out.
+    fn decode_handle(&self, handle: &[u8]) -> Result<FileId>;
+
+    /// Up to `len` bytes from `offset` of the file, as far as they are here.
+    fn read(&self, ctx: &Ctx, offset: u64, len: u32) -> impl Future<Output = Result<ReadOut>> + Send;
+
+    /// Writes `data` at `offset` of the file, at least as durably as `stable`.
+    fn write(
+        &self,
+        ctx: &Ctx,
+        offset: u64,
+        data: Bytes,
+        stable: Stability,
+    ) -> impl Future<Output = Result<WriteOut>> + Send;
+
+    /// Makes all unstable writes of the file here durable.
+    fn commit(&self, ctx: &Ctx) -> impl Future<Output = Result<Verifier>> + Send;
+}
+
+/// A [`DataServer`] as the file system of a server whose only role is that of one.
+#[derive(Clone, Copy, Debug)]
+pub struct DataOnly<D>(
+    /// The bytes.
+    pub D,
+);
+
+const REFUSED: Status = Status::NotSupp;
+
+impl<D: DataServer> FileSystem for DataOnly<D> {
+    fn fsid(&self) -> Fsid {
+        self.0.fsid()
+    }
+
+    fn root(&self) -> FileId {
+        FileId::ROOT
+    }
+
+    fn info(&self) -> FsInfo {
+        FsInfo {
+            lease_secs: 0,
+            max_file_size: types::limits::FILE_SIZE_MAX,
+            max_read: types::limits::PAYLOAD_MAX as u64,
+            max_write: types::limits::PAYLOAD_MAX as u64,
+            max_link: 1,
+            max_name: types::limits::NAME_MAX as u32,
+            layout_types: Vec::new(),
+            layout_block: 0,
+            xattrs: false,
+            thresholds: false,
+        }
+    }
+
+    fn encode_handle(&self, _: FileId) -> Bytes {
+        Bytes::new()
+    }
+
+    fn decode_handle(&self, handle: &[u8]) -> Result<FileId> {
+        self.0.decode_handle(handle)
+    }
+
+    async fn read(&self, ctx: &Ctx, _: FileId, offset: u64, len: u32) -> Result<ReadOut> {
+        self.0.read(ctx, offset, len).await
+    }
+
+    async fn write(&self, ctx: &Ctx, _: FileId, offset: u64, data: Bytes, stable: Stability) -> Result<WriteOut> {
+        self.0.write(ctx, offset, data, stable).await
+    }
+
+    async fn commit(&self, ctx: &Ctx, _: FileId, _: ByteRange) -> Result<Verifier> {
+        self.0.commit(ctx).await
+    }
+
+    /// Whoever comes is known to the metadata server: a data server has nothing that could be reclaimed.
+    async fn persist_client(&self, _: ClientRecord) -> Result<()> {
+        Ok(())
+    }
+
+    async fn forget_client(&self, _: Bytes) -> Result<()> {
+        Ok(())
+    }
+
+    async fn clients(&self) -> Result<Vec<ClientRecord>> {
+        Ok(Vec::new())
+    }
+
+    async fn getattr(&self, _: &Ctx, _: FileId) -> Result<Attrs> {
+        Err(REFUSED)
+    }
+
+    async fn setattr(&self, _: &Ctx, _: FileId, _: SetAttrs, _: bool) -> Result<Attrs> {
+        Err(REFUSED)
+    }
+
+    async fn access(&self, _: &Ctx, _: FileId, _: u32) -> Result<u32> {
+        Err(REFUSED)
+    }
+
+    async fn lookup(&self, _: &Ctx, _: FileId, _: &Bytes) -> Result<Attrs> {
+        Err(REFUSED)
+    }
+
+    async fn lookup_parent(&self, _: &Ctx, _: FileId) -> Result<Attrs> {
+        Err(REFUSED)
+    }
+
+    async fn readdir(&self, _: &Ctx, _: FileId, _: u64, _: usize) -> Result<DirPage> {
+        Err(REFUSED)
+    }
+
+    async fn create(&self, _: &Ctx, _: FileId, _: &Bytes, _: CreateKind, _: SetAttrs) -> Result<Created> {
+        Err(REFUSED)
+    }
+
+    async fn open_create(&self, _: &Ctx, _: FileId, _: &Bytes, _: OpenHow, _: SetAttrs) -> Result<Opened> {
+        Err(REFUSED)
+    }
+
+    async fn remove(&self, _: &Ctx, _: FileId, _: &Bytes) -> Result<Removed> {
+        Err(REFUSED)
+    }
+
+    async fn rename(&self, _: &Ctx, _: FileId, _: &Bytes, _: FileId, _: &Bytes) -> Result<Renamed> {
+        Err(REFUSED)
+    }
+
+    async fn link(&self, _: &Ctx, _: FileId, _: FileId, _: &Bytes) -> Result<Change> {
+        Err(REFUSED)
+    }
+
+    async fn readlink(&self, _: &Ctx, _: FileId) -> Result<Bytes> {
+        Err(REFUSED)
+    }
+
+    async fn reap(&self, _: &Ctx, _: FileId) -> Result<()> {
+        Err(REFUSED)
+    }
+
+    async fn statfs(&self, _: &Ctx) -> Result<StatFs> {
+        Err(REFUSED)
+    }
+
+    async fn getxattr(&self, _: &Ctx, _: FileId, _: &Bytes) -> Result<Bytes> {
+        Err(REFUSED)
+    }
+
+    async fn setxattr(&self, _: &Ctx, _: FileId, _: &Bytes, _: Bytes, _: XattrHow) -> Result<Change> {
+        Err(REFUSED)
+    }
+
+    async fn listxattrs(&self, _: &Ctx, _: FileId) -> Result<Vec<Bytes>> {
+        Err(REFUSED)
+    }
+
+    async fn removexattr(&self, _: &Ctx, _: FileId, _: &Bytes) -> Result<Change> {
+        Err(REFUSED)
+    }
+
+    async fn seek(&self, _: &Ctx, _: FileId, _: u64, _: Content) -> Result<SeekOut> {
+        Err(REFUSED)
+    }
+
+    async fn allocate(&self, _: &Ctx, _: FileId, _: ByteRange) -> Result<()> {
+        Err(REFUSED)
+    }
+
+    async fn deallocate(&self, _: &Ctx, _: FileId, _: ByteRange) -> Result<()> {
+        Err(REFUSED)
+    }
+
+    async fn layout_get(&self, _: &Ctx, _: LayoutAsk) -> Result<LayoutOut> {
+        Err(REFUSED)
+    }
+
+    async fn device_info(&self, _: &Ctx, _: [u8; 16], _: u32) -> Result<Bytes> {
+        Err(REFUSED)
+    }
+
+    async fn layout_commit(
+        &self,
+        _: &Ctx,
+        _: FileId,
+        _: Option<u64>,
+        _: Option<Timestamp>,
+        _: Bytes,
+    ) -> Result<Option<u64>> {
+        Err(REFUSED)
+    }
+
+    async fn layout_gone(&self, _: &Ctx, _: u64, _: FileId, _: Iomode, _: ByteRange, _: LayoutGone) -> Result<()> {
+        Err(REFUSED)
+    }
+}

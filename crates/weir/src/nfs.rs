@@ -1,0 +1,44 @@
+//! Where iods serve NFS to the clients of kernels, and what those are told.
+
+use crate::failure::Failure;
+use net::Listener;
+use std::net::SocketAddr;
+
+/// Where an iod serves NFS.
+pub enum Nfs {
+    /// At these addresses and no others.
+    At(Vec<SocketAddr>),
+    /// At the ports behind these, or at free ones where they are taken.
+    Near(Vec<SocketAddr>),
+}
+
+impl Nfs {
+    /// The sockets, and what clients are told of them.
+    pub async fn bind(self, advertised: Vec<SocketAddr>) -> Result<(Vec<Listener>, Vec<String>), Failure> {
+        let mut listeners = Vec::new();
+        match self {
+            Nfs::At(addresses) => {
+                for address in addresses {
+                    listeners.push(Listener::bind(&address.into()).await.map_err(Failure::told)?);
+                }
+            }
+            Nfs::Near(addresses) => {
+                for address in addresses {
+                    let port = if address.port() == 0 { 0 } else { address.port().checked_add(1).unwrap_or(0) };
+                    let wanted = Listener::bind(&SocketAddr::new(address.ip(), port).into()).await;
+                    listeners.push(match wanted {
+                        Ok(listener) => listener,
+                        Err(_) => {
+                            let free = SocketAddr::new(address.ip(), 0);
+                            Listener::bind(&free.into()).await.map_err(Failure::told)?
+                        }
+                    });
+                }
+            }
+        }
+        let bound = listeners.iter().map(|listener| listener.address().to_string());
+        let told =
+            if advertised.is_empty() { bound.collect() } else { advertised.iter().map(ToString::to_string).collect() };
+        Ok((listeners, told))
+    }
+}

@@ -1,0 +1,56 @@
+//! A guest moves data straight from and to the iods, by the files layout.
+
+use crate::guest::Guest;
+use crate::lab::Lab;
+use crate::servers;
+
+/// A counter of the mgr.
+fn counter(lab: &Lab, name: &str) -> u64 {
+    let status: serde_json::Value = serde_json::from_slice(&lab.run(["status", "--json"])).unwrap();
+    let groups = status.as_array().unwrap();
+    let mgr = groups.iter().find(|group| group["group"] == "counters").unwrap_or_else(|| panic!("{status}"));
+    mgr["values"][name].as_u64().unwrap_or_else(|| panic!("no {name}: {mgr}"))
+}
+
+#[test]
+fn data_go_straight_to_the_iods_and_sizes_are_known() {
+    let home = tempfile::tempdir().unwrap();
+    let lab = servers::start(home.path(), 3, &["--stripe-unit", "1M"]);
+    let (mut one, mut other) = Guest::boot_two();
+    let port = lab.mgr.proxy.address().port();
+    for version in ["vers=4.1", "vers=4.2"] {
+        one.mount(port, version);
+        other.mount(port, version);
+        one.ok("dd if=/dev/urandom of=/tmp/data bs=1M count=32 2>/dev/null");
+        let sum = one.ok("cp /tmp/data /mnt/data; md5sum < /tmp/data");
+        let stats = one.mountstats();
+        assert_eq!(stats.pnfs, "LAYOUT_NFSV4_1_FILES");
+        assert_eq!((stats.count("GETDEVICEINFO"), stats.count("LAYOUTCOMMIT")), (1, 1), "{stats:?}");
+        assert_eq!(other.ok("stat -c %s /mnt/data; md5sum < /mnt/data"), format!("{}\n{sum}", 32 << 20));
+        assert_eq!(one.ok("echo 3 > /proc/sys/vm/drop_caches; md5sum < /mnt/data"), sum);
+        assert!(lab.run(["cat", "/data"]) == lab.run(["cat", "/data"]));
+        // One request and no LAYOUTCOMMIT: the iod tells the mgr.
+        one.ok("echo hello > /mnt/f");
+        assert_eq!(one.ok("stat -c %s /mnt/f"), "6");
+        assert_eq!(other.ok("stat -c %s /mnt/f; cat /mnt/f"), "6\nhello");
+        one.ok("dd if=/tmp/data of=/mnt/direct bs=512k count=9 oflag=direct 2>/dev/null");
+        one.ok("dd if=/tmp/data of=/mnt/small bs=4k count=700 2>/dev/null");
+        for (name, bytes) in [("direct", 9 << 19), ("small", 700 << 12)] {
+            let there = one.ok(&format!("head -c {bytes} /tmp/data | md5sum"));
+            let here = other.ok(&format!("stat -c %s /mnt/{name}; md5sum < /mnt/{name}"));
+            assert_eq!(here, format!("{bytes}\n{there}"));
+        }
+        // Overwriting changes no size; others see it all the same.
+        one.ok("echo world > /tmp/w; dd if=/tmp/w of=/mnt/f conv=notrunc 2>/dev/null");
+        assert_eq!(other.ok("cat /mnt/f"), "world");
+        // The times that a program sets stay.
+        one.ok("cp /tmp/data /mnt/kept; touch -d '2001-02-03 04:05:06' /mnt/kept");
+        one.ok("sh -c 'echo x >> /mnt/dated; touch -d \"2001-02-03 04:05:06\" /mnt/dated'");
+        assert_eq!(other.ok("stat -c %Y /mnt/kept /mnt/dated"), "981173106\n981173106");
+        one.ok("rm /mnt/*; umount /mnt");
+        other.ok("umount /mnt");
+    }
+    assert_eq!((counter(&lab, "proxy_write_bytes"), counter(&lab, "proxy_read_bytes")), (0, 0));
+    assert!(counter(&lab, "news") > 0);
+    lab.fsck();
+}
