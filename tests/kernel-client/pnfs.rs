@@ -15,7 +15,7 @@ fn counter(lab: &Lab, name: &str) -> u64 {
 #[test]
 fn data_go_straight_to_the_iods_and_sizes_are_known() {
     let home = tempfile::tempdir().unwrap();
-    let lab = servers::start(home.path(), 3, &["--stripe-unit", "1M"]);
+    let lab = servers::start(home.path(), 3, &["--stripe-unit", "1M", "--mds-threshold", "0"]);
     let (mut one, mut other) = Guest::boot_two();
     let port = lab.mgr.proxy.address().port();
     for version in ["vers=4.1", "vers=4.2"] {
@@ -55,5 +55,33 @@ fn data_go_straight_to_the_iods_and_sizes_are_known() {
     }
     assert_eq!((counter(&lab, "proxy_write_bytes"), counter(&lab, "proxy_read_bytes")), (0, 0));
     assert!(counter(&lab, "news") > 0);
+    lab.fsck();
+}
+
+#[test]
+fn small_files_stay_with_the_mgr() {
+    let home = tempfile::tempdir().unwrap();
+    let lab = servers::start(home.path(), 2, &[]);
+    let mut guest = Guest::boot();
+    for version in ["vers=4.1", "vers=4.2"] {
+        guest.mount(lab.mgr.proxy.address().port(), version);
+        guest.ok("dd if=/dev/urandom of=/tmp/data bs=1M count=8 2>/dev/null");
+        let proxied = || (counter(&lab, "proxy_write_bytes"), counter(&lab, "proxy_read_bytes"));
+        let before = proxied();
+        // Large ones with and without a cache, and read again: nothing of them passes the mgr.
+        guest.ok("cp /tmp/data /mnt/large; dd if=/tmp/data of=/mnt/direct bs=1M oflag=direct 2>/dev/null");
+        guest.ok("echo 3 > /proc/sys/vm/drop_caches; cmp /tmp/data /mnt/large; cmp /tmp/data /mnt/direct");
+        assert_eq!(proxied(), before);
+        // Small ones: all of them does.
+        guest.ok("for i in $(seq 20); do dd if=/tmp/data of=/mnt/s$i bs=10000 count=1 2>/dev/null || exit 1; done");
+        guest.ok("head -c 1000000 /tmp/data > /mnt/s21; echo 3 > /proc/sys/vm/drop_caches");
+        guest.ok("head -c 10000 /tmp/data > /tmp/s; for i in $(seq 20); do cmp /tmp/s /mnt/s$i || exit 1; done");
+        assert_eq!(proxied(), (before.0 + 1_200_000, before.1 + 200_000));
+        // One that grows goes over to the iods, and is whole.
+        guest.ok("dd if=/tmp/data of=/mnt/s21 bs=1000000 seek=1 skip=1 count=7 conv=notrunc 2>/dev/null");
+        guest.ok("echo 3 > /proc/sys/vm/drop_caches; head -c 8000000 /tmp/data | cmp - /mnt/s21");
+        assert_eq!(proxied(), (before.0 + 1_200_000, before.1 + 200_000));
+        guest.ok("rm /mnt/*; umount /mnt");
+    }
     lab.fsck();
 }

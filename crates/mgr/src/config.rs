@@ -2,7 +2,7 @@
 
 use crate::error::{Error, io_error};
 use layout::kinds::{files, native};
-use layout::policy::{STRIPE_COUNT, STRIPE_UNIT};
+use layout::policy::{STRIPE_COUNT, STRIPE_UNIT, parse_size};
 use layout::{Policy, PolicyError};
 use net::Address;
 use serde::Deserialize;
@@ -42,6 +42,10 @@ pub struct Config {
     /// What clients are offered that do not speak the native data program, as those of kernels.
     #[serde(default)]
     pub layout: KernelLayout,
+    /// Files shorter than this the clients of kernels read and write through the mgr though they have a layout, as `64K`;
+    /// `0`: none. Where nothing is said, it is the stripe unit of the file: more than that one iod does not make faster.
+    #[serde(default)]
+    pub mds_threshold: Option<String>,
 }
 
 /// The layout that the clients of kernels are offered, which take the files of one file system by one kind only.
@@ -99,6 +103,7 @@ pub(crate) struct Checked {
     pub(crate) lease_secs: u32,
     pub(crate) capability_secs: u32,
     pub(crate) layout_kinds: Vec<u32>,
+    pub(crate) mds_threshold: Option<u64>,
 }
 
 impl Config {
@@ -114,6 +119,7 @@ impl Config {
             stripe_unit: default_stripe_unit(),
             stripe_count: 0,
             layout: KernelLayout::default(),
+            mds_threshold: None,
         }
     }
 
@@ -136,7 +142,9 @@ impl Config {
             };
             texts.iter().map(parse).collect::<Result<Vec<_>, _>>()
         };
-        let bad = |name, reason: String| Err(Error::BadConfig { name, reason });
+        fn bad<T>(name: &'static str, reason: String) -> Result<T, Error> {
+            Err(Error::BadConfig { name, reason })
+        }
         let policy_error = |name| move |e: PolicyError| Error::BadConfig { name, reason: e.to_string() };
         let listen = addresses("listen", &self.listen, Some(PORT))?;
         let iods = addresses("iods", &self.iods, None)?;
@@ -168,8 +176,13 @@ impl Config {
             KernelLayout::Files => vec![native::KIND, files::KIND],
             KernelLayout::None => vec![native::KIND],
         };
+        let size = |text: &String| match parse_size(text) {
+            Some(size) => Ok(size),
+            None => bad("mds_threshold", format!("{text:?} is not a size; write bytes or a number with K, M, G or T")),
+        };
+        let mds_threshold = self.mds_threshold.as_ref().map(size).transpose()?;
         let (lease_secs, capability_secs) = (self.lease_secs, self.capability_secs);
-        Ok(Checked { listen, iods, policy, lease_secs, capability_secs, layout_kinds })
+        Ok(Checked { listen, iods, policy, lease_secs, capability_secs, layout_kinds, mds_threshold })
     }
 }
 
@@ -210,6 +223,7 @@ mod tests {
             ("stripe_unit", Config { stripe_unit: "100".into(), ..good.clone() }),
             ("stripe_unit", Config { stripe_unit: "lots".into(), ..good.clone() }),
             ("stripe_count", Config { stripe_count: 100_000, ..good.clone() }),
+            ("mds_threshold", Config { mds_threshold: Some("much".into()), ..good.clone() }),
         ] {
             let error = config.check().unwrap_err().to_string();
             assert!(error.starts_with(name), "{error}");

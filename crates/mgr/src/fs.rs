@@ -4,6 +4,7 @@ use crate::handle;
 use crate::room::{Room, now};
 use bytes::Bytes;
 use layout::Policy;
+use layout::kinds::files;
 use meta::{ChangeInfo, How, SetXattr};
 use nfs::fs::*;
 use std::sync::Arc;
@@ -70,7 +71,7 @@ impl FileSystem for Files {
             layout_types: self.0.layout_kinds.clone(),
             layout_block: self.0.policy.stripe_unit as u32,
             xattrs: true,
-            thresholds: false,
+            thresholds: self.0.layout_kinds.contains(&files::KIND) && self.0.mds_threshold != Some(0),
         }
     }
 
@@ -276,6 +277,10 @@ impl FileSystem for Files {
         why: LayoutGone,
     ) -> Result<()> {
         self.0.layout_gone(ctx, client, file, iomode, why).await
+    }
+
+    async fn threshold(&self, _: &Ctx, file: FileId) -> Result<Option<Threshold>> {
+        self.0.threshold(file)
     }
 
     async fn persist_client(&self, record: ClientRecord) -> Result<()> {

@@ -39,6 +39,8 @@ pub(crate) struct Room {
     pub(crate) capability_secs: u32,
     /// Layout types offered.
     pub(crate) layout_kinds: Vec<u32>,
+    /// Below which length files of kernels are read and written here; `None`: below their stripe unit.
+    pub(crate) mds_threshold: Option<u64>,
     pub(crate) devices: Devices,
     /// Told when a file's objects are to be deleted.
     pub(crate) doomed: Notify,

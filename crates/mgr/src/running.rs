@@ -91,6 +91,7 @@ impl Mgr {
             lease_secs: checked.lease_secs,
             capability_secs: checked.capability_secs,
             layout_kinds: checked.layout_kinds,
+            mds_threshold: checked.mds_threshold,
             devices: Default::default(),
             doomed: Notify::new(),
             orphans_left: AtomicBool::new(true),

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use layout::kinds::files;
 use layout::kinds::native::{Body, Device, Update};
 use net::clock::unix_now;
-use nfs::fs::{Ctx, Iomode, LayoutAsk, LayoutGone, LayoutOut};
+use nfs::fs::{Ctx, Iomode, LayoutAsk, LayoutGone, LayoutOut, Threshold};
 use types::{ByteRange, FileId, Generation, IodId, Status, Timestamp, limits};
 use wire::native::{DataHandle, Rights};
 use xdr::Xdr;
@@ -80,6 +80,28 @@ impl Room {
         let handle = DataHandle::sign(&cluster.key, cluster.fsid, objects.file, generation, rights, geometry, grant);
         let handle = handle.to_bytes();
         Ok(files::Body { device, stripe_unit: unit, first_stripe_index, handle }.to_bytes())
+    }
+
+    /// Below which lengths a kernel reads and writes a file here.
+    ///
+    /// Linux compares `write_size` with the length of the file and `write_iosize` with all the bytes written since it has
+    /// the layout, and comes here only while both are below. The second is there for the first request of a large file
+    /// written without a cache: the file is empty then.
+    pub(crate) fn threshold(&self, file: FileId) -> Result<Option<Threshold>, Status> {
+        if !self.layout_kinds.contains(&files::KIND) {
+            return Ok(None);
+        }
+        let bytes = match self.mds_threshold {
+            Some(bytes) => bytes,
+            None => {
+                let info = self.namespace.info(file)?;
+                self.objects(&info)?.map_or(self.policy.stripe_unit, |objects| objects.record.stripe_unit)
+            }
+        };
+        let size = (bytes > 0).then_some(bytes);
+        let threshold =
+            Threshold { kind: files::KIND, read_size: size, write_size: size, read_iosize: None, write_iosize: size };
+        Ok(size.map(|_| threshold))
     }
 
     pub(crate) fn device_info(&self, ctx: &Ctx, device: [u8; 16], kind: u32) -> Result<Bytes, Status> {

@@ -21,6 +21,7 @@ use std::path::PathBuf;
   stripe_unit = \"1M\"
   stripe_count = 0
   layout = \"files\"
+  mds_threshold = \"1M\"                         the stripe unit of each file, if not given
 
 Examples:
   weir mgr --config /etc/weir/mgr.toml
@@ -57,6 +58,10 @@ pub struct Args {
     /// move all of it through the mgr
     #[arg(long, value_name = "KIND")]
     layout: Option<KernelLayout>,
+    /// Below which length the NFS clients of kernels read and write files through the mgr though they could go to the iods; 0
+    /// means never [default: the file's stripe unit]
+    #[arg(long, value_name = "SIZE")]
+    mds_threshold: Option<String>,
     #[command(flatten)]
     ready: daemon::Ready,
 }
@@ -116,5 +121,6 @@ fn config(args: Args) -> Result<Config, Failure> {
     config.stripe_unit = args.stripe_unit.unwrap_or(config.stripe_unit);
     config.stripe_count = args.stripe_count.unwrap_or(config.stripe_count);
     config.layout = args.layout.unwrap_or(config.layout);
+    config.mds_threshold = args.mds_threshold.or(config.mds_threshold);
     Ok(config)
 }
