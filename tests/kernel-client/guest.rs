@@ -19,6 +19,11 @@ const PATIENCE: Duration = Duration::from_secs(300);
 /// Guests that run at a time.
 const GUESTS: usize = 2;
 
+/// Whether tests do all that they can, and not what takes seconds.
+pub fn full() -> bool {
+    std::env::var("WEIR_TEST_SCALE").is_ok_and(|scale| scale == "full")
+}
+
 static RUNNING: (Mutex<usize>, Condvar) = (Mutex::new(0), Condvar::new());
 
 /// A running guest; its power is cut when it is dropped.

@@ -13,7 +13,7 @@ use std::time::Duration;
 /// The kernel: the newest one of the system's own release.
 const KERNEL: &str = "linux-image-cloud-amd64";
 /// What is in the root beside libraries.
-const PROGRAMS: [&str; 3] = ["busybox-static", "kmod", "nfs-common"];
+const PROGRAMS: [&str; 4] = ["busybox-static", "kmod", "nfs-common", "util-linux"];
 /// Modules, as folders and files below `kernel/` of the module tree.
 const MODULES: &[&str] = &[
     "crypto",

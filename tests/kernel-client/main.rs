@@ -3,6 +3,7 @@
 #[path = "../../crates/weir/tests/end_to_end/cluster.rs"]
 #[allow(dead_code)]
 mod cluster;
+mod deaths;
 mod guest;
 mod image;
 #[path = "../../crates/weir/tests/end_to_end/lab.rs"]

@@ -47,6 +47,11 @@ impl Daemon {
         &self.name
     }
 
+    /// Whether it was not killed since it was started.
+    pub fn is_running(&self) -> bool {
+        self.child.is_some()
+    }
+
     /// Kills it without warning.
     pub fn kill(&mut self) {
         let mut child = self.child.take().expect("it runs");
