@@ -4,6 +4,7 @@
 #[allow(dead_code)]
 mod cluster;
 mod deaths;
+mod exports;
 mod guest;
 mod image;
 #[path = "../../crates/weir/tests/end_to_end/lab.rs"]

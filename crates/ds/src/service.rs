@@ -3,6 +3,7 @@
 use crate::DataServer;
 use bytes::Bytes;
 use net::rpc::{CallContext, Refusal, Service};
+use nfs::exports::View;
 use nfs::server::{Call, CallbackPath, Callbacks, Lost, reply_bound};
 use nfs::state::ConnectionId;
 use std::sync::Arc;
@@ -46,7 +47,10 @@ impl Service for Gateway {
                 let random = getrandom::u64().map_err(|_| Refusal::SystemErr)?;
                 let (connection, message_len) = (ConnectionId(context.peer.id()), context.message_len);
                 let (body, now) = (body.rest(), crate::now());
-                Ok(self.server.compound(Call { connection, principal, cred, body, message_len, now, random }).await?)
+                Ok(self
+                    .server
+                    .compound(Call { connection, principal, cred, view: View::ALL, body, message_len, now, random })
+                    .await?)
             }
             (NFS4_PROGRAM, NFS_V4, _) => Err(Refusal::ProcUnavail),
             (NFS4_PROGRAM, ..) => Err(Refusal::ProgMismatch { low: NFS_V4, high: NFS_V4 }),

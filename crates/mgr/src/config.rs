@@ -1,9 +1,12 @@
 //! What a mgr is told: its configuration file.
 
+mod export;
+
+pub use export::{Access, Export, SquashWhom};
+
 use crate::error::{Error, io_error};
-use layout::kinds::{files, native};
-use layout::policy::{STRIPE_COUNT, STRIPE_UNIT, parse_size};
-use layout::{Policy, PolicyError};
+use crate::exports::{EXPORTS_MAX, Rule};
+use layout::Policy;
 use net::Address;
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
@@ -46,6 +49,9 @@ pub struct Config {
     /// `0`: none. Where nothing is said, it is the stripe unit of the file: more than that one iod does not make faster.
     #[serde(default)]
     pub mds_threshold: Option<String>,
+    /// What clients may mount; where nothing is said, everything by everybody.
+    #[serde(default, rename = "export")]
+    pub exports: Vec<Export>,
 }
 
 /// The layout that the clients of kernels are offered, which take the files of one file system by one kind only.
@@ -102,8 +108,7 @@ pub(crate) struct Checked {
     pub(crate) policy: Policy,
     pub(crate) lease_secs: u32,
     pub(crate) capability_secs: u32,
-    pub(crate) layout_kinds: Vec<u32>,
-    pub(crate) mds_threshold: Option<u64>,
+    pub(crate) exports: Vec<Rule>,
 }
 
 impl Config {
@@ -120,6 +125,7 @@ impl Config {
             stripe_count: 0,
             layout: KernelLayout::default(),
             mds_threshold: None,
+            exports: Vec::new(),
         }
     }
 
@@ -145,7 +151,6 @@ impl Config {
         fn bad<T>(name: &'static str, reason: String) -> Result<T, Error> {
             Err(Error::BadConfig { name, reason })
         }
-        let policy_error = |name| move |e: PolicyError| Error::BadConfig { name, reason: e.to_string() };
         let listen = addresses("listen", &self.listen, Some(PORT))?;
         let iods = addresses("iods", &self.iods, None)?;
         if listen.is_empty() {
@@ -167,22 +172,18 @@ impl Config {
                 return bad(name, format!("{value} is not from {} to {}", allowed.start(), allowed.end()));
             }
         }
-        let mut policy = Policy::default();
-        policy.set(STRIPE_UNIT.as_bytes(), self.stripe_unit.as_bytes()).map_err(policy_error("stripe_unit"))?;
-        let count = self.stripe_count.to_string();
-        policy.set(STRIPE_COUNT.as_bytes(), count.as_bytes()).map_err(policy_error("stripe_count"))?;
-        // Each client takes the first that it knows; those of kernels know no native one.
-        let layout_kinds = match self.layout {
-            KernelLayout::Files => vec![native::KIND, files::KIND],
-            KernelLayout::None => vec![native::KIND],
+        if self.exports.len() > EXPORTS_MAX {
+            return bad("export", format!("{} are more than the {EXPORTS_MAX} that one mgr has", self.exports.len()));
+        }
+        // The mgr's own settings are those of the export of everything, whether there is one or not.
+        let everything = Export::default().check(self)?;
+        let policy = everything.policy;
+        let exports = match self.exports.is_empty() {
+            true => vec![everything],
+            false => self.exports.iter().map(|export| export.check(self)).collect::<Result<_, _>>()?,
         };
-        let size = |text: &String| match parse_size(text) {
-            Some(size) => Ok(size),
-            None => bad("mds_threshold", format!("{text:?} is not a size; write bytes or a number with K, M, G or T")),
-        };
-        let mds_threshold = self.mds_threshold.as_ref().map(size).transpose()?;
         let (lease_secs, capability_secs) = (self.lease_secs, self.capability_secs);
-        Ok(Checked { listen, iods, policy, lease_secs, capability_secs, layout_kinds, mds_threshold })
+        Ok(Checked { listen, iods, policy, lease_secs, capability_secs, exports })
     }
 }
 
@@ -223,6 +224,8 @@ mod tests {
             ("stripe_unit", Config { stripe_unit: "100".into(), ..good.clone() }),
             ("stripe_unit", Config { stripe_unit: "lots".into(), ..good.clone() }),
             ("stripe_count", Config { stripe_count: 100_000, ..good.clone() }),
+            ("export", Config { exports: vec!["a".parse().unwrap()], ..good.clone() }),
+            ("export", Config { exports: vec![Export::default(); 65], ..good.clone() }),
             ("mds_threshold", Config { mds_threshold: Some("much".into()), ..good.clone() }),
         ] {
             let error = config.check().unwrap_err().to_string();

@@ -4,8 +4,9 @@ use crate::handle;
 use crate::room::{Room, now};
 use bytes::Bytes;
 use layout::Policy;
-use layout::kinds::files;
+use layout::kinds::{files, native};
 use meta::{ChangeInfo, How, SetXattr};
+use nfs::exports::{Place, Terms, View};
 use nfs::fs::*;
 use std::sync::Arc;
 use types::{Attrs, ByteRange, Cred, FileId, FileKind, Fsid, SetAttrs, StatFs, Status, Timestamp, Verifier, limits};
@@ -13,6 +14,9 @@ use types::{Attrs, ByteRange, Cred, FileId, FileKind, Fsid, SetAttrs, StatFs, St
 /// The file system behind the NFS server's door; clones share it.
 #[derive(Clone, Debug)]
 pub struct Files(pub(crate) Arc<Room>);
+
+/// What everybody may do with a directory on the way to an export.
+const ON_THE_WAY: u32 = access::READ | access::LOOKUP | access::EXECUTE;
 
 /// Inodes that could still be made, for display: their number is bounded by space only.
 const FILES_FREE: u64 = 1 << 32;
@@ -56,11 +60,32 @@ impl FileSystem for Files {
         self.0.namespace.fsid()
     }
 
-    fn root(&self) -> FileId {
-        FileId::ROOT
+    fn fsid_in(&self, place: Place) -> Fsid {
+        self.0.exports.fsid(self.fsid(), place)
     }
 
-    fn info(&self) -> FsInfo {
+    fn root(&self, view: View) -> (FileId, Place) {
+        (FileId::ROOT, self.0.exports.root(view))
+    }
+
+    fn layout_types(&self) -> Vec<u32> {
+        vec![native::KIND, files::KIND]
+    }
+
+    fn terms(&self, place: Place) -> Terms {
+        self.0.exports.rule(place).terms
+    }
+
+    fn descend(&self, ctx: &Ctx, child: FileId) -> Result<Place> {
+        self.0.exports.descend(ctx.place, ctx.view, child)
+    }
+
+    fn ascend(&self, ctx: &Ctx, dir: FileId) -> Result<Place> {
+        self.0.exports.ascend(ctx.place, ctx.view, dir)
+    }
+
+    fn info(&self, place: Place) -> FsInfo {
+        let rule = self.0.exports.rule(place);
         FsInfo {
             lease_secs: self.0.lease_secs,
             max_file_size: limits::FILE_SIZE_MAX,
@@ -68,19 +93,20 @@ impl FileSystem for Files {
             max_write: limits::PAYLOAD_MAX as u64,
             max_link: limits::LINK_MAX,
             max_name: limits::NAME_MAX as u32,
-            layout_types: self.0.layout_kinds.clone(),
-            layout_block: self.0.policy.stripe_unit as u32,
+            layout_types: rule.layout_kinds.clone(),
+            layout_block: rule.policy.stripe_unit as u32,
             xattrs: true,
-            thresholds: self.0.layout_kinds.contains(&files::KIND) && self.0.mds_threshold != Some(0),
+            thresholds: rule.layout_kinds.contains(&files::KIND) && rule.mds_threshold != Some(0),
         }
     }
 
-    fn encode_handle(&self, file: FileId) -> Bytes {
-        handle::encode(self.fsid(), file)
+    fn encode_handle(&self, file: FileId, place: Place) -> Bytes {
+        handle::encode(&self.0.iods.cluster().key, self.fsid(), file, place.root)
     }
 
-    fn decode_handle(&self, handle: &[u8]) -> Result<FileId> {
-        handle::decode(self.fsid(), handle)
+    fn decode_handle(&self, view: View, handle: &[u8]) -> Result<(FileId, Place)> {
+        let (file, root) = handle::decode(&self.0.iods.cluster().key, self.fsid(), handle)?;
+        Ok((file, self.0.exports.enter(root, view, file)?))
     }
 
     async fn getattr(&self, ctx: &Ctx, file: FileId) -> Result<Attrs> {
@@ -100,19 +126,31 @@ impl FileSystem for Files {
     }
 
     async fn access(&self, ctx: &Ctx, file: FileId, asked: u32) -> Result<u32> {
+        if ctx.place.is_outside() {
+            return Ok(asked & ON_THE_WAY);
+        }
         let rights = self.0.namespace.access(&ctx.cred, file)?;
         Ok(asked & access_bits(rights, self.0.namespace.getattr(file)?.kind))
     }
 
     async fn lookup(&self, ctx: &Ctx, dir: FileId, name: &Bytes) -> Result<Attrs> {
+        if ctx.place.is_outside() {
+            return self.0.exports.lookup(ctx.view, dir, name);
+        }
         self.0.namespace.lookup(&ctx.cred, dir, name).map_err(|e| self.in_dir(dir, e))
     }
 
     async fn lookup_parent(&self, ctx: &Ctx, dir: FileId) -> Result<Attrs> {
-        self.0.namespace.lookup_parent(&ctx.cred, dir).map_err(|e| self.in_dir(dir, e))
+        let root = Cred::root();
+        // Nobody is asked for permission on the way.
+        let cred = if ctx.place.is_outside() || ctx.place.root == dir { &root } else { &ctx.cred };
+        self.0.namespace.lookup_parent(cred, dir).map_err(|e| self.in_dir(dir, e))
     }
 
     async fn readdir(&self, ctx: &Ctx, dir: FileId, after: u64, max: usize) -> Result<DirPage> {
+        if ctx.place.is_outside() {
+            return self.0.exports.readdir(ctx.view, dir, after);
+        }
         let page = self.0.namespace.readdir(&ctx.cred, dir, after, max)?;
         Ok(DirPage { entries: page.entries, eof: page.eof })
     }
@@ -141,7 +179,7 @@ impl FileSystem for Files {
             OpenHow::Guarded => How::Guarded(set),
             OpenHow::Exclusive(verifier) => How::Exclusive(verifier.0, set),
         };
-        let layout = self.0.layout_in(dir)?;
+        let layout = self.0.layout_in(ctx.place, dir)?;
         match self.0.namespace.create(&ctx.cred, ctx.now, dir, name, &how, Some(&layout)).await {
             Ok(made) => {
                 // An exclusive create that is sent again finds what it made.
@@ -279,8 +317,8 @@ impl FileSystem for Files {
         self.0.layout_gone(ctx, client, file, iomode, why).await
     }
 
-    async fn threshold(&self, _: &Ctx, file: FileId) -> Result<Option<Threshold>> {
-        self.0.threshold(file)
+    async fn threshold(&self, ctx: &Ctx, file: FileId) -> Result<Option<Threshold>> {
+        self.0.threshold(ctx, file)
     }
 
     async fn persist_client(&self, record: ClientRecord) -> Result<()> {

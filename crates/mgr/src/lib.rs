@@ -11,6 +11,7 @@ mod config;
 mod counters;
 mod devices;
 mod error;
+mod exports;
 mod fs;
 mod gateway;
 mod grants;
@@ -30,7 +31,7 @@ mod store;
 mod sweeper;
 
 pub use cluster_file::ClusterFile;
-pub use config::{Config, KernelLayout, PORT};
+pub use config::{Access, Config, Export, KernelLayout, PORT, SquashWhom};
 pub use counters::Counters;
 pub use error::Error;
 pub use fs::Files;

@@ -7,6 +7,7 @@ mod sizes;
 use crate::clients::Clients;
 use crate::counters::Counting;
 use crate::devices::Devices;
+use crate::exports::Exports;
 use crate::grants::Grants;
 use crate::iods::Iods;
 use crate::locks::FileLocks;
@@ -16,6 +17,7 @@ use crate::scrub::Scrubs;
 use layout::kinds::native::KIND;
 use layout::{Later, Policy};
 use meta::{Embedded, FileInfo, Layout, Namespace};
+use nfs::exports::Place;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use tokio::sync::Notify;
@@ -33,14 +35,12 @@ pub(crate) struct Room {
     pub(crate) scrubs: Scrubs,
     pub(crate) locks: FileLocks,
     pub(crate) counters: Counting,
-    /// How files are laid out where no directory says otherwise.
+    /// How files are laid out where neither a directory nor an export says otherwise.
     pub(crate) policy: Policy,
     pub(crate) lease_secs: u32,
     pub(crate) capability_secs: u32,
-    /// Layout types offered.
-    pub(crate) layout_kinds: Vec<u32>,
-    /// Below which length files of kernels are read and written here; `None`: below their stripe unit.
-    pub(crate) mds_threshold: Option<u64>,
+    /// What clients may mount, on what terms.
+    pub(crate) exports: Exports,
     pub(crate) devices: Devices,
     /// Told when a file's objects are to be deleted.
     pub(crate) doomed: Notify,
@@ -54,12 +54,13 @@ pub(crate) fn now() -> Timestamp {
 
 impl Room {
     /// Where the bytes of a new file in `dir` shall live; while no iod is up, how that is to be decided at first use.
-    pub(crate) fn layout_in(&self, dir: FileId) -> Result<Layout, Status> {
+    pub(crate) fn layout_in(&self, place: Place, dir: FileId) -> Result<Layout, Status> {
         let xattrs = self.namespace.effective_xattrs(dir, layout::policy::PREFIX.as_bytes())?;
-        let policy = self.policy.with_xattrs(xattrs.iter().map(|(name, value)| (&name[..], &value[..])));
+        let usual = self.exports.rule(place).policy;
+        let policy = usual.with_xattrs(xattrs.iter().map(|(name, value)| (&name[..], &value[..])));
         let policy = policy.unwrap_or_else(|e| {
             tracing::warn!(dir = dir.0, "the policy of a directory cannot be used: {e}");
-            self.policy
+            usual
         });
         match self.choose(&policy) {
             Ok(layout) => Ok(layout),

@@ -6,6 +6,7 @@ use crate::cluster_file::ClusterFile;
 use crate::config::Config;
 use crate::counters::Counters;
 use crate::error::{Error, random};
+use crate::exports::Exports;
 use crate::fs::{Files, own_ctx};
 use crate::gateway::{Gateway, NfsServer};
 use crate::iods::{Iods, Keeping};
@@ -90,8 +91,7 @@ impl Mgr {
             policy: checked.policy,
             lease_secs: checked.lease_secs,
             capability_secs: checked.capability_secs,
-            layout_kinds: checked.layout_kinds,
-            mds_threshold: checked.mds_threshold,
+            exports: Exports::new(checked.exports, namespace.clone()),
             devices: Default::default(),
             doomed: Notify::new(),
             orphans_left: AtomicBool::new(true),

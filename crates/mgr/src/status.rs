@@ -1,7 +1,9 @@
 //! What `weir status` shows: daemons, capacity and counters, as groups of names and values.
 
+use crate::exports::Rule;
 use crate::gateway::Gateway;
 use crate::iods::Report;
+use nfs::exports::Squash;
 use types::FileId;
 use wire::admin::{Group, Status};
 
@@ -13,6 +15,7 @@ pub(crate) fn of(gateway: &Gateway) -> Status {
     let room = &gateway.server.fs().0;
     let mut groups = vec![mgr(gateway)];
     groups.extend(room.iods.report().iter().map(iod));
+    groups.extend(room.exports.shown().map(|(path, rule)| export(&path, rule)));
     groups.push(operations(gateway));
     let mut payload = Group::new("counters");
     room.counters.snapshot().rows().into_iter().for_each(|(name, value)| payload.number(name, value));
@@ -68,6 +71,23 @@ fn iod(report: &Report) -> Group {
     for counter in &report.stats.counters {
         group.number(&counter.name, counter.value);
     }
+    group
+}
+
+fn export(path: &str, rule: &Rule) -> Group {
+    let mut group = Group::new("export");
+    let clients: Vec<String> = rule.clients.iter().map(ToString::to_string).collect();
+    group.text("path", path);
+    group.text("clients", if clients.is_empty() { "all".to_owned() } else { clients.join(" ") });
+    group.text("access", if rule.terms.read_only { "ro" } else { "rw" });
+    group.text(
+        "squash",
+        match rule.terms.squash {
+            Squash::Nobody => "none",
+            Squash::Root { .. } => "root",
+            Squash::Everybody { .. } => "all",
+        },
+    );
     group
 }
 

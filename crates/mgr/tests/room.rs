@@ -4,6 +4,8 @@
 mod check;
 #[path = "room/cluster.rs"]
 mod cluster;
+#[path = "room/exports.rs"]
+mod exports;
 #[path = "room/failures.rs"]
 mod failures;
 #[path = "room/intents.rs"]

@@ -4,6 +4,7 @@
 //! the server half ([`crate::server`]) offers a server with the role of a data server alone nothing but sessions, READ,
 //! WRITE and COMMIT.
 
+use crate::exports::{Place, View};
 use crate::fs::*;
 use bytes::Bytes;
 use std::future::Future;
@@ -48,11 +49,15 @@ impl<D: DataServer> FileSystem for DataOnly<D> {
         self.0.fsid()
     }
 
-    fn root(&self) -> FileId {
-        FileId::ROOT
+    fn root(&self, _: View) -> (FileId, Place) {
+        (FileId::ROOT, Place::default())
     }
 
-    fn info(&self) -> FsInfo {
+    fn layout_types(&self) -> Vec<u32> {
+        Vec::new()
+    }
+
+    fn info(&self, _: Place) -> FsInfo {
         FsInfo {
             lease_secs: 0,
             max_file_size: types::limits::FILE_SIZE_MAX,
@@ -67,12 +72,12 @@ impl<D: DataServer> FileSystem for DataOnly<D> {
         }
     }
 
-    fn encode_handle(&self, _: FileId) -> Bytes {
+    fn encode_handle(&self, _: FileId, _: Place) -> Bytes {
         Bytes::new()
     }
 
-    fn decode_handle(&self, handle: &[u8]) -> Result<FileId> {
-        self.0.decode_handle(handle)
+    fn decode_handle(&self, _: View, handle: &[u8]) -> Result<(FileId, Place)> {
+        Ok((self.0.decode_handle(handle)?, Place::default()))
     }
 
     async fn read(&self, ctx: &Ctx, _: FileId, offset: u64, len: u32) -> Result<ReadOut> {

@@ -1,5 +1,6 @@
 //! The door to the file system: what the server half needs from whoever keeps names and bytes.
 
+use crate::exports::{Place, Terms, View};
 use bytes::Bytes;
 use std::future::Future;
 use types::{Attrs, ByteRange, Cred, DirEntry, FileId, Fsid, SetAttrs, StatFs, Status, Timestamp, Verifier};
@@ -13,6 +14,10 @@ pub type Result<T> = std::result::Result<T, Status>;
 pub struct Ctx {
     /// Whose permissions count.
     pub cred: Cred,
+    /// Which exports the caller sees.
+    pub view: View,
+    /// The export of the current filehandle.
+    pub place: Place,
     /// The server's clock when the request arrived.
     pub now: Timestamp,
     /// The client id (`clientid4`) of the session that asks; 0 when none does (reaping, expiry).
@@ -79,6 +84,8 @@ pub mod access {
     pub const XAWRITE: u32 = 0x80;
     /// List extended attributes.
     pub const XALIST: u32 = 0x100;
+    /// Those that are about changes.
+    pub const CHANGES: u32 = MODIFY | EXTEND | DELETE | XAWRITE;
     /// Every bit there is.
     pub const ALL: u32 = 0x1ff;
 }
@@ -309,20 +316,46 @@ pub struct ClientRecord {
 /// Names arrive as the peer sent them; unacceptable ones are refused with `Inval` (empty), `BadName`, `NameTooLong`.
 /// A file that is gone is `Stale` in every method.
 pub trait FileSystem: Send + Sync + 'static {
-    /// Identity of the file system: `fsid` attribute and server scope.
+    /// Identity of the file system: server scope, and `fsid` attribute of the export of everything.
     fn fsid(&self) -> Fsid;
 
-    /// The root directory (PUTROOTFH).
-    fn root(&self) -> FileId;
+    /// The `fsid` attribute of an export: different from those of all others (RFC 8881 §7.7).
+    fn fsid_in(&self, _place: Place) -> Fsid {
+        self.fsid()
+    }
 
-    /// What holds for every file. Cheap: called for many requests.
-    fn info(&self) -> FsInfo;
+    /// The root directory (PUTROOTFH), and what it is part of for this caller.
+    fn root(&self, view: View) -> (FileId, Place);
 
-    /// The filehandle of a file: at most `FILEHANDLE_MAX` bytes, always the same for the same file.
-    fn encode_handle(&self, file: FileId) -> Bytes;
+    /// What holds for every file of an export. Cheap: called for many requests.
+    fn info(&self, place: Place) -> FsInfo;
 
-    /// The file of a handle; `BadHandle` for bytes this server never gave out, `Stale` if known to be gone.
-    fn decode_handle(&self, handle: &[u8]) -> Result<FileId>;
+    /// Every layout type that means anything here, offered at the moment or not: for others there is an error of its own
+    /// (UNKNOWN_LAYOUTTYPE), which makes the writes of Linux fail.
+    fn layout_types(&self) -> Vec<u32>;
+
+    /// The filehandle of a file: at most `FILEHANDLE_MAX` bytes, always the same for the same file in the same export.
+    fn encode_handle(&self, file: FileId, place: Place) -> Bytes;
+
+    /// The file of a handle and where it was reached; `BadHandle` for bytes this server never gave out, `Stale` if known
+    /// to be gone, `Access` for what the caller may not see.
+    fn decode_handle(&self, view: View, handle: &[u8]) -> Result<(FileId, Place)>;
+
+    /// What holds in an export. Cheap: called for every filehandle.
+    fn terms(&self, _place: Place) -> Terms {
+        Terms::default()
+    }
+
+    /// Where `child` is that was found in a directory of `ctx.place`: there too, or where another export begins. `Access`
+    /// where one begins that the caller may not see.
+    fn descend(&self, ctx: &Ctx, _child: FileId) -> Result<Place> {
+        Ok(ctx.place)
+    }
+
+    /// Where the parent of `dir`, a directory of `ctx.place`, is.
+    fn ascend(&self, ctx: &Ctx, _dir: FileId) -> Result<Place> {
+        Ok(ctx.place)
+    }
 
     /// Attributes of a file; no permission is needed.
     fn getattr(&self, ctx: &Ctx, file: FileId) -> impl Future<Output = Result<Attrs>> + Send;

@@ -7,6 +7,7 @@ extern crate self as nfs;
 pub mod attrs;
 pub mod client;
 pub mod data_server;
+pub mod exports;
 pub mod fs;
 #[cfg(any(test, feature = "memory"))]
 pub mod memory;

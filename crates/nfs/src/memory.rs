@@ -4,6 +4,7 @@
 
 mod namespace;
 
+use crate::exports::{Place, View};
 use crate::fs::*;
 use bytes::Bytes;
 use std::collections::{BTreeMap, HashMap};
@@ -265,11 +266,15 @@ impl FileSystem for Memory {
         Fsid(*b"a file system in")
     }
 
-    fn root(&self) -> FileId {
-        FileId::ROOT
+    fn root(&self, _: View) -> (FileId, Place) {
+        (FileId::ROOT, Place::default())
     }
 
-    fn info(&self) -> FsInfo {
+    fn layout_types(&self) -> Vec<u32> {
+        vec![LAYOUT_KIND]
+    }
+
+    fn info(&self, _: Place) -> FsInfo {
         FsInfo {
             lease_secs: 90,
             max_file_size: SIZE_MAX,
@@ -284,13 +289,13 @@ impl FileSystem for Memory {
         }
     }
 
-    fn encode_handle(&self, file: FileId) -> Bytes {
+    fn encode_handle(&self, file: FileId, _: Place) -> Bytes {
         [MARK, &file.0.to_be_bytes()].concat().into()
     }
 
-    fn decode_handle(&self, handle: &[u8]) -> Result<FileId> {
+    fn decode_handle(&self, _: View, handle: &[u8]) -> Result<(FileId, Place)> {
         let id = handle.strip_prefix(MARK).and_then(|id| id.try_into().ok()).map(u64::from_be_bytes);
-        id.map(FileId).ok_or(Status::BadHandle)
+        id.map(|id| (FileId(id), Place::default())).ok_or(Status::BadHandle)
     }
 
     async fn getattr(&self, _: &Ctx, file: FileId) -> Result<Attrs> {

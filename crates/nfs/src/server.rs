@@ -7,6 +7,7 @@ mod compound;
 mod counters;
 mod files;
 mod ops;
+mod reached;
 mod recall;
 
 pub use bound::reply_bound;
@@ -14,7 +15,9 @@ pub use callbacks::{CallbackPath, Callbacks, Lost};
 pub use compound::Call;
 pub use counters::{Counters, OpCount};
 
+use crate::exports::Place;
 use crate::fs::{Ctx, FileSystem, Iomode, LayoutGone};
+use crate::state::layouts::Filter;
 use crate::state::{self, Effect, Gone, State};
 use bytes::Bytes;
 use std::collections::hash_map::Entry;
@@ -54,6 +57,8 @@ pub struct Server<F, C> {
     /// How many layouts of a file are gone from the tables, but not yet known to be so by the file system: until it has
     /// fenced their holders and learned what they wrote, they count as held. Locked after `state`.
     leaving: Mutex<HashMap<FileId, usize>>,
+    /// Where clients reached files. Locked after `state`.
+    reached: Mutex<reached::Reached>,
     /// Minor version of each session: callbacks have to carry it.
     minors: Mutex<HashMap<sessionid4, u32>>,
     counters: counters::Counting,
@@ -80,6 +85,7 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
             reaping: Mutex::default(),
             waiters: Mutex::default(),
             leaving: Mutex::default(),
+            reached: Mutex::default(),
             minors: Mutex::default(),
             counters: counters::Counting::default(),
         })
@@ -150,6 +156,19 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         if state.session(session).is_some() {
             lock(&self.minors).insert(session, minor);
         }
+    }
+
+    /// Notes that a client opened a file that it reached by an export.
+    fn note_reached(&self, client: u64, file: FileId, place: Place) {
+        let state = lock(&self.state);
+        let in_use = |file| state.is_open(file) || state.conflicting_layouts(file, Filter::ALL, None);
+        lock(&self.reached).note(client, file, place, in_use);
+    }
+
+    /// The filehandle that a client knows a file by, for callbacks.
+    fn handle_for(&self, client: u64, file: FileId) -> Bytes {
+        let place = lock(&self.reached).place(client, file);
+        self.fs.encode_handle(file, place)
     }
 
     /// Notes layouts that are about to be gone; called while the state is locked.

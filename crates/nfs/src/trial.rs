@@ -4,6 +4,7 @@ mod play;
 
 pub use play::{Seen, play, random_request};
 
+use crate::exports::View;
 use crate::memory::Memory;
 use crate::server::{Call, CallbackPath, Callbacks, Config, Lost, Server};
 use crate::state::{self, ConnectionId, Principal};
@@ -245,6 +246,7 @@ impl<'a> Peer<'a> {
             connection: self.connection,
             principal: Principal::Sys(self.cred.uid),
             cred: self.cred.clone(),
+            view: View::ALL,
             message_len: body.len() + 100,
             body,
             now: self.bench.now.get(),

@@ -57,6 +57,7 @@ impl Service for Served {
         let random = getrandom::u64().map_err(|_| Refusal::SystemErr)?;
         let asked = body.rest();
         let call = Call {
+            view: nfs::exports::View::ALL,
             connection: ConnectionId(id),
             principal,
             cred,
@@ -187,6 +188,7 @@ impl MemoryMgr {
     async fn raw(&self, argarray: Vec<nfs_argop4>) -> Vec<nfs_resop4> {
         let body = COMPOUND4args { tag: Bytes::new(), minorversion: 2, argarray }.to_bytes();
         let call = Call {
+            view: nfs::exports::View::ALL,
             connection: ConnectionId(u64::MAX),
             principal: state::Principal::Sys(0),
             cred: Cred::root(),

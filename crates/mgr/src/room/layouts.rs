@@ -15,7 +15,7 @@ use xdr::Xdr;
 impl Room {
     pub(crate) async fn layout_get(&self, ctx: &Ctx, ask: LayoutAsk) -> Result<LayoutOut, Status> {
         // Session 0 is the mgr's own.
-        if !self.layout_kinds.contains(&ask.kind) || ctx.client == 0 {
+        if !self.exports.rule(ctx.place).layout_kinds.contains(&ask.kind) || ctx.client == 0 {
             return Err(Status::NoLayout);
         }
         let write = ask.iomode == Iomode::ReadWrite;
@@ -87,15 +87,16 @@ impl Room {
     /// Linux compares `write_size` with the length of the file and `write_iosize` with all the bytes written since it has
     /// the layout, and comes here only while both are below. The second is there for the first request of a large file
     /// written without a cache: the file is empty then.
-    pub(crate) fn threshold(&self, file: FileId) -> Result<Option<Threshold>, Status> {
-        if !self.layout_kinds.contains(&files::KIND) {
+    pub(crate) fn threshold(&self, ctx: &Ctx, file: FileId) -> Result<Option<Threshold>, Status> {
+        let rule = self.exports.rule(ctx.place);
+        if !rule.layout_kinds.contains(&files::KIND) {
             return Ok(None);
         }
-        let bytes = match self.mds_threshold {
+        let bytes = match rule.mds_threshold {
             Some(bytes) => bytes,
             None => {
                 let info = self.namespace.info(file)?;
-                self.objects(&info)?.map_or(self.policy.stripe_unit, |objects| objects.record.stripe_unit)
+                self.objects(&info)?.map_or(rule.policy.stripe_unit, |objects| objects.record.stripe_unit)
             }
         };
         let size = (bytes > 0).then_some(bytes);

@@ -21,19 +21,18 @@ impl<F: FileSystem, C: Callbacks> Compound<'_, F, C> {
         if !mask.and(attrs::WRITE_ONLY).is_empty() {
             return Err(NFS4ERR_INVAL.into());
         }
-        Ok(mask.and(attrs::supported(&self.fs().info(), self.ctx.minor)))
+        Ok(mask.and(attrs::supported(&self.info(), self.ctx.minor)))
     }
 
     /// The values that do not depend on the file, as far as `mask` needs them.
     pub(super) async fn common_values(&self, mask: Mask) -> Answer<Values> {
-        let info = self.fs().info();
+        let info = self.info();
         let mut values = Values {
             supported_attrs: Some(attrs::supported(&info, self.ctx.minor)),
             fh_expire_type: Some(FH4_PERSISTENT),
             link_support: Some(true),
             symlink_support: Some(true),
             named_attr: Some(false),
-            fsid: Some(fsid(self.fs().fsid())),
             unique_handles: Some(true),
             rdattr_error: Some(NFS4_OK),
             aclsupport: Some(0),
@@ -59,9 +58,12 @@ impl<F: FileSystem, C: Callbacks> Compound<'_, F, C> {
     /// Adds the values that depend on the file.
     pub(super) fn add_values(&self, values: &mut Values, mask: Mask, attrs: &Attrs) {
         values.set_attrs(attrs);
+        // An entry of a directory may be where another export begins.
+        let place = self.fs().descend(&self.ctx, attrs.id).unwrap_or(self.ctx.place);
         if mask.has(FATTR4_FILEHANDLE) {
-            values.filehandle = Some(self.fs().encode_handle(attrs.id));
+            values.filehandle = Some(self.fs().encode_handle(attrs.id, place));
         }
+        values.fsid = Some(fsid(self.fs().fsid_in(place)));
     }
 
     /// All values of `mask` for one file.
@@ -76,14 +78,14 @@ impl<F: FileSystem, C: Callbacks> Compound<'_, F, C> {
 
     /// Reads the attributes that SETATTR, CREATE and OPEN are to set.
     pub(super) fn to_set(&self, attrs: &fattr4) -> Answer<SetAttrs> {
-        Ok(attrs::decode_set(attrs, &self.fs().info(), self.ctx.minor)?)
+        Ok(attrs::decode_set(attrs, &self.info(), self.ctx.minor)?)
     }
 
     /// Whether the current file has these very attributes. Those that cannot be compared are refused: not offered,
     /// only to be set, or about errors (RFC 8881 §18.31.3).
     pub(super) async fn same_attributes(&self, believed: &fattr4) -> Answer<bool> {
         let (mask, beyond) = Mask::from_bitmap(&believed.attrmask);
-        if beyond || !mask.without(attrs::supported(&self.fs().info(), self.ctx.minor)).is_empty() {
+        if beyond || !mask.without(attrs::supported(&self.info(), self.ctx.minor)).is_empty() {
             return Err(NFS4ERR_ATTRNOTSUPP.into());
         }
         if mask.has(FATTR4_RDATTR_ERROR) || !mask.and(attrs::WRITE_ONLY).is_empty() {

@@ -2,7 +2,8 @@
 
 use super::callbacks::Callbacks;
 use super::{Server, counters, lock, ops};
-use crate::fs::{Ctx, FileSystem};
+use crate::exports::{Place, Terms, View};
+use crate::fs::{Ctx, FileSystem, FsInfo};
 use crate::state::sessions::{Request, Sequence, Sequenced, SlotToken};
 use crate::state::slots::Fingerprint;
 use crate::state::stateids::{self, ANONYMOUS, CURRENT};
@@ -29,8 +30,10 @@ pub struct Call {
     pub connection: ConnectionId,
     /// Who sent it, as far as client records are concerned.
     pub principal: Principal,
-    /// Whose permissions count.
+    /// Who asks.
     pub cred: Cred,
+    /// Which exports they see.
+    pub view: View,
     /// `COMPOUND4args`.
     pub body: Bytes,
     /// Length of the whole RPC message in bytes, header included.
@@ -104,12 +107,19 @@ impl Xdr for Void {
 pub(super) struct Handle {
     pub(super) file: FileId,
     pub(super) stateid: stateid4,
+    /// The export that the file was reached by.
+    pub(super) place: Place,
 }
 
 /// A COMPOUND being worked on: what its operations see and change.
 pub(super) struct Compound<'a, F, C> {
     pub(super) server: &'a Server<F, C>,
+    /// What the file system is told: `cred` and `place` follow the current filehandle.
     pub(super) ctx: Ctx,
+    /// Who sent it, before the terms of an export make somebody else of them.
+    pub(super) caller: Cred,
+    /// What holds for the current filehandle.
+    pub(super) terms: Terms,
     pub(super) connection: ConnectionId,
     pub(super) principal: Principal,
     pub(super) random: u64,
@@ -146,9 +156,51 @@ impl<F: FileSystem, C: Callbacks> Compound<'_, F, C> {
         self.saved.map(|h| h.file).ok_or(NFS4ERR_NOFILEHANDLE.into())
     }
 
-    /// Changes the current filehandle; the stateid that went with the old one is gone.
+    /// What holds for every file of the current export.
+    pub(super) fn info(&self) -> FsInfo {
+        self.fs().info(self.ctx.place)
+    }
+
+    /// Changes the current filehandle to another one of the same export; the stateid that went with the old one is gone.
     pub(super) fn set_file(&mut self, file: FileId) {
-        self.current = Some(Handle { file, stateid: ANONYMOUS });
+        self.current = Some(Handle { file, stateid: ANONYMOUS, place: self.ctx.place });
+    }
+
+    /// Changes the current filehandle and, with it, whose permissions count.
+    pub(super) fn set_place(&mut self, file: FileId, place: Place) {
+        self.enter(place);
+        self.set_file(file);
+    }
+
+    /// Brings back the saved filehandle and stateid.
+    pub(super) fn restore(&mut self) {
+        self.current = self.saved;
+        if let Some(saved) = self.saved {
+            self.enter(saved.place);
+        }
+    }
+
+    fn enter(&mut self, place: Place) {
+        if place == self.ctx.place {
+            return;
+        }
+        let terms = self.fs().terms(place);
+        self.ctx.place = place;
+        if terms.squash != self.terms.squash {
+            self.ctx.cred = terms.squash.apply(&self.caller).unwrap_or_else(|| self.caller.clone());
+        }
+        self.terms = terms;
+    }
+
+    /// Refuses what would join the saved and the current filehandle across the border of an export (XDEV).
+    pub(super) fn check_same_export(&self) -> Answer<()> {
+        let places = (self.saved.map(|h| h.place.root), self.current.map(|h| h.place.root));
+        if places.0 == places.1 { Ok(()) } else { Err(NFS4ERR_XDEV.into()) }
+    }
+
+    /// Refuses a change where nothing may be changed.
+    pub(super) fn check_writable(&self) -> Answer<()> {
+        if self.terms.read_only { Err(NFS4ERR_ROFS.into()) } else { Ok(()) }
     }
 
     /// Notes the stateid that an operation returned.
@@ -256,8 +308,11 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         let slot = Slot { server: self, token: sequenced.as_ref().map(|s| s.token) };
         // A client that was away has a record again before it gets anything new. Without one it could only not reclaim.
         let _ = self.settle(&Ctx { now: call.now, ..Ctx::default() }, effects).await;
+        let terms = self.fs.terms(Place::default());
         let ctx = Ctx {
-            cred: call.cred,
+            cred: terms.squash.apply(&call.cred).unwrap_or_else(|| call.cred.clone()),
+            view: call.view,
+            place: Place::default(),
             now: call.now,
             client: sequenced.as_ref().map_or(0, |s| s.client.0),
             minor: header.minorversion,
@@ -266,6 +321,8 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         let mut compound = Compound {
             server: self,
             ctx,
+            caller: call.cred,
+            terms,
             connection: call.connection,
             principal: call.principal,
             random: call.random,
@@ -413,6 +470,7 @@ impl<F: FileSystem, C: Callbacks> Compound<'_, F, C> {
                 let enough = !ops::changes(op) || self.room >= RESULT_ROOM;
                 let answer = match enough {
                     _ if self.server.is_data_only() && !ops::of_data_server(op) => Err(NFS4ERR_NOTSUPP.into()),
+                    _ if self.terms.read_only && self.current.is_some() && ops::writes(op) => Err(NFS4ERR_ROFS.into()),
                     true => ops::run(self, op, input).await,
                     false => Err(beyond.into()),
                 };

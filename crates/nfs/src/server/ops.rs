@@ -204,6 +204,28 @@ pub(super) fn changes(op: nfs_opnum4) -> bool {
     )
 }
 
+/// Whether an operation changes a file whatever its arguments are, so that it is refused where nothing may be changed; OPEN
+/// sees for itself.
+pub(super) fn writes(op: nfs_opnum4) -> bool {
+    matches!(
+        op,
+        OP_ALLOCATE
+            | OP_CLONE
+            | OP_COPY
+            | OP_CREATE
+            | OP_DEALLOCATE
+            | OP_LAYOUTCOMMIT
+            | OP_LINK
+            | OP_REMOVE
+            | OP_REMOVEXATTR
+            | OP_RENAME
+            | OP_SETATTR
+            | OP_SETXATTR
+            | OP_WRITE
+            | OP_WRITE_SAME
+    )
+}
+
 /// Whether a server that is nothing but a data server has the operation: what clients of the files layout need for I/O
 /// and sessions (RFC 8881 §13.6).
 pub(super) fn of_data_server(op: nfs_opnum4) -> bool {

@@ -92,7 +92,7 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
             clora_iomode: iomode(recall.iomode),
             clora_changed: false,
             clora_recall: layoutrecall4::LAYOUTRECALL4_FILE(layoutrecall_file4 {
-                lor_fh: self.fs.encode_handle(recall.file),
+                lor_fh: self.handle_for(recall.client.0, recall.file),
                 lor_offset: recall.range.offset,
                 lor_length: recall.range.len,
                 lor_stateid: recall.stateid,

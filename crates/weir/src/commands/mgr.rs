@@ -4,7 +4,7 @@ use crate::daemon;
 use crate::failure::{Exit, Failure, Outcome};
 use crate::session::runtime;
 use crate::stop::Stop;
-use mgr::{Config, KernelLayout, Mgr};
+use mgr::{Config, Export, KernelLayout, Mgr};
 use std::path::PathBuf;
 
 /// Run a metadata server
@@ -22,6 +22,15 @@ use std::path::PathBuf;
   stripe_count = 0
   layout = \"files\"
   mds_threshold = \"1M\"                         the stripe unit of each file, if not given
+
+  [[export]]                                  any number; where there is none, everything to everybody
+  path = \"/home\"
+  clients = [\"10.1.0.0/16\", \"fd00::7\"]     everybody, if not given
+  access = \"rw\"                             or \"ro\"
+  squash = \"root\"                           \"none\" (the default), \"root\", \"all\": who becomes anon_uid and anon_gid
+  anon_uid = 65534
+  anon_gid = 65534
+  layout, stripe_unit, stripe_count, mds_threshold: as above, for this export
 
 Examples:
   weir mgr --config /etc/weir/mgr.toml
@@ -62,6 +71,10 @@ pub struct Args {
     /// means never [default: the file's stripe unit]
     #[arg(long, value_name = "SIZE")]
     mds_threshold: Option<String>,
+    /// A directory that clients may mount, and on what terms, as "/home,clients=10.1.0.0/16+fd00::7,access=ro,squash=root"; may be
+    /// repeated [default: everything, by everybody]
+    #[arg(long = "export", value_name = "PATH[,KEY=VALUE...]")]
+    exports: Vec<Export>,
     #[command(flatten)]
     ready: daemon::Ready,
 }
@@ -121,6 +134,9 @@ fn config(args: Args) -> Result<Config, Failure> {
     config.stripe_unit = args.stripe_unit.unwrap_or(config.stripe_unit);
     config.stripe_count = args.stripe_count.unwrap_or(config.stripe_count);
     config.layout = args.layout.unwrap_or(config.layout);
+    if !args.exports.is_empty() {
+        config.exports = args.exports;
+    }
     config.mds_threshold = args.mds_threshold.or(config.mds_threshold);
     Ok(config)
 }

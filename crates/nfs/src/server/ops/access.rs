@@ -13,5 +13,6 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
     let known = if cx.ctx.minor == 1 { access::ALL & 0x3f } else { access::ALL };
     let supported = args.access & known;
     let granted = cx.fs().access(&cx.ctx, cx.file()?, supported).await?;
+    let granted = if cx.terms.read_only { granted & !access::CHANGES } else { granted };
     Ok(ACCESS4resok { supported, access: granted & supported })
 }

@@ -14,7 +14,7 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(cx: &mut Compound<'_, F, C>
     if range.is_empty() {
         return Err(NFS4ERR_INVAL.into());
     }
-    if range.end() > cx.fs().info().max_file_size {
+    if range.end() > cx.info().max_file_size {
         return Err(NFS4ERR_FBIG.into());
     }
     cx.recall_others(file).await;

@@ -17,7 +17,7 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
     args: GETDEVICEINFO4args,
 ) -> Answer<GETDEVICEINFO4resok> {
     let kind = args.gdia_layout_type;
-    if !cx.fs().info().layout_types.contains(&kind) {
+    if !cx.fs().layout_types().contains(&kind) {
         return Err(NFS4ERR_UNKNOWN_LAYOUTTYPE.into());
     }
     let mut body = cx.fs().device_info(&cx.ctx, args.gdia_device_id, kind).await?;

@@ -6,5 +6,5 @@ use crate::server::compound::{Answer, Compound, Void};
 use wire::nfs4::*;
 
 pub(super) async fn run<F: FileSystem, C: Callbacks>(cx: &mut Compound<'_, F, C>, _: Void) -> Answer<GETFH4resok> {
-    Ok(GETFH4resok { object: cx.fs().encode_handle(cx.file()?) })
+    Ok(GETFH4resok { object: cx.fs().encode_handle(cx.file()?, cx.ctx.place) })
 }

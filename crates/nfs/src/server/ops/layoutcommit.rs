@@ -15,7 +15,7 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
     let range = whole_range(args.loca_offset, args.loca_length)?;
     let stateid = cx.stateid(args.loca_stateid)?;
     let kind = args.loca_layoutupdate.lou_type;
-    if !cx.fs().info().layout_types.contains(&kind) {
+    if !cx.fs().layout_types().contains(&kind) {
         return Err(NFS4ERR_UNKNOWN_LAYOUTTYPE.into());
     }
     let client = cx.client();
@@ -32,7 +32,7 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
         cx.state(|state| state.check_layoutcommit(client, file, kind, &stateid, range))?;
     }
     let last = match args.loca_last_write_offset {
-        newoffset4::TRUE(last) if last >= cx.fs().info().max_file_size => return Err(NFS4ERR_FBIG.into()),
+        newoffset4::TRUE(last) if last >= cx.info().max_file_size => return Err(NFS4ERR_FBIG.into()),
         newoffset4::TRUE(last) => Some(last),
         newoffset4::FALSE => None,
     };

@@ -18,7 +18,7 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
 ) -> Answer<LAYOUTGET4resok> {
     let file = cx.file()?;
     let kind = args.loga_layout_type;
-    if !cx.fs().info().layout_types.contains(&kind) {
+    if !cx.fs().layout_types().contains(&kind) {
         return Err(NFS4ERR_UNKNOWN_LAYOUTTYPE.into());
     }
     let iomode = match args.loga_iomode {

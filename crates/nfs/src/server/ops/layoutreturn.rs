@@ -21,7 +21,7 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
         LAYOUTIOMODE4_ANY => None,
     };
     let kind = args.lora_layout_type;
-    if !cx.fs().info().layout_types.contains(&kind) {
+    if !cx.fs().layout_types().contains(&kind) {
         return Err(NFS4ERR_UNKNOWN_LAYOUTTYPE.into());
     }
     if args.lora_reclaim {

@@ -11,6 +11,7 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
     args: LINK4args,
 ) -> Answer<LINK4resok> {
     let (file, dir) = (cx.saved_file()?, cx.file()?);
+    cx.check_same_export()?;
     let change = cx.fs().link(&cx.ctx, file, dir, &args.newname).await?;
     Ok(LINK4resok { cinfo: change_info(change) })
 }

@@ -7,6 +7,7 @@ use wire::nfs4::*;
 
 pub(super) async fn run<F: FileSystem, C: Callbacks>(cx: &mut Compound<'_, F, C>, args: LOOKUP4args) -> Answer<Void> {
     let found = cx.fs().lookup(&cx.ctx, cx.file()?, &args.objname).await?;
-    cx.set_file(found.id);
+    let place = cx.fs().descend(&cx.ctx, found.id)?;
+    cx.set_place(found.id, place);
     Ok(Void)
 }

@@ -8,7 +8,7 @@ use crate::server::callbacks::Callbacks;
 use crate::server::compound::{Answer, Compound};
 use crate::server::files::{change_info, check_regular};
 use crate::state::State;
-use types::{Attrs, FileId, SetAttrs, Verifier};
+use types::{Attrs, FileId, SetAttrs, Status, Verifier};
 use wire::nfs4::*;
 
 /// A file found or made.
@@ -36,6 +36,9 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
     if matches!(args.claim, open_claim4::CLAIM_PREVIOUS(held) if held != OPEN_DELEGATE_NONE) {
         // No delegation was ever given.
         return Err(NFS4ERR_RECLAIM_BAD.into());
+    }
+    if share & OPEN4_SHARE_ACCESS_WRITE != 0 {
+        cx.check_writable()?;
     }
     let by_name = matches!(args.claim, open_claim4::CLAIM_NULL(_));
     let found = match (&args.claim, &args.openhow) {
@@ -74,6 +77,7 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
         }
         return Err(refusal);
     }
+    cx.server.note_reached(client.0, file, cx.ctx.place);
     cx.set_file(file);
     cx.set_stateid(opened.stateid);
     Ok(OPEN4resok {
@@ -115,6 +119,9 @@ async fn create<F: FileSystem, C: Callbacks>(
         createhow4::EXCLUSIVE4(verifier) => (OpenHow::Exclusive(Verifier(*verifier)), SetAttrs::default()),
         createhow4::EXCLUSIVE4_1(both) => (OpenHow::Exclusive(Verifier(both.cva_verf)), cx.to_set(&both.cva_attrs)?),
     };
+    if cx.terms.read_only {
+        return found_only(cx, dir, name, &how, set).await;
+    }
     let opened = cx.fs().open_create(&cx.ctx, dir, name, how, set).await?;
     let truncate = !opened.created && set.size == Some(0);
     let applied = if opened.created {
@@ -123,6 +130,23 @@ async fn create<F: FileSystem, C: Callbacks>(
         attrs::set_mask(&SetAttrs { size: set.size.filter(|size| *size == 0), ..SetAttrs::default() })
     };
     Ok(Found { attrs: opened.attrs, created: opened.created, change: opened.change, set: applied, truncate })
+}
+
+/// What is there already where nothing can be made: UNCHECKED4 asks for no more.
+async fn found_only<F: FileSystem, C: Callbacks>(
+    cx: &Compound<'_, F, C>,
+    dir: FileId,
+    name: &component4,
+    how: &OpenHow,
+    set: SetAttrs,
+) -> Answer<Found> {
+    let found = cx.fs().lookup(&cx.ctx, dir, name).await;
+    match (found, how) {
+        (Ok(_), OpenHow::Guarded) => Err(NFS4ERR_EXIST.into()),
+        (Ok(attrs), OpenHow::Unchecked) if set.size.is_none() => Ok(plain(attrs, Change::default())),
+        (Ok(_) | Err(Status::NoEnt), _) => Err(NFS4ERR_ROFS.into()),
+        (Err(error), _) => Err(error.into()),
+    }
 }
 
 /// Whether the caller may open a file that was there already. Opening by filehandle is how clients recover opens, so the

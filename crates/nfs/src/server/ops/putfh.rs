@@ -6,10 +6,10 @@ use crate::server::compound::{Answer, Compound, Void};
 use wire::nfs4::*;
 
 pub(super) async fn run<F: FileSystem, C: Callbacks>(cx: &mut Compound<'_, F, C>, args: PUTFH4args) -> Answer<Void> {
-    let file = cx.fs().decode_handle(&args.object)?;
+    let (file, place) = cx.fs().decode_handle(cx.ctx.view, &args.object)?;
     if cx.server.is_data_only() {
         cx.ctx.handle = args.object;
     }
-    cx.set_file(file);
+    cx.set_place(file, place);
     Ok(Void)
 }

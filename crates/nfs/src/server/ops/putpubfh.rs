@@ -5,7 +5,7 @@ use crate::server::callbacks::Callbacks;
 use crate::server::compound::{Answer, Compound, Void};
 
 pub(super) async fn run<F: FileSystem, C: Callbacks>(cx: &mut Compound<'_, F, C>, _: Void) -> Answer<Void> {
-    let root = cx.fs().root();
-    cx.set_file(root);
+    let (root, place) = cx.fs().root(cx.ctx.view);
+    cx.set_place(root, place);
     Ok(Void)
 }

@@ -19,7 +19,7 @@ impl Body for ReadOut {
 pub(super) async fn run<F: FileSystem, C: Callbacks>(cx: &mut Compound<'_, F, C>, args: READ4args) -> Answer<ReadOut> {
     let file = cx.file()?;
     cx.permit(file, args.stateid, Access::Read).await?;
-    let info = cx.fs().info();
+    let info = cx.info();
     let count = u64::from(args.count).min(info.max_read) as u32;
     if count as usize + 8 + 3 > cx.room {
         return Err(cx.beyond.into());

@@ -11,6 +11,7 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
     args: RENAME4args,
 ) -> Answer<RENAME4resok> {
     let (from, to) = (cx.saved_file()?, cx.file()?);
+    cx.check_same_export()?;
     cx.check_grace()?;
     let renamed = cx.fs().rename(&cx.ctx, from, &args.oldname, to, &args.newname).await?;
     if let Some((replaced, true)) = renamed.replaced {

@@ -6,6 +6,6 @@ use crate::server::compound::{Answer, Compound, Void};
 
 pub(super) async fn run<F: FileSystem, C: Callbacks>(cx: &mut Compound<'_, F, C>, _: Void) -> Answer<Void> {
     cx.saved_file()?;
-    cx.current = cx.saved;
+    cx.restore();
     Ok(Void)
 }

@@ -15,7 +15,7 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
     let file = cx.file()?;
     cx.permit(file, args.stateid, Access::Write).await?;
     let end = args.offset.checked_add(args.data.len() as u64);
-    if end.is_none_or(|end| end > cx.fs().info().max_file_size) {
+    if end.is_none_or(|end| end > cx.info().max_file_size) {
         return Err(NFS4ERR_FBIG.into());
     }
     let stable = match args.stable {

@@ -1,6 +1,7 @@
 //! LOCK, LOCKT and LOCKU, their recovery, and what becomes of the locks of clients that are away.
 
 use super::*;
+use crate::exports::Place;
 use crate::fs::{ClientRecord, FileSystem};
 use crate::memory::Memory;
 use crate::trial::{Bench, LEASE, linux_channels};
@@ -274,7 +275,7 @@ fn complete(peer: &Peer) {
 #[test]
 fn locks_are_reclaimed_before_others_get_any() {
     let bench = restarted(&["client 1", "client 2"]);
-    let handle = bench.server.fs().encode_handle(super::mount::made(&bench, "a"));
+    let handle = bench.server.fs().encode_handle(super::mount::made(&bench, "a"), Place::default());
     let (one, two, new) = (come_back(&bench, 1), come_back(&bench, 2), Peer::meet(&bench, 3));
     let both = OPEN4_SHARE_ACCESS_BOTH;
     let mine = opened(&reclaim(&one, &handle, both, 0).1[1]).stateid;
@@ -304,7 +305,7 @@ fn locks_are_reclaimed_before_others_get_any() {
 #[test]
 fn grace_ends_on_disk_first() {
     let bench = restarted(&["client 1", "client 2"]);
-    let handle = bench.server.fs().encode_handle(super::mount::made(&bench, "a"));
+    let handle = bench.server.fs().encode_handle(super::mount::made(&bench, "a"), Place::default());
     let (one, new) = (come_back(&bench, 1), Peer::meet(&bench, 3));
     let stateid = opened(&reclaim(&one, &handle, OPEN4_SHARE_ACCESS_BOTH, 0).1[1]).stateid;
     bench.pass(LEASE);
@@ -321,7 +322,7 @@ fn grace_ends_on_disk_first() {
 #[test]
 fn what_was_written_through_a_layout_of_before_the_restart_can_be_committed() {
     let bench = restarted(&["client 1"]);
-    let handle = bench.server.fs().encode_handle(super::mount::made(&bench, "a"));
+    let handle = bench.server.fs().encode_handle(super::mount::made(&bench, "a"), Place::default());
     let (one, new) = (come_back(&bench, 1), Peer::meet(&bench, 3));
     let commit = |loca_reclaim, boot: u8, kind: u8| {
         let mut other = [0; 12];

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::attrs::Mask;
+use crate::exports::Place;
 use crate::fs::{ClientRecord, Ctx, FileSystem, OpenHow};
 use crate::memory::Memory;
 use crate::trial::{Bench, linux_channels};
@@ -125,7 +126,7 @@ fn after_a_restart_only_known_clients_reclaim_and_others_wait() {
     establish(&mut peer, [1; 8]);
     reclaim_complete(&peer);
     let bench = restarted(&before);
-    let handle = bench.server.fs().encode_handle(made(&bench, "a"));
+    let handle = bench.server.fs().encode_handle(made(&bench, "a"), Place::default());
     let mut known = Peer::stranger(&bench, 2);
     establish(&mut known, [1; 8]);
     let mut other = Peer::stranger(&bench, 3);
@@ -162,7 +163,7 @@ fn a_removed_file_is_not_freed_while_somebody_may_reclaim_it() {
     let _both = (Peer::meet(&before, 1), Peer::meet(&before, 2));
     let bench = restarted(&before);
     let file = made(&bench, "a");
-    let handle = bench.server.fs().encode_handle(file);
+    let handle = bench.server.fs().encode_handle(file, Place::default());
     let ctx = Ctx { cred: Cred::root(), ..Ctx::default() };
     bench.server.fs().remove(&ctx, FileId::ROOT, &text("a")).now_or_never().unwrap().unwrap();
     let back = |connection: u64| {

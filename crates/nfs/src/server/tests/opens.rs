@@ -1,6 +1,7 @@
 //! OPEN in all its forms, OPEN_DOWNGRADE, CLOSE, and stateids.
 
 use super::*;
+use crate::exports::View;
 use crate::fs::FileSystem;
 use crate::trial::Bench;
 use types::Cred;
@@ -223,7 +224,7 @@ fn a_file_that_is_being_freed_is_not_opened_again() {
     let peer = Peer::meet(&bench, 1);
     let (stateid, handle) = file(&peer, "a");
     peer.ok(close(&handle, stateid));
-    let file = bench.server.fs().decode_handle(&handle).unwrap();
+    let file = bench.server.fs().decode_handle(View::ALL, &handle).unwrap().0;
     // As a removal does that found it open nowhere, until the file system has freed it.
     let freeing = crate::server::Reaping::begin(&bench.server.reaping, file);
     assert_eq!(peer.fails(by_handle(&handle, OPEN4_SHARE_ACCESS_BOTH)), NFS4ERR_STALE);

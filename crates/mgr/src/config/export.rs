@@ -1,0 +1,239 @@
+//! What clients may mount: the `[[export]]` tables of a mgr's configuration.
+
+use super::{Config, KernelLayout};
+use crate::error::Error;
+use crate::exports::Rule;
+use bytes::Bytes;
+use ipnet::IpNet;
+use layout::Policy;
+use layout::kinds::{files, native};
+use layout::policy::{STRIPE_COUNT, STRIPE_UNIT, parse_size};
+use nfs::exports::{Squash, Terms};
+use serde::Deserialize;
+use std::net::IpAddr;
+use std::str::FromStr;
+
+/// User and group that squashed callers become where none are named: the system's `nobody`.
+const NOBODY: u32 = 65534;
+
+/// What may be done in an export.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
+pub enum Access {
+    /// Everything.
+    #[default]
+    #[serde(rename = "rw")]
+    ReadWrite,
+    /// Nothing that changes anything.
+    #[serde(rename = "ro")]
+    ReadOnly,
+}
+
+/// Whose word about who they are is not taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SquashWhom {
+    /// Nobody's: everybody is who they say.
+    #[default]
+    None,
+    /// The superuser's.
+    Root,
+    /// Everybody's.
+    All,
+}
+
+/// A directory that clients may mount, and on what terms. A directory may be exported several times, to different clients: the first
+/// that names a client counts.
+#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Export {
+    /// The directory, from the root of the file system.
+    #[serde(default = "root")]
+    pub path: String,
+    /// Addresses and networks of the clients, as `10.1.0.0/16` or `fd00::7`; everybody where none is named.
+    #[serde(default)]
+    pub clients: Vec<String>,
+    /// What may be done.
+    #[serde(default)]
+    pub access: Access,
+    /// Whose word about who they are is not taken.
+    #[serde(default)]
+    pub squash: SquashWhom,
+    /// The user that they become instead.
+    #[serde(default = "nobody")]
+    pub anon_uid: u32,
+    /// The group that they become instead.
+    #[serde(default = "nobody")]
+    pub anon_gid: u32,
+    /// As the mgr's `layout`, for this export.
+    pub layout: Option<KernelLayout>,
+    /// As the mgr's `stripe_unit`, for this export.
+    pub stripe_unit: Option<String>,
+    /// As the mgr's `stripe_count`, for this export.
+    pub stripe_count: Option<u32>,
+    /// As the mgr's `mds_threshold`, for this export.
+    pub mds_threshold: Option<String>,
+}
+
+fn root() -> String {
+    "/".to_owned()
+}
+
+fn nobody() -> u32 {
+    NOBODY
+}
+
+impl Default for Export {
+    /// Everything to everybody.
+    fn default() -> Self {
+        Export {
+            path: root(),
+            clients: Vec::new(),
+            access: Access::default(),
+            squash: SquashWhom::default(),
+            anon_uid: NOBODY,
+            anon_gid: NOBODY,
+            layout: None,
+            stripe_unit: None,
+            stripe_count: None,
+            mds_threshold: None,
+        }
+    }
+}
+
+/// `PATH` and, behind commas, `key=value` with the keys of the table; several clients are joined by `+`.
+impl FromStr for Export {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut parts = text.split(',');
+        let mut table = toml::Table::new();
+        table.insert("path".into(), parts.next().unwrap_or_default().into());
+        for part in parts {
+            let (key, value) = part
+                .split_once('=')
+                .ok_or_else(|| format!("{part:?} is not of the form key=value, as in access=ro"))?;
+            let value = match key {
+                "clients" => toml::Value::Array(value.split('+').map(Into::into).collect()),
+                "anon_uid" | "anon_gid" | "stripe_count" => {
+                    let number: u32 = value.parse().map_err(|_| format!("{key}: {value:?} is not a number"))?;
+                    i64::from(number).into()
+                }
+                _ => value.into(),
+            };
+            table.insert(key.to_owned(), value);
+        }
+        table.try_into().map_err(|e: toml::de::Error| e.message().to_owned())
+    }
+}
+
+fn bad<T>(name: &'static str, reason: String) -> Result<T, Error> {
+    Err(Error::BadConfig { name, reason })
+}
+
+impl Export {
+    /// Checks it, with the mgr's own settings for what it does not say.
+    pub(super) fn check(&self, config: &Config) -> Result<Rule, Error> {
+        if !self.path.starts_with('/') {
+            return bad(
+                "export",
+                format!("path {:?} does not begin with \"/\", the root of the file system", self.path),
+            );
+        }
+        let path: Vec<Bytes> = self
+            .path
+            .split('/')
+            .filter(|part| !part.is_empty())
+            .map(|part| Bytes::copy_from_slice(part.as_bytes()))
+            .collect();
+        if path.iter().any(|part| part == "." || part == ".." || part.len() > types::limits::NAME_MAX) {
+            return bad("export", format!("path {:?} does not name a directory from the root down", self.path));
+        }
+        let clients = self.clients.iter().map(|text| {
+            let address = text.parse::<IpNet>().or_else(|_| text.parse::<IpAddr>().map(IpNet::from));
+            address.map_err(|_| Error::BadConfig {
+                name: "export",
+                reason: format!("clients: {text:?} is neither an address nor a network, as in 10.1.0.0/16 or fd00::7"),
+            })
+        });
+        let (uid, gid) = (self.anon_uid, self.anon_gid);
+        let squash = match self.squash {
+            SquashWhom::None => Squash::Nobody,
+            SquashWhom::Root => Squash::Root { uid, gid },
+            SquashWhom::All => Squash::Everybody { uid, gid },
+        };
+        let terms = Terms { read_only: self.access == Access::ReadOnly, squash };
+        // Each client takes the first that it knows; those of kernels know no native one.
+        let layout_kinds = match self.layout.unwrap_or(config.layout) {
+            KernelLayout::Files => vec![native::KIND, files::KIND],
+            KernelLayout::None => vec![native::KIND],
+        };
+        Ok(Rule {
+            path,
+            clients: clients.collect::<Result<_, _>>()?,
+            terms,
+            policy: self.policy(config)?,
+            layout_kinds,
+            mds_threshold: self.threshold(config)?,
+        })
+    }
+
+    /// How files are laid out in it where no directory says otherwise.
+    fn policy(&self, config: &Config) -> Result<Policy, Error> {
+        let mut policy = Policy::default();
+        let mut set = |name, key: &str, value: &str| {
+            let set = policy.set(key.as_bytes(), value.as_bytes());
+            set.map_err(|e| Error::BadConfig { name, reason: e.to_string() })
+        };
+        let count = self.stripe_count.unwrap_or(config.stripe_count).to_string();
+        set("stripe_unit", STRIPE_UNIT, self.stripe_unit.as_ref().unwrap_or(&config.stripe_unit))?;
+        set("stripe_count", STRIPE_COUNT, &count)?;
+        Ok(policy)
+    }
+
+    fn threshold(&self, config: &Config) -> Result<Option<u64>, Error> {
+        let Some(text) = self.mds_threshold.as_ref().or(config.mds_threshold.as_ref()) else { return Ok(None) };
+        match parse_size(text) {
+            Some(size) => Ok(Some(size)),
+            None => bad("mds_threshold", format!("{text:?} is not a size; write bytes or a number with K, M, G or T")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_say_what_tables_say() {
+        let one: Export =
+            "/home,clients=10.0.0.0/8+fd00::7,access=ro,squash=root,anon_uid=7,layout=none".parse().unwrap();
+        let text = "path = \"/home\"\nclients = [\"10.0.0.0/8\", \"fd00::7\"]\naccess = \"ro\"\nsquash = \"root\"\n\
+                    anon_uid = 7\nlayout = \"none\"\n";
+        assert_eq!(one, toml::from_str(text).unwrap());
+        assert_eq!("/".parse::<Export>().unwrap(), Export::default());
+        for (text, why) in [
+            ("/a,ro", "key=value"),
+            ("/a,acess=ro", "access"),
+            ("/a,access=often", "rw"),
+            ("/a,anon_uid=-1", "anon_uid"),
+            ("/a,squash=some", "squash"),
+        ] {
+            let error = text.parse::<Export>().unwrap_err();
+            assert!(error.contains(why) || error.contains("unknown"), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn tables_are_checked() {
+        let config = Config::new("/d", "/c", vec!["a:1".into()]);
+        let check = |text: &str| text.parse::<Export>().unwrap().check(&config);
+        let rule = check("//a/b/,clients=10.0.0.1,squash=all,stripe_unit=64K,mds_threshold=0").unwrap();
+        assert_eq!(rule.path, ["a", "b"]);
+        assert_eq!(rule.clients, ["10.0.0.1/32".parse().unwrap()]);
+        assert_eq!((rule.policy.stripe_unit, rule.mds_threshold), (65536, Some(0)));
+        assert_eq!(rule.terms.squash, Squash::Everybody { uid: 65534, gid: 65534 });
+        for text in ["a", "", "/a/../b", "/a,clients=example", "/a,stripe_unit=100", "/a,mds_threshold=some"] {
+            assert!(check(text).is_err(), "{text}");
+        }
+    }
+}

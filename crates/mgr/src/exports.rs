@@ -1,0 +1,260 @@
+//! Exports: which directories clients may mount, who sees which, and the way to those that are not the root.
+//!
+//! An export is known by its directory, so that filehandles outlast changes of the configuration. Paths are looked up
+//! again whenever somebody is on the way to one.
+
+use bytes::Bytes;
+use ipnet::IpNet;
+use layout::Policy;
+use meta::{Embedded, Namespace};
+use net::Address;
+use nfs::exports::{Place, Terms, View};
+use nfs::fs::DirPage;
+use std::collections::{BTreeMap, HashMap};
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::{Arc, PoisonError, RwLock};
+use types::{Attrs, Cred, DirEntry, FileId, FileKind, Fsid, Status};
+
+/// Most exports of one mgr: a [`View`] has a bit for each.
+pub(crate) const EXPORTS_MAX: usize = 64;
+/// Cookies of a directory on the way begin here: clients take the lower ones for something else (RFC 8881 §18.23).
+const FIRST_COOKIE: u64 = 3;
+
+/// One export to some clients.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Rule {
+    /// The names from the root down to it.
+    pub(crate) path: Vec<Bytes>,
+    /// To whom; empty: everybody.
+    pub(crate) clients: Vec<IpNet>,
+    pub(crate) terms: Terms,
+    /// How files are laid out where no directory says otherwise.
+    pub(crate) policy: Policy,
+    /// Layout types offered.
+    pub(crate) layout_kinds: Vec<u32>,
+    /// Below which length files of kernels are read and written at the mgr; `None`: below their stripe unit.
+    pub(crate) mds_threshold: Option<u64>,
+}
+
+/// Where the paths of the rules lead at present.
+#[derive(Debug, Default)]
+struct Found {
+    /// The directory of each rule.
+    roots: Vec<Option<FileId>>,
+    /// By directory: names that lead to exports, what they name, and the rules they lead to.
+    ways: HashMap<FileId, BTreeMap<Bytes, (FileId, u64)>>,
+}
+
+impl Found {
+    /// The first rule for a directory among those seen.
+    fn rule(&self, root: FileId, view: View) -> Option<u16> {
+        let of_root = |n: &u16| self.roots[usize::from(*n)] == Some(root) && view.has(*n);
+        (0..self.roots.len() as u16).find(of_root)
+    }
+
+    fn is_root(&self, dir: FileId) -> bool {
+        self.roots.contains(&Some(dir))
+    }
+
+    /// Whether a directory is on the way to something that is seen.
+    fn leads(&self, dir: FileId, view: View) -> bool {
+        dir == FileId::ROOT || self.ways.get(&dir).is_some_and(|names| names.values().any(|(_, to)| to & view.0 != 0))
+    }
+}
+
+/// The exports of a mgr.
+#[derive(Debug)]
+pub(crate) struct Exports {
+    rules: Vec<Rule>,
+    /// What holds on the way.
+    outside: Rule,
+    /// Whether there is the root alone.
+    only_root: bool,
+    /// Whether everybody sees everything.
+    open: bool,
+    namespace: Arc<Namespace<Embedded>>,
+    found: RwLock<Found>,
+}
+
+impl Exports {
+    /// At least one rule, at most [`EXPORTS_MAX`].
+    pub(crate) fn new(rules: Vec<Rule>, namespace: Arc<Namespace<Embedded>>) -> Self {
+        let outside = Rule {
+            path: Vec::new(),
+            clients: Vec::new(),
+            terms: Terms { read_only: true, ..Terms::default() },
+            policy: Policy::default(),
+            layout_kinds: Vec::new(),
+            mds_threshold: Some(0),
+        };
+        let only_root = rules.iter().all(|rule| rule.path.is_empty());
+        let open = rules.iter().all(|rule| rule.clients.is_empty());
+        let exports = Exports { rules, outside, only_root, open, namespace, found: RwLock::default() };
+        exports.look();
+        for (rule, _) in exports.rules.iter().zip(&exports.read().roots).filter(|(_, root)| root.is_none()) {
+            tracing::warn!(path = %shown(rule), "there is no such directory to export yet");
+        }
+        exports
+    }
+
+    fn read(&self) -> std::sync::RwLockReadGuard<'_, Found> {
+        self.found.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Follows the paths of all rules once more.
+    fn look(&self) {
+        let mut found = Found::default();
+        for (n, rule) in self.rules.iter().enumerate() {
+            let mut at = Some(FileId::ROOT);
+            let mut steps = Vec::new();
+            for name in &rule.path {
+                let from = at;
+                let child = from.and_then(|dir| self.namespace.lookup(&Cred::root(), dir, name).ok());
+                at = child.filter(|attrs| attrs.kind == FileKind::Directory).map(|attrs| attrs.id);
+                steps.extend(from.zip(at).map(|(dir, child)| (dir, name.clone(), child)));
+            }
+            found.roots.push(at);
+            for (dir, name, child) in steps.into_iter().filter(|_| at.is_some()) {
+                found.ways.entry(dir).or_default().entry(name).or_insert((child, 0)).1 |= 1 << n;
+            }
+        }
+        *self.found.write().unwrap_or_else(PoisonError::into_inner) = found;
+    }
+
+    /// What a peer sees. Those of this machine that came by a Unix socket count as 127.0.0.1.
+    pub(crate) fn view(&self, peer: &Address) -> View {
+        if self.open {
+            return View::ALL;
+        }
+        let ip = match peer {
+            Address::Tcp { host, .. } => host.parse::<IpAddr>().ok().map(|ip| ip.to_canonical()),
+            Address::Unix(_) => Some(Ipv4Addr::LOCALHOST.into()),
+        };
+        let sees = |rule: &Rule| match ip {
+            _ if rule.clients.is_empty() => true,
+            Some(ip) => rule.clients.iter().any(|net| net.contains(&ip)),
+            None => false,
+        };
+        View(self.rules.iter().enumerate().filter(|(_, rule)| sees(rule)).fold(0, |bits, (n, _)| bits | 1 << n))
+    }
+
+    /// What holds at a place.
+    pub(crate) fn rule(&self, place: Place) -> &Rule {
+        self.rules.get(usize::from(place.terms)).unwrap_or(&self.outside)
+    }
+
+    /// What holds in the export of everything; `None` if the caller does not see that.
+    pub(crate) fn of_everything(&self, view: View) -> Option<&Rule> {
+        self.read().rule(FileId::ROOT, view).map(|n| &self.rules[usize::from(n)])
+    }
+
+    /// The place of the root directory.
+    pub(crate) fn root(&self, view: View) -> Place {
+        if !self.only_root {
+            self.look();
+        }
+        self.export(FileId::ROOT, view).unwrap_or(Place::OUTSIDE)
+    }
+
+    /// The place of an export's directory, if the caller sees it.
+    fn export(&self, root: FileId, view: View) -> Option<Place> {
+        self.read().rule(root, view).map(|terms| Place { root, terms })
+    }
+
+    /// See [`nfs::fs::FileSystem::descend`].
+    pub(crate) fn descend(&self, place: Place, view: View, child: FileId) -> Result<Place, Status> {
+        if self.only_root || child == place.root || !self.read().is_root(child) {
+            return Ok(place);
+        }
+        match self.export(child, view) {
+            Some(place) => Ok(place),
+            None if place.is_outside() => Ok(place),
+            None => Err(Status::Access),
+        }
+    }
+
+    /// See [`nfs::fs::FileSystem::ascend`]: the export that is next above, if `dir` is where one begins.
+    pub(crate) fn ascend(&self, place: Place, view: View, dir: FileId) -> Result<Place, Status> {
+        if dir != place.root || dir == FileId::ROOT {
+            return Ok(place);
+        }
+        let mut at = dir;
+        while at != FileId::ROOT {
+            at = self.namespace.lookup_parent(&Cred::root(), at)?.id;
+            if let Some(place) = self.export(at, view) {
+                return Ok(place);
+            }
+        }
+        Ok(Place::OUTSIDE)
+    }
+
+    /// The place that a filehandle names, for a caller who hands it in.
+    pub(crate) fn enter(&self, root: FileId, view: View, file: FileId) -> Result<Place, Status> {
+        if root == Place::OUTSIDE.root {
+            if !self.only_root && !self.read().leads(file, view) {
+                self.look();
+            }
+            return if self.read().leads(file, view) { Ok(Place::OUTSIDE) } else { Err(Status::Stale) };
+        }
+        if let Some(place) = self.export(root, view) {
+            return Ok(place);
+        }
+        self.look();
+        match self.export(root, view) {
+            Some(place) => Ok(place),
+            None if self.read().is_root(root) => Err(Status::Access),
+            None => Err(Status::Stale),
+        }
+    }
+
+    /// What a name on the way leads to.
+    pub(crate) fn lookup(&self, view: View, dir: FileId, name: &Bytes) -> Result<Attrs, Status> {
+        self.look();
+        let child = self.read().ways.get(&dir).and_then(|names| names.get(name)).copied();
+        let (child, _) = child.filter(|(_, to)| to & view.0 != 0).ok_or(Status::NoEnt)?;
+        self.namespace.getattr(child)
+    }
+
+    /// The names on the way from a directory.
+    pub(crate) fn readdir(&self, view: View, dir: FileId, after: u64) -> Result<DirPage, Status> {
+        self.look();
+        let names = self.read().ways.get(&dir).cloned().unwrap_or_default();
+        let mut entries = Vec::new();
+        for (name, (child, to)) in names.into_iter().filter(|(_, (_, to))| to & view.0 != 0) {
+            // One rule leads by one name only, so that this is the same for as long as the mgr runs.
+            let cookie = FIRST_COOKIE + u64::from(to.trailing_zeros());
+            if cookie > after {
+                entries.push(DirEntry { name, cookie, attrs: self.namespace.getattr(child)? });
+            }
+        }
+        entries.sort_by_key(|entry| entry.cookie);
+        Ok(DirPage { entries, eof: true })
+    }
+
+    /// The `fsid` attribute of a place: that of the file system for the export of everything, for others one that is made
+    /// of it.
+    pub(crate) fn fsid(&self, fsid: Fsid, place: Place) -> Fsid {
+        if place.root == FileId::ROOT {
+            return fsid;
+        }
+        let mut id = fsid.0;
+        // Odd, so that no two directories have the same; and the way to exports, number 0, has its own.
+        let number = (place.root.0.wrapping_mul(2) | 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        id[8..].iter_mut().zip(number.to_be_bytes()).for_each(|(byte, with)| *byte ^= with);
+        Fsid(id)
+    }
+
+    /// Every rule with its path, for display.
+    pub(crate) fn shown(&self) -> impl Iterator<Item = (String, &Rule)> {
+        self.rules.iter().map(|rule| (shown(rule), rule))
+    }
+}
+
+fn shown(rule: &Rule) -> String {
+    rule.path.iter().fold(String::from("/"), |mut path, name| {
+        if path.len() > 1 {
+            path.push('/');
+        }
+        path + &String::from_utf8_lossy(name)
+    })
+}
