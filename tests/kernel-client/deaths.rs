@@ -82,3 +82,65 @@ fn a_writer_with_a_lock_goes_on_when_daemons_are_killed() {
     }
     lab.fsck();
 }
+
+/// A script that must end, one way or another, before a program would have to wait for ten seconds.
+fn within_ten_seconds(guest: &mut Guest, script: &str) -> i32 {
+    let done = guest.run(&format!("timeout -s KILL 10 sh -c '{script}'"));
+    assert_ne!(done.status, 137, "{script}\n{}\n{}", done.output, guest.console());
+    done.status
+}
+
+#[test]
+fn an_iod_that_stays_dead_takes_nothing_with_it_but_its_bytes() {
+    let home = tempfile::tempdir().unwrap();
+    let mut lab = servers::start(home.path(), 2, &["--stripe-unit", "256k", "--mds-threshold", "0"]);
+    let (mut one, mut other) = Guest::boot_two();
+    let port = lab.mgr.proxy.address().port();
+    for (guest, version) in [(&mut one, "vers=4.2"), (&mut other, "vers=4.1")] {
+        guest.mount(port, version);
+    }
+    one.ok("dd if=/dev/urandom of=/tmp/data bs=256k count=8 2>/dev/null; cp /tmp/data /mnt/striped");
+    other.ok("cp /mnt/striped /tmp/data");
+    one.ok("cp /tmp/data /mnt/removed; mkdir /mnt/alone");
+    lab.run(["policy", "set", "/alone", "stripe_count=1"]);
+    one.ok("for i in 1 2 3 4; do cp /tmp/data /mnt/alone/$i; done; sync");
+    // Held open for writing, with a layout, by a process that does nothing meanwhile.
+    one.ok("sleep 1000 3<>/mnt/striped >/dev/null 2>&1 & echo $! > /tmp/holder");
+    one.ok("dd if=/tmp/data of=/mnt/striped bs=256k count=2 conv=notrunc,fsync 2>/dev/null");
+    let layouts = |lab: &Lab| servers::number(lab, "mgr", "layouts");
+    assert!(layouts(&lab) > 0);
+    lab.iods[0].kill();
+    // Half of the pieces are on the iod that is left.
+    one.ok("echo 3 > /proc/sys/vm/drop_caches");
+    let piece = |op: &str, i: usize| match op {
+        "read" => format!("dd if=/mnt/striped of=/dev/null bs=256k count=1 skip={i}"),
+        _ => format!("dd if=/tmp/data of=/mnt/striped bs=256k count=1 skip={i} seek={i} conv=notrunc,fsync"),
+    };
+    for op in ["read", "write"] {
+        let outcomes: Vec<i32> = (0..8).map(|i| within_ten_seconds(&mut one, &piece(op, i))).collect();
+        assert!(outcomes == [0, 1, 0, 1, 0, 1, 0, 1] || outcomes == [1, 0, 1, 0, 1, 0, 1, 0], "{op}: {outcomes:?}");
+    }
+    // The mgr took the layout back, and gives none as long as the iod is away.
+    servers::until(|| layouts(&lab) == 0);
+    let before = other.mountstats();
+    let there: Vec<i32> = (0..8).map(|i| within_ten_seconds(&mut other, &piece("write", i))).collect();
+    let since = other.mountstats().since(&before);
+    assert_eq!(there.iter().filter(|status| **status == 0).count(), 4, "{there:?} {since:?}");
+    assert!(since["LAYOUTGET"] > 0 && since["WRITE"] >= 4, "{since:?}");
+    assert_eq!(layouts(&lab), 0);
+    let whole = "for i in 1 2 3 4; do cmp /tmp/data /mnt/alone/$i 2>/dev/null && echo $i; done; true";
+    assert_eq!(other.ok("ls /mnt/alone | wc -l"), "4");
+    let whole = one.ok(&format!("echo 3 > /proc/sys/vm/drop_caches; {whole}"));
+    assert_eq!(whole.lines().count(), 2, "{whole}");
+    // Names, new files and removals do not mind.
+    assert_eq!(within_ten_seconds(&mut one, "rm /mnt/removed; mv /mnt/striped /mnt/moved; echo new > /mnt/new"), 0);
+    assert_eq!(other.ok("cat /mnt/new"), "new");
+    assert_ne!(within_ten_seconds(&mut other, ": > /mnt/moved"), 0);
+    lab.iods[0].restart();
+    servers::until(|| servers::iods_up(&lab) == 2);
+    assert_eq!(one.ok("kill $(cat /tmp/holder); cmp /tmp/data /mnt/moved; : > /mnt/moved; stat -c %s /mnt/moved"), "0");
+    for guest in [&mut one, &mut other] {
+        guest.ok("umount /mnt");
+    }
+    lab.fsck();
+}

@@ -6,10 +6,7 @@ use crate::servers;
 
 /// A counter of the mgr.
 fn counter(lab: &Lab, name: &str) -> u64 {
-    let status: serde_json::Value = serde_json::from_slice(&lab.run(["status", "--json"])).unwrap();
-    let groups = status.as_array().unwrap();
-    let mgr = groups.iter().find(|group| group["group"] == "counters").unwrap_or_else(|| panic!("{status}"));
-    mgr["values"][name].as_u64().unwrap_or_else(|| panic!("no {name}: {mgr}"))
+    servers::number(lab, "counters", name)
 }
 
 #[test]

@@ -45,6 +45,10 @@ pub struct Config {
     /// What clients are offered that do not speak the native data program, as those of kernels.
     #[serde(default)]
     pub layout: KernelLayout,
+    /// How long an iod may be away, in seconds, before clients of kernels are told that what it has cannot be reached (EIO), and
+    /// layouts that lead there are recalled. Until then they wait.
+    #[serde(default = "default_iod_wait")]
+    pub iod_wait_secs: u32,
     /// Files shorter than this the clients of kernels read and write through the mgr though they have a layout, as `64K`;
     /// `0`: none. Where nothing is said, it is the stripe unit of the file: more than that one iod does not make faster.
     #[serde(default)]
@@ -89,6 +93,12 @@ fn default_capability() -> u32 {
     3600
 }
 
+/// A client that asks again and again, doubling its pauses from a tenth of a second, does so after 6.3 seconds; that is
+/// the last time before ten have passed.
+fn default_iod_wait() -> u32 {
+    6
+}
+
 fn default_stripe_unit() -> String {
     "1M".to_owned()
 }
@@ -97,6 +107,8 @@ fn default_stripe_unit() -> String {
 const LEASE: std::ops::RangeInclusive<u32> = 1..=3600;
 /// Shortest and longest life of a capability in seconds.
 const CAPABILITY: std::ops::RangeInclusive<u32> = 5..=7 * 86400;
+/// Shortest and longest time that an iod may be away, in seconds.
+const IOD_WAIT: std::ops::RangeInclusive<u32> = 0..=86400;
 /// Most iods of one mgr: their numbers have 16 bits.
 const IODS_MAX: usize = 4096;
 
@@ -108,6 +120,7 @@ pub(crate) struct Checked {
     pub(crate) policy: Policy,
     pub(crate) lease_secs: u32,
     pub(crate) capability_secs: u32,
+    pub(crate) iod_wait_secs: u32,
     pub(crate) exports: Vec<Rule>,
 }
 
@@ -126,6 +139,7 @@ impl Config {
             layout: KernelLayout::default(),
             mds_threshold: None,
             exports: Vec::new(),
+            iod_wait_secs: default_iod_wait(),
         }
     }
 
@@ -165,9 +179,11 @@ impl Config {
         if let Some(twice) = iods.iter().enumerate().find(|(i, a)| iods[..*i].contains(a)) {
             return bad("iods", format!("{} is named twice", twice.1));
         }
-        for (name, value, allowed) in
-            [("lease_secs", self.lease_secs, LEASE), ("capability_secs", self.capability_secs, CAPABILITY)]
-        {
+        for (name, value, allowed) in [
+            ("lease_secs", self.lease_secs, LEASE),
+            ("capability_secs", self.capability_secs, CAPABILITY),
+            ("iod_wait_secs", self.iod_wait_secs, IOD_WAIT),
+        ] {
             if !allowed.contains(&value) {
                 return bad(name, format!("{value} is not from {} to {}", allowed.start(), allowed.end()));
             }
@@ -182,8 +198,8 @@ impl Config {
             true => vec![everything],
             false => self.exports.iter().map(|export| export.check(self)).collect::<Result<_, _>>()?,
         };
-        let (lease_secs, capability_secs) = (self.lease_secs, self.capability_secs);
-        Ok(Checked { listen, iods, policy, lease_secs, capability_secs, exports })
+        let (lease_secs, capability_secs, iod_wait_secs) = (self.lease_secs, self.capability_secs, self.iod_wait_secs);
+        Ok(Checked { listen, iods, policy, lease_secs, capability_secs, iod_wait_secs, exports })
     }
 }
 
@@ -221,6 +237,7 @@ mod tests {
             ("listen", Config { listen: vec!["a:b:c".into()], ..good.clone() }),
             ("lease_secs", Config { lease_secs: 0, ..good.clone() }),
             ("capability_secs", Config { capability_secs: u32::MAX, ..good.clone() }),
+            ("iod_wait_secs", Config { iod_wait_secs: u32::MAX, ..good.clone() }),
             ("stripe_unit", Config { stripe_unit: "100".into(), ..good.clone() }),
             ("stripe_unit", Config { stripe_unit: "lots".into(), ..good.clone() }),
             ("stripe_count", Config { stripe_count: 100_000, ..good.clone() }),

@@ -64,5 +64,12 @@ mod tests {
         let device = Device::from_bytes(&devices.address(id).unwrap()).unwrap();
         assert_eq!(device.servers, [1, 2, 3].map(|n| vec![net_address(server(n)[0])]));
         assert_eq!(devices.address([0; 16]), None);
+        // An iod that moves makes another device; the old one means what it meant, and what the next mgr calls it too.
+        let moved = [1, 2, 3].map(|n| if n == 2 { vec![SocketAddr::from(([10, 0, 0, 9], 2051))] } else { server(n) });
+        let (new, _) = devices.name(&[1, 2, 3], moved.to_vec(), &key);
+        assert_ne!(new, id);
+        assert_eq!(Device::from_bytes(&devices.address(id).unwrap()).unwrap(), device);
+        let servers = [1, 2, 3].map(server).to_vec();
+        assert_eq!(Devices::default().name(&[1, 2, 3], servers, &key).0, id);
     }
 }

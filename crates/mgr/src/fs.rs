@@ -115,7 +115,10 @@ impl FileSystem for Files {
 
     async fn setattr(&self, ctx: &Ctx, file: FileId, set: SetAttrs, opened: bool) -> Result<Attrs> {
         match set.size {
-            Some(size) => self.0.set_size(ctx, file, size, set, opened).await,
+            Some(size) => {
+                let outcome = self.0.set_size(ctx, file, size, set, opened).await;
+                self.0.unless_lost(ctx, file, None, outcome)
+            }
             None if set.mtime.is_some() && self.0.grants.is_silent(file, ctx.client) => {
                 // What it wrote before and told nobody must not be found later, and taken for a change after this one.
                 self.0.attrs(ctx, file).await?;
@@ -220,15 +223,18 @@ impl FileSystem for Files {
     }
 
     async fn read(&self, ctx: &Ctx, file: FileId, offset: u64, len: u32) -> Result<ReadOut> {
-        self.0.read(ctx, file, offset, len).await
+        let outcome = self.0.read(ctx, file, offset, len).await;
+        self.0.unless_lost(ctx, file, ByteRange::new(offset, len.into()), outcome)
     }
 
     async fn write(&self, ctx: &Ctx, file: FileId, offset: u64, data: Bytes, stable: Stability) -> Result<WriteOut> {
-        self.0.write(ctx, file, offset, data, stable).await
+        let range = ByteRange::new(offset, data.len() as u64);
+        let outcome = self.0.write(ctx, file, offset, data, stable).await;
+        self.0.unless_lost(ctx, file, range, outcome)
     }
 
-    async fn commit(&self, _: &Ctx, file: FileId, _: ByteRange) -> Result<Verifier> {
-        self.0.commit(file).await
+    async fn commit(&self, ctx: &Ctx, file: FileId, _: ByteRange) -> Result<Verifier> {
+        self.0.unless_lost(ctx, file, None, self.0.commit(file).await)
     }
 
     async fn reap(&self, _: &Ctx, file: FileId) -> Result<()> {
@@ -274,7 +280,7 @@ impl FileSystem for Files {
     }
 
     async fn seek(&self, ctx: &Ctx, file: FileId, offset: u64, what: Content) -> Result<SeekOut> {
-        self.0.seek(ctx, file, offset, what).await
+        self.0.unless_lost(ctx, file, None, self.0.seek(ctx, file, offset, what).await)
     }
 
     /// Iods cannot reserve room, so nothing is promised.
@@ -283,7 +289,7 @@ impl FileSystem for Files {
     }
 
     async fn deallocate(&self, ctx: &Ctx, file: FileId, range: ByteRange) -> Result<()> {
-        self.0.deallocate(ctx, file, range).await
+        self.0.unless_lost(ctx, file, None, self.0.deallocate(ctx, file, range).await)
     }
 
     async fn layout_get(&self, ctx: &Ctx, ask: LayoutAsk) -> Result<LayoutOut> {

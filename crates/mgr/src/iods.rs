@@ -17,13 +17,14 @@ use layout::Policy;
 use layout::kinds::native::Record;
 use meta::{Embedded, Namespace};
 use net::Address;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 use types::{FileId, Generation, IodId, Status};
 use wire::native::StatsReply;
 
@@ -40,6 +41,8 @@ pub(crate) struct Iods {
     cluster: ClusterFile,
     counters: net::Counters,
     state: Mutex<State>,
+    /// How long an iod may be away before it counts as lost.
+    patience: Duration,
     slots: Vec<Slot>,
     /// Rises with every file that gets a layout, so that files start on different iods.
     first: AtomicU64,
@@ -61,6 +64,8 @@ struct State {
 struct Member {
     registered: Registered,
     link: Option<Arc<Link>>,
+    /// Since when it is there, or away.
+    since: Instant,
     stats: StatsReply,
 }
 
@@ -108,12 +113,13 @@ impl Iods {
         addresses: Vec<Address>,
         epoch: u32,
         nonce: u64,
+        patience: Duration,
         counters: net::Counters,
     ) -> Result<Self, Status> {
         let mut state = State::default();
         for registered in register::all(&namespace)? {
             state.numbers.insert(registered.id, registered.number);
-            let member = Member { registered, link: None, stats: StatsReply::default() };
+            let member = Member { registered, link: None, since: Instant::now(), stats: StatsReply::default() };
             state.members.insert(member.registered.number, member);
         }
         let slot = |address| Slot { address, standing: watch::channel(Standing::New).0 };
@@ -122,6 +128,7 @@ impl Iods {
             cluster,
             counters,
             state: Mutex::new(state),
+            patience,
             slots: addresses.into_iter().map(slot).collect(),
             first: AtomicU64::new(nonce),
             incarnation: AtomicU64::new(u64::from(epoch) << 32),
@@ -169,6 +176,21 @@ impl Iods {
     pub(crate) fn link(&self, number: u16) -> Result<Arc<Link>, Status> {
         let link = self.state().members.get(&number).and_then(|m| m.link.clone());
         link.filter(|link| !link.is_closed()).ok_or(Status::Delay)
+    }
+
+    /// Whether an iod is away for longer than anybody should wait for it.
+    pub(crate) fn is_lost(&self, number: u16) -> bool {
+        self.state().members.get(&number).is_some_and(|member| self.has_lost(member))
+    }
+
+    /// The numbers of all iods that are away for longer than anybody should wait for them.
+    pub(crate) fn lost(&self) -> BTreeSet<u16> {
+        let state = self.state();
+        state.members.iter().filter(|(_, member)| self.has_lost(member)).map(|(number, _)| *number).collect()
+    }
+
+    fn has_lost(&self, member: &Member) -> bool {
+        member.link.is_none() && member.since.elapsed() >= self.patience
     }
 
     /// The generation that the objects of a file have now.

@@ -22,6 +22,7 @@ mod news;
 mod notes;
 mod paths;
 mod proxy;
+mod recaller;
 mod room;
 mod running;
 mod scrub;

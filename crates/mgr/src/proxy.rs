@@ -15,6 +15,7 @@ use crate::iods::{Iods, Link};
 use futures_util::future;
 use layout::Distribution;
 use layout::kinds::native::{KIND, Record};
+use layout::list_io::{RequestLimits, plan};
 use net::clock::unix_now;
 use std::sync::Arc;
 use types::{ByteRange, FileId, Fsid, Generation, Status};
@@ -65,6 +66,19 @@ impl<'a> Objects<'a> {
     /// The way to the iod that holds object `index`; `Delay` while it is down.
     fn link(&self, index: usize) -> Result<Arc<Link>, Status> {
         self.iods.link(self.iod(index))
+    }
+
+    /// Whether an iod that holds bytes of this range, or any of the file, is away for good as far as anybody knows.
+    pub(crate) fn lost_in(&self, range: Option<ByteRange>) -> bool {
+        let lost = self.iods.lost();
+        let is_lost = |index| lost.contains(&self.iod(index));
+        match range {
+            _ if lost.is_empty() => false,
+            Some(range) => {
+                plan(&self.distribution, &[range], RequestLimits::default()).iter().any(|r| is_lost(r.index))
+            }
+            None => (0..self.distribution.count()).any(is_lost),
+        }
     }
 
     /// What the mgr shows to use these objects.

@@ -2,6 +2,7 @@
 
 mod data;
 mod layouts;
+mod lost;
 mod sizes;
 
 use crate::clients::Clients;
@@ -16,6 +17,7 @@ use crate::proxy::Objects;
 use crate::scrub::Scrubs;
 use layout::kinds::native::KIND;
 use layout::{Later, Policy};
+use lost::NativeClients;
 use meta::{Embedded, FileInfo, Layout, Namespace};
 use nfs::exports::Place;
 use std::sync::Arc;
@@ -42,6 +44,7 @@ pub(crate) struct Room {
     /// What clients may mount, on what terms.
     pub(crate) exports: Exports,
     pub(crate) devices: Devices,
+    pub(crate) native: NativeClients,
     /// Told when a file's objects are to be deleted.
     pub(crate) doomed: Notify,
     /// Whether files may be left that have neither a name nor an open: from before the start, or because freeing one failed.

@@ -13,7 +13,7 @@ use crate::iods::{Iods, Keeping};
 use crate::notes::Notes;
 use crate::room::{Room, now};
 use crate::scrub::Scrubs;
-use crate::{collector, news, scrub, settler, status, store, sweeper};
+use crate::{collector, news, recaller, scrub, settler, status, store, sweeper};
 use meta::{Embedded, Namespace};
 use net::rpc::{Limits, serve};
 use net::{Address, Listener, task};
@@ -75,8 +75,8 @@ impl Mgr {
         let epoch = store::next_epoch(&namespace).await?;
         let nonce = u64::from_be_bytes(random()?);
         let network = net::Counters::default();
-        let fsid = cluster.fsid;
-        let iods = Iods::load(namespace.clone(), cluster, checked.iods, epoch, nonce, network.clone());
+        let (fsid, patience) = (cluster.fsid, Duration::from_secs(checked.iod_wait_secs.into()));
+        let iods = Iods::load(namespace.clone(), cluster, checked.iods, epoch, nonce, patience, network.clone());
         let iods = Arc::new(iods.map_err(Error::Metadata)?);
         let keeping = iods.keep().await;
         let room = Arc::new(Room {
@@ -93,6 +93,7 @@ impl Mgr {
             capability_secs: checked.capability_secs,
             exports: Exports::new(checked.exports, namespace.clone()),
             devices: Default::default(),
+            native: Default::default(),
             doomed: Notify::new(),
             orphans_left: AtomicBool::new(true),
         });
@@ -110,6 +111,7 @@ impl Mgr {
         in_background(&mut background, "scrubbing", &network, &room, scrub::run);
         in_background(&mut background, "forgetting notes", &network, &room, settler::forget);
         in_background(&mut background, "listening for news", &network, &room, news::listen);
+        in_background(&mut background, "recalling layouts", &network, &server, recaller::recall);
         in_background(&mut background, "settling notes", &network, &server, settler::settle);
         in_background(&mut background, "collecting objects", &network, &server, collector::collect);
         in_background(&mut background, "the watch over leases", &network, &server, tick);

@@ -51,6 +51,8 @@ impl Cluster {
             lease_secs: plan.lease_secs,
             capability_secs: plan.capability_secs,
             stripe_unit: plan.unit.to_string(),
+            // Clients wait for as long as they like, those that come through the mgr too.
+            iod_wait_secs: 86400,
             ..Config::new("/", "/", iods)
         };
         let mgr = MgrHost::new(net.clone(), disk, config, cluster.clone(), rng("mgr"));

@@ -9,6 +9,7 @@ use meta::schema::Intent;
 use net::Address;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::time::Instant;
 use types::{FileId, Status};
 use wire::native::{FenceArgs, Nothing, Procedure, Rights, StatsReply};
 use xdr::Xdr;
@@ -80,8 +81,8 @@ async fn join(iods: &Iods, slot: usize) -> Result<(u16, Arc<Link>), String> {
         if twin {
             return Err("is reached under another configured address already".into());
         }
-        iods.verifiers.combine(&[(number, link.hello.verifier)]);
-        state.members.insert(number, Member { registered, link: Some(link.clone()), stats });
+        iods.verifiers.came(number, link.hello.verifier);
+        state.members.insert(number, Member { registered, link: Some(link.clone()), since: Instant::now(), stats });
     }
     iods.slots[slot].standing.send_replace(Standing::Up(number));
     iods.came_up.send_modify(|n| *n += 1);
@@ -196,5 +197,7 @@ fn leave(iods: &Iods, number: u16, link: &Arc<Link>) {
         && member.link.as_ref().is_some_and(|l| Arc::ptr_eq(l, link))
     {
         member.link = None;
+        member.since = Instant::now();
+        iods.verifiers.left(number);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use types::Verifier;
 
 /// The verifiers of the iods, as last seen, and what makes this start of the mgr different from all others.
@@ -14,7 +14,16 @@ use types::Verifier;
 #[derive(Debug)]
 pub(crate) struct Verifiers {
     nonce: u64,
-    known: Mutex<BTreeMap<u16, Verifier>>,
+    known: Mutex<BTreeMap<u16, Known>>,
+}
+
+/// What is known of an iod.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Known {
+    /// It is there, and keeps unstable bytes as long as it answers with this.
+    Here(Verifier),
+    /// It is away: what it kept may be lost, and nobody can ask.
+    Away,
 }
 
 impl Verifiers {
@@ -25,16 +34,38 @@ impl Verifiers {
 
     /// Takes the verifiers that iods answered with, and gives the one that the mgr answers with.
     pub(crate) fn combine(&self, seen: &[(u16, Verifier)]) -> Verifier {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        known.extend(seen.iter().copied());
+        let mut known = self.known();
+        for (number, verifier) in seen {
+            // What one answered before it went is no sign that it is back.
+            let entry = known.entry(*number).or_insert(Known::Here(*verifier));
+            if *entry != Known::Away {
+                *entry = Known::Here(*verifier);
+            }
+        }
         let mut hash = DefaultHasher::new();
         self.nonce.hash(&mut hash);
-        // An iod that answered twice with different verifiers must not pass for one that kept its bytes.
-        seen.iter().filter(|(number, verifier)| known.get(number) != Some(verifier)).for_each(|s| s.hash(&mut hash));
+        // An iod that answered twice with different verifiers must not pass for one that kept its bytes, and neither must
+        // one that has gone since.
+        let same = |(number, verifier): &&(u16, Verifier)| known.get(number) == Some(&Known::Here(*verifier));
+        seen.iter().filter(|one| !same(one)).for_each(|s| s.hash(&mut hash));
         for entry in known.iter() {
             entry.hash(&mut hash);
         }
         Verifier(hash.finish().to_be_bytes())
+    }
+
+    /// An iod has come up, and answers with this.
+    pub(super) fn came(&self, number: u16, verifier: Verifier) {
+        self.known().insert(number, Known::Here(verifier));
+    }
+
+    /// An iod has gone: no COMMIT that leaves it out may look like one that asked it.
+    pub(super) fn left(&self, number: u16) {
+        self.known().insert(number, Known::Away);
+    }
+
+    fn known(&self) -> MutexGuard<'_, BTreeMap<u16, Known>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -58,6 +89,14 @@ mod tests {
         let late = verifiers.combine(&[(1, A)]);
         assert_ne!(verifiers.combine(&[(1, C), (2, B)]), late, "an answer from before the restart came late");
         assert_ne!(verifiers.combine(&[(1, C), (1, A)]), verifiers.combine(&[(1, A)]), "restarted within one write");
+        let write = verifiers.combine(&[(1, A), (2, B)]);
+        verifiers.left(1);
+        let without = verifiers.combine(&[(2, B)]);
+        assert_ne!(without, write, "nobody could ask the first");
+        assert_ne!(verifiers.combine(&[(1, A), (2, B)]), without, "an answer from before it went came late");
+        assert_eq!(verifiers.combine(&[(2, B)]), without, "which changes nothing for the second");
+        verifiers.came(1, A);
+        assert_eq!(verifiers.combine(&[(2, B), (1, A)]), write, "the first is back and has lost nothing");
         assert_ne!(Verifiers::new(8).combine(&[(1, A)]), Verifiers::new(7).combine(&[(1, A)]), "the mgr restarted");
     }
 }

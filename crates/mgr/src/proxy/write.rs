@@ -44,12 +44,17 @@ impl Objects<'_> {
     /// Makes everything durable that was written to the file before; the verifier tells whether nothing was lost.
     pub(crate) async fn commit(&self) -> Result<Verifier, Status> {
         let commit = |index| async move {
-            let link = self.link(index)?;
+            let number = self.iod(index);
+            let link = match self.link(index) {
+                // The verifier tells those who wrote there before it went; nobody has since.
+                Err(Status::Delay) if self.iods.is_lost(number) => return Ok(None),
+                link => link?,
+            };
             let reply: CommitReply =
                 self.ask(&link, Procedure::Commit, Rights::WRITE, |cap| ObjectArgs { cap }).await?;
-            Ok((self.iod(index), reply.verifier))
+            Ok(Some((number, reply.verifier)))
         };
-        let seen = self.each(commit).await?;
+        let seen: Vec<_> = self.each(commit).await?.into_iter().flatten().collect();
         Ok(self.iods.verifiers.combine(&seen))
     }
 }

@@ -45,8 +45,9 @@ impl Room {
         if data.is_empty() {
             return Ok(WriteOut { count: 0, stable: wanted, verifier: self.iods.verifiers.combine(&[]) });
         }
-        let stable = wanted > Stability::Unstable;
         let objects = self.objects_now(ctx.now, &info).await?;
+        // With an iod lost, what the others have got is durable at once: a COMMIT of the file could not tell of them alone.
+        let stable = wanted > Stability::Unstable || objects.lost_in(None);
         let writing = self.notes.writing(file).await?;
         let written = objects.write(offset, &data, stable).await?;
         if stable && !written.stable {

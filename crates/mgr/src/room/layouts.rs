@@ -4,8 +4,8 @@ use super::Room;
 use crate::counters::add;
 use crate::proxy::Objects;
 use bytes::Bytes;
-use layout::kinds::files;
 use layout::kinds::native::{Body, Device, Update};
+use layout::kinds::{files, native};
 use net::clock::unix_now;
 use nfs::fs::{Ctx, Iomode, LayoutAsk, LayoutGone, LayoutOut, Threshold};
 use types::{ByteRange, FileId, Generation, IodId, Status, Timestamp, limits};
@@ -16,6 +16,12 @@ impl Room {
     pub(crate) async fn layout_get(&self, ctx: &Ctx, ask: LayoutAsk) -> Result<LayoutOut, Status> {
         // Session 0 is the mgr's own.
         if !self.exports.rule(ctx.place).layout_kinds.contains(&ask.kind) || ctx.client == 0 {
+            return Err(Status::NoLayout);
+        }
+        if ask.kind == native::KIND {
+            self.native.seen(ctx.client);
+        } else if self.leads_nowhere(ask.file)? {
+            // Before anything waits for an iod that is away: a kernel comes to the mgr meanwhile.
             return Err(Status::NoLayout);
         }
         let write = ask.iomode == Iomode::ReadWrite;
@@ -67,6 +73,15 @@ impl Room {
         Ok(body.to_bytes())
     }
 
+    /// Whether a data server that a layout of this file would name is away.
+    fn leads_nowhere(&self, file: FileId) -> Result<bool, Status> {
+        let info = self.regular(file)?;
+        match self.objects(&info)? {
+            Some(objects) => Ok(self.iods.data_servers(&objects.record.iods).is_none()),
+            None => Ok(self.iods.up().is_empty()),
+        }
+    }
+
     /// `NoLayout` while one of the iods is down or serves no NFS: clients come to the mgr then.
     fn files_body(&self, objects: &Objects<'_>, generation: Generation, rights: Rights) -> Result<Bytes, Status> {
         let record = &objects.record;
@@ -113,6 +128,7 @@ impl Room {
             add(&self.counters.devices_told, 1);
             return self.devices.address(device).ok_or(Status::NoEnt);
         }
+        self.native.seen(ctx.client);
         let iod = self.iods.by_id(IodId(device)).ok_or(Status::NoEnt)?;
         let cluster = self.iods.cluster();
         let expires = unix_now() + u64::from(self.capability_secs);

@@ -60,6 +60,21 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         }
     }
 
+    /// Recalls every layout of one type of a file, and returns when all who hold one have answered, or lost it after one
+    /// lease. New ones may be given meanwhile, if the file system does.
+    pub async fn recall_kind(&self, file: FileId, kind: layouttype4, now: Timestamp) {
+        let mut recalls = lock(&self.state).recall_kind(file, kind, now);
+        while !recalls.is_empty() {
+            let asked = future::join_all(recalls.iter().map(|recall| self.ask(*recall, now))).await;
+            recalls = asked.into_iter().flatten().collect();
+            if !recalls.is_empty() {
+                self.callbacks.pause(ASK_AGAIN).await;
+            }
+            let state = lock(&self.state);
+            recalls.retain(|recall| state.is_recalling(recall.id));
+        }
+    }
+
     /// Waits until nobody but `except` holds a layout that overlaps `filter`.
     async fn returned(&self, file: FileId, filter: Filter, except: Option<ClientId>) {
         future::poll_fn(|task| {

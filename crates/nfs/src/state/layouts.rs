@@ -415,8 +415,23 @@ impl State {
         except: Option<ClientId>,
         now: Timestamp,
     ) -> Vec<Recall> {
+        self.recall_wanted(file, filter, |s| Some(s.client) != except, now)
+    }
+
+    /// Begins to recall all layouts of one type of a file, to be returned within one lease. Nobody waits for that.
+    pub fn recall_kind(&mut self, file: FileId, kind: layouttype4, now: Timestamp) -> Vec<Recall> {
+        self.recall_wanted(file, Filter::ALL, |s| s.kind == kind, now)
+    }
+
+    fn recall_wanted(
+        &mut self,
+        file: FileId,
+        filter: Filter,
+        wanted: impl Fn(&LayoutState) -> bool,
+        now: Timestamp,
+    ) -> Vec<Recall> {
         let deadline = now.after(self.config.lease);
-        let wanted = |s: &LayoutState| Some(s.client) != except && s.segments.any(filter);
+        let wanted = |s: &LayoutState| wanted(s) && s.segments.any(filter);
         let others: Vec<_> = self.layouts.states_on(file).filter(|(_, s)| wanted(s)).map(|(o, _)| *o).collect();
         let mut recalls = Vec::new();
         for other in others {
@@ -435,6 +450,16 @@ impl State {
             recalls.push(Recall { id, client, file, kind, iomode, range, stateid });
         }
         recalls
+    }
+
+    /// The files of which anybody holds a layout, with its type, in their order.
+    pub fn files_with_layouts(&self) -> BTreeSet<(FileId, layouttype4)> {
+        self.layouts.by_key.keys().map(|(_, file, kind)| (*file, *kind)).collect()
+    }
+
+    /// Whether a recall is neither satisfied nor over.
+    pub fn is_recalling(&self, id: RecallId) -> bool {
+        self.layouts.recalls.contains_key(&id)
     }
 
     /// Takes in what a client said to a recall.

@@ -66,6 +66,34 @@ fn the_stateid_counts_gets_returns_and_recalls() {
 }
 
 #[test]
+fn one_type_is_recalled_and_the_other_left() {
+    const OTHER: u32 = KIND + 1;
+    let (mut state, [(a, open_a), (b, open_b)]) = two_clients();
+    let first = state.grant_layout(a, FILE, KIND, &open_a, WHOLE).unwrap();
+    let second = state.grant_layout(b, FILE, KIND, &open_b, WHOLE).unwrap();
+    state.grant_layout(b, FILE, OTHER, &open_b, WHOLE).unwrap();
+    assert_eq!(state.files_with_layouts(), [(FILE, KIND), (FILE, OTHER)].into());
+    let recalls = state.recall_kind(FILE, KIND, at(0));
+    let mut stateids: Vec<_> = recalls.iter().map(|recall| (recall.client, recall.stateid)).collect();
+    stateids.sort_by_key(|(client, _)| *client);
+    assert_eq!(stateids, [(a, stateid4 { seqid: 2, ..first }), (b, stateid4 { seqid: 2, ..second })]);
+    assert!(state.recall_kind(FILE, KIND, at(1)).is_empty(), "asked already");
+    let of = |client| recalls.iter().find(|recall| recall.client == client).unwrap().id;
+    state.recall_answered(of(a), RecallAnswer::NothingHeld);
+    assert!(!state.is_recalling(of(a)) && state.is_recalling(of(b)));
+    state.recall_answered(of(b), RecallAnswer::Later);
+    assert!(state.is_recalling(of(b)));
+    // Who renews its lease and does not return it loses it.
+    let session = state.client(b).unwrap().sessions[0];
+    let alive = new_request(&mut state, &sequence_args(session, 0, 1, false), at(60));
+    state.finish(alive.token, None);
+    state.expire(at(90));
+    assert!(!state.is_recalling(of(b)));
+    let left: Vec<_> = state.layout_holders(FILE).iter().map(|holder| holder.client).collect();
+    assert_eq!(left, [b]);
+}
+
+#[test]
 fn only_the_right_stateids_get_layouts() {
     let (mut state, [(a, open), (b, _)]) = two_clients();
     let read_only = state.open(a, &Bytes::from_static(b"reader"), FILE, 1, 0).unwrap().stateid;

@@ -21,6 +21,7 @@ use std::path::PathBuf;
   stripe_unit = \"1M\"
   stripe_count = 0
   layout = \"files\"
+  iod_wait_secs = 6
   mds_threshold = \"1M\"                         the stripe unit of each file, if not given
 
   [[export]]                                  any number; where there is none, everything to everybody
@@ -67,6 +68,9 @@ pub struct Args {
     /// move all of it through the mgr
     #[arg(long, value_name = "KIND")]
     layout: Option<KernelLayout>,
+    /// How long an iod may be away before the NFS clients of kernels get errors (EIO) for what it has instead of waiting
+    #[arg(long, value_name = "SECONDS")]
+    iod_wait_secs: Option<u32>,
     /// Below which length the NFS clients of kernels read and write files through the mgr though they could go to the iods; 0
     /// means never [default: the file's stripe unit]
     #[arg(long, value_name = "SIZE")]
@@ -130,6 +134,7 @@ fn config(args: Args) -> Result<Config, Failure> {
         config.iods = args.iods;
     }
     config.lease_secs = args.lease_secs.unwrap_or(config.lease_secs);
+    config.iod_wait_secs = args.iod_wait_secs.unwrap_or(config.iod_wait_secs);
     config.capability_secs = args.capability_secs.unwrap_or(config.capability_secs);
     config.stripe_unit = args.stripe_unit.unwrap_or(config.stripe_unit);
     config.stripe_count = args.stripe_count.unwrap_or(config.stripe_count);

@@ -48,6 +48,7 @@ impl Daemon {
     }
 
     /// Whether it was not killed since it was started.
+    #[allow(dead_code)]
     pub fn is_running(&self) -> bool {
         self.child.is_some()
     }

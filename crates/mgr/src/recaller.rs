@@ -1,0 +1,45 @@
+//! Taking back the layouts of kernels that lead to iods which do not come back.
+//!
+//! A kernel whose data server refuses connections finds the way to the mgr by itself; one whose data server is silent tries for
+//! minutes. Either tries again later with the layout that it has.
+
+use crate::gateway::NfsServer;
+use crate::room::{Room, now};
+use futures_util::{StreamExt, stream};
+use layout::kinds::native;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+use types::FileId;
+
+/// How often the iods are looked at.
+const AGAIN: Duration = Duration::from_secs(1);
+/// Files whose layouts are recalled at a time.
+const AT_ONCE: usize = 64;
+
+/// Recalls layouts, for ever.
+pub(crate) async fn recall(server: Arc<NfsServer>) {
+    let room = server.fs().0.clone();
+    let mut known = BTreeSet::new();
+    loop {
+        tokio::time::sleep(AGAIN).await;
+        let lost = room.iods.lost();
+        let new: BTreeSet<u16> = lost.difference(&known).copied().collect();
+        known = lost;
+        if new.is_empty() {
+            continue;
+        }
+        let mut held = server.inspect(|state| state.files_with_layouts());
+        held.retain(|(file, kind)| *kind != native::KIND && leads_to(&room, *file, &new));
+        tracing::info!(iods = ?new, layouts = held.len(), "recalling layouts that lead to lost iods");
+        let recalls = stream::iter(held).map(|(file, kind)| server.recall_kind(file, kind, now()));
+        recalls.buffer_unordered(AT_ONCE).collect::<()>().await;
+    }
+}
+
+/// Whether a file has bytes on any of these iods.
+fn leads_to(room: &Room, file: FileId, iods: &BTreeSet<u16>) -> bool {
+    let Ok(info) = room.namespace.info(file) else { return false };
+    let objects = room.objects(&info);
+    objects.is_ok_and(|objects| objects.is_some_and(|o| o.record.iods.iter().any(|number| iods.contains(number))))
+}
