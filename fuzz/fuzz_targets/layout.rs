@@ -3,8 +3,9 @@
 
 use bytes::Bytes;
 use layout::kinds::native::{Body, Device, Record, Update};
+use layout::kinds::{files, flexfiles};
 use layout::policy::NAMES;
-use layout::{Later, Policy};
+use layout::{Later, NetAddress, Policy};
 use std::fmt::Debug;
 use types::ByteRange;
 use xdr::Xdr;
@@ -15,6 +16,13 @@ pub fn run(data: &[u8]) {
     value::<Device>(&bytes);
     value::<Later>(&bytes);
     value::<Update>(&bytes);
+    value::<NetAddress>(&bytes);
+    value::<files::Body>(&bytes);
+    value::<files::Device>(&bytes);
+    value::<flexfiles::Body>(&bytes);
+    value::<flexfiles::DataServer>(&bytes);
+    value::<flexfiles::Device>(&bytes);
+    let _ = flexfiles::faults(&bytes);
     if let Some(record) = value::<Record>(&bytes) {
         record.distribution().expect("a record that decodes has a geometry");
     }

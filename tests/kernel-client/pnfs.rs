@@ -82,3 +82,32 @@ fn small_files_stay_with_the_mgr() {
     }
     lab.fsck();
 }
+
+#[test]
+fn flexible_files_go_straight_to_their_iod() {
+    let home = tempfile::tempdir().unwrap();
+    let lab = servers::start(home.path(), 3, &["--layout", "flexfiles", "--mds-threshold", "0"]);
+    let (mut one, mut other) = Guest::boot_two();
+    for version in ["vers=4.1", "vers=4.2"] {
+        one.mount(lab.mgr.proxy.address().port(), version);
+        other.mount(lab.mgr.proxy.address().port(), version);
+        one.ok("dd if=/dev/urandom of=/tmp/data bs=1M count=16 2>/dev/null");
+        let sum = one.ok("for i in 1 2 3; do cp /tmp/data /mnt/f$i; done; md5sum < /tmp/data");
+        assert_eq!(one.mountstats().pnfs, "LAYOUT_FLEX_FILES");
+        one.ok("echo 3 > /proc/sys/vm/drop_caches; for i in 1 2 3; do cmp /tmp/data /mnt/f$i || exit 1; done");
+        assert_eq!(other.ok("stat -c %s /mnt/f2; md5sum < /mnt/f2"), format!("{}\n{sum}", 16 << 20));
+        one.ok("echo hello > /mnt/f; dd if=/tmp/data of=/mnt/direct bs=512k count=5 oflag=direct 2>/dev/null");
+        assert_eq!(other.ok("stat -c %s /mnt/f /mnt/direct; cat /mnt/f"), format!("6\n{}\nhello", 5 << 19));
+        one.ok("rm /mnt/*; umount /mnt");
+        other.ok("umount /mnt");
+    }
+    assert_eq!((counter(&lab, "proxy_write_bytes"), counter(&lab, "proxy_read_bytes")), (0, 0));
+    // A file on several iods, which these kernels could not use, is reached through the mgr.
+    lab.run(["mkdir", "/wide"]);
+    lab.run(["policy", "set", "/wide", "stripe_count=3"]);
+    one.mount(lab.mgr.proxy.address().port(), "vers=4.2");
+    one.ok("cd /mnt/wide; cp /tmp/data f; echo 3 > /proc/sys/vm/drop_caches; cmp /tmp/data f");
+    assert!(counter(&lab, "proxy_write_bytes") >= 16 << 20);
+    one.ok("umount /mnt");
+    lab.fsck();
+}

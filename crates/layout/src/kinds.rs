@@ -5,6 +5,7 @@
 //! client uses; the others are offered to the clients of kernels, over the same objects.
 
 pub mod files;
+pub mod flexfiles;
 pub mod native;
 
 use bytes::Bytes;

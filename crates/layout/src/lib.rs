@@ -6,8 +6,10 @@ pub mod distributions;
 pub mod kinds;
 mod later;
 pub mod list_io;
+mod net_address;
 pub mod policy;
 
 pub use distributions::{BadGeometry, Distribution, DistributionId, Piece, Place};
 pub use later::Later;
+pub use net_address::NetAddress;
 pub use policy::{Cache, Policy, PolicyError};

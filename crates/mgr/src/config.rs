@@ -7,6 +7,7 @@ pub use export::{Access, Export, SquashWhom};
 use crate::error::{Error, io_error};
 use crate::exports::{EXPORTS_MAX, Rule};
 use layout::Policy;
+use layout::kinds::{files, flexfiles};
 use net::Address;
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
@@ -65,8 +66,24 @@ pub enum KernelLayout {
     /// Straight to the iods, by the files layout (RFC 8881 §13).
     #[default]
     Files,
+    /// Straight to the iod that a file is on, by the flexible files layout (RFC 8435); new files are each on one.
+    Flexfiles,
+    /// The same with files on several iods, which kernels before 6.18 cannot read and write.
+    #[serde(rename = "flexfiles-striped")]
+    FlexfilesStriped,
     /// None: all goes through the mgr.
     None,
+}
+
+impl KernelLayout {
+    /// Its `layouttype4`.
+    pub(crate) fn kind(self) -> Option<u32> {
+        match self {
+            KernelLayout::Files => Some(files::KIND),
+            KernelLayout::Flexfiles | KernelLayout::FlexfilesStriped => Some(flexfiles::KIND),
+            KernelLayout::None => None,
+        }
+    }
 }
 
 impl std::str::FromStr for KernelLayout {
@@ -75,8 +92,10 @@ impl std::str::FromStr for KernelLayout {
     fn from_str(text: &str) -> Result<Self, String> {
         match text {
             "files" => Ok(KernelLayout::Files),
+            "flexfiles" => Ok(KernelLayout::Flexfiles),
+            "flexfiles-striped" => Ok(KernelLayout::FlexfilesStriped),
             "none" => Ok(KernelLayout::None),
-            _ => Err(format!("{text:?} is neither \"files\" nor \"none\"")),
+            _ => Err(format!("{text:?} is none of \"files\", \"flexfiles\", \"flexfiles-striped\", \"none\"")),
         }
     }
 }

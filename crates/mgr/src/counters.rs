@@ -50,6 +50,8 @@ counters! {
     layouts_revoked,
     /// LAYOUTCOMMITs that changed something.
     layout_commits,
+    /// Operations at data servers that clients said had failed.
+    layout_faults,
     /// Device addresses told.
     devices_told,
     /// Objects that iods told of, written by clients that tell nothing.

@@ -3,9 +3,11 @@
 //! An export is known by its directory, so that filehandles outlast changes of the configuration. Paths are looked up
 //! again whenever somebody is on the way to one.
 
+use crate::config::KernelLayout;
 use bytes::Bytes;
 use ipnet::IpNet;
 use layout::Policy;
+use layout::kinds::native;
 use meta::{Embedded, Namespace};
 use net::Address;
 use nfs::exports::{Place, Terms, View};
@@ -30,10 +32,24 @@ pub(crate) struct Rule {
     pub(crate) terms: Terms,
     /// How files are laid out where no directory says otherwise.
     pub(crate) policy: Policy,
-    /// Layout types offered.
-    pub(crate) layout_kinds: Vec<u32>,
+    /// The layout that kernels are offered.
+    pub(crate) layout: KernelLayout,
     /// Below which length files of kernels are read and written at the mgr; `None`: below their stripe unit.
     pub(crate) mds_threshold: Option<u64>,
+}
+
+impl Rule {
+    /// Layout types offered. Each client takes the one that it knows: those of kernels know no native one, and would take any
+    /// of two others.
+    pub(crate) fn layout_types(&self) -> Vec<u32> {
+        // Nothing has a layout on the way to an export; telling of one is no harm, and lets our own client mount there.
+        std::iter::once(native::KIND).chain(self.layout.kind()).collect()
+    }
+
+    /// Whether layouts of this type are given.
+    pub(crate) fn offers(&self, kind: u32) -> bool {
+        kind == native::KIND || self.layout.kind() == Some(kind)
+    }
 }
 
 /// Where the paths of the rules lead at present.
@@ -84,7 +100,7 @@ impl Exports {
             clients: Vec::new(),
             terms: Terms { read_only: true, ..Terms::default() },
             policy: Policy::default(),
-            layout_kinds: Vec::new(),
+            layout: KernelLayout::None,
             mds_threshold: Some(0),
         };
         let only_root = rules.iter().all(|rule| rule.path.is_empty());

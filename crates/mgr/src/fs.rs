@@ -4,7 +4,7 @@ use crate::handle;
 use crate::room::{Room, now};
 use bytes::Bytes;
 use layout::Policy;
-use layout::kinds::{files, native};
+use layout::kinds::{files, flexfiles, native};
 use meta::{ChangeInfo, How, SetXattr};
 use nfs::exports::{Place, Terms, View};
 use nfs::fs::*;
@@ -69,7 +69,7 @@ impl FileSystem for Files {
     }
 
     fn layout_types(&self) -> Vec<u32> {
-        vec![native::KIND, files::KIND]
+        vec![native::KIND, files::KIND, flexfiles::KIND]
     }
 
     fn terms(&self, place: Place) -> Terms {
@@ -93,10 +93,10 @@ impl FileSystem for Files {
             max_write: limits::PAYLOAD_MAX as u64,
             max_link: limits::LINK_MAX,
             max_name: limits::NAME_MAX as u32,
-            layout_types: rule.layout_kinds.clone(),
+            layout_types: rule.layout_types(),
             layout_block: rule.policy.stripe_unit as u32,
             xattrs: true,
-            thresholds: rule.layout_kinds.contains(&files::KIND) && rule.mds_threshold != Some(0),
+            thresholds: rule.layout.kind().is_some() && rule.mds_threshold != Some(0),
         }
     }
 

@@ -3,8 +3,8 @@
 //! The packing is sparse: a client sends a data server the offsets of the file. There is one filehandle for all data servers, and
 //! a layout is for the whole file.
 
+use crate::NetAddress;
 use bytes::Bytes;
-use std::fmt::Display;
 use types::limits::{FILEHANDLE_MAX, STRIPE_COUNT_MAX};
 use xdr::{Malformed, Reader, Writer, Xdr};
 
@@ -19,8 +19,6 @@ const COMMIT_THROUGH_MDS: u32 = 2;
 const FLAGS: u32 = 0x3f;
 /// Most addresses of one data server.
 pub const ADDRESSES_MAX: usize = 16;
-/// Longest netid and longest universal address.
-const TEXT_MAX: usize = 64;
 
 /// The body of a layout (`nfsv4_1_file_layout4`).
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -61,23 +59,6 @@ impl Xdr for Body {
     }
 }
 
-/// Where a data server is reached (`netaddr4`, RFC 5665).
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct NetAddress {
-    /// `tcp` or `tcp6`.
-    pub netid: String,
-    /// The address and, as two more numbers, the port.
-    pub uaddr: String,
-}
-
-impl NetAddress {
-    /// A TCP port of an IP address.
-    pub fn tcp(ip: impl Display, is_ipv6: bool, port: u16) -> Self {
-        let [high, low] = port.to_be_bytes();
-        NetAddress { netid: if is_ipv6 { "tcp6" } else { "tcp" }.to_owned(), uaddr: format!("{ip}.{high}.{low}") }
-    }
-}
-
 /// The address of a device (`nfsv4_1_file_layout_ds_addr4`): data servers in the order in which stripe units are dealt out.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Device {
@@ -90,30 +71,19 @@ impl Xdr for Device {
         let indices: Vec<u32> = (0..self.servers.len() as u32).collect();
         out.array(&indices, |out, index| out.u32(*index));
         out.array(&self.servers, |out, addresses| {
-            out.array(addresses, |out, address| {
-                out.opaque(&Bytes::copy_from_slice(address.netid.as_bytes()));
-                out.opaque(&Bytes::copy_from_slice(address.uaddr.as_bytes()));
-            });
+            out.array(addresses, |out, address| address.encode(out));
         });
     }
 
     fn decode(input: &mut Reader) -> Result<Self, Malformed> {
         let indices = input.array(STRIPE_COUNT_MAX, |input| input.u32())?;
-        let servers = input.array(STRIPE_COUNT_MAX, |input| {
-            input.array(ADDRESSES_MAX, |input| Ok(NetAddress { netid: text(input)?, uaddr: text(input)? }))
-        })?;
+        let servers = input.array(STRIPE_COUNT_MAX, |input| input.array(ADDRESSES_MAX, NetAddress::decode))?;
         let straight = indices.iter().enumerate().all(|(at, index)| at as u32 == *index);
         if !straight || indices.len() != servers.len() || servers.is_empty() {
             return Err(Malformed::Invalid("a device whose stripe indices are not its data servers in order"));
         }
         Ok(Device { servers })
     }
-}
-
-fn text(input: &mut Reader) -> Result<String, Malformed> {
-    let bytes = input.opaque(TEXT_MAX)?;
-    let text = std::str::from_utf8(&bytes).map_err(|_| Malformed::Invalid("text that is not UTF-8"))?;
-    Ok(text.to_owned())
 }
 
 #[cfg(test)]

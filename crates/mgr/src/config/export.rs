@@ -6,7 +6,6 @@ use crate::exports::Rule;
 use bytes::Bytes;
 use ipnet::IpNet;
 use layout::Policy;
-use layout::kinds::{files, native};
 use layout::policy::{STRIPE_COUNT, STRIPE_UNIT, parse_size};
 use nfs::exports::{Squash, Terms};
 use serde::Deserialize;
@@ -162,17 +161,12 @@ impl Export {
             SquashWhom::All => Squash::Everybody { uid, gid },
         };
         let terms = Terms { read_only: self.access == Access::ReadOnly, squash };
-        // Each client takes the first that it knows; those of kernels know no native one.
-        let layout_kinds = match self.layout.unwrap_or(config.layout) {
-            KernelLayout::Files => vec![native::KIND, files::KIND],
-            KernelLayout::None => vec![native::KIND],
-        };
         Ok(Rule {
             path,
             clients: clients.collect::<Result<_, _>>()?,
             terms,
             policy: self.policy(config)?,
-            layout_kinds,
+            layout: self.layout.unwrap_or(config.layout),
             mds_threshold: self.threshold(config)?,
         })
     }
@@ -184,7 +178,10 @@ impl Export {
             let set = policy.set(key.as_bytes(), value.as_bytes());
             set.map_err(|e| Error::BadConfig { name, reason: e.to_string() })
         };
-        let count = self.stripe_count.unwrap_or(config.stripe_count).to_string();
+        let count = self.stripe_count.unwrap_or(config.stripe_count);
+        // With a file on all iods most clients of this kind could do nothing but come to the mgr.
+        let one = count == 0 && self.layout.unwrap_or(config.layout) == KernelLayout::Flexfiles;
+        let count = if one { 1 } else { count }.to_string();
         set("stripe_unit", STRIPE_UNIT, self.stripe_unit.as_ref().unwrap_or(&config.stripe_unit))?;
         set("stripe_count", STRIPE_COUNT, &count)?;
         Ok(policy)
@@ -231,6 +228,9 @@ mod tests {
         assert_eq!(rule.path, ["a", "b"]);
         assert_eq!(rule.clients, ["10.0.0.1/32".parse().unwrap()]);
         assert_eq!((rule.policy.stripe_unit, rule.mds_threshold), (65536, Some(0)));
+        let count = |text: &str| check(text).unwrap().policy.stripe_count;
+        assert_eq!((count("/,layout=flexfiles"), count("/,layout=flexfiles,stripe_count=2")), (1, 2));
+        assert_eq!((count("/,layout=flexfiles-striped"), count("/")), (0, 0));
         assert_eq!(rule.terms.squash, Squash::Everybody { uid: 65534, gid: 65534 });
         for text in ["a", "", "/a/../b", "/a,clients=example", "/a,stripe_unit=100", "/a,mds_threshold=some"] {
             assert!(check(text).is_err(), "{text}");

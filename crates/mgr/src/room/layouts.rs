@@ -1,13 +1,15 @@
 //! Layouts of both kinds: granting them, telling device addresses, and what follows when they are committed or gone.
 
 use super::Room;
+use crate::config::KernelLayout;
 use crate::counters::add;
 use crate::proxy::Objects;
 use bytes::Bytes;
-use layout::kinds::native::{Body, Device, Update};
-use layout::kinds::{files, native};
+use layout::kinds::native::{self, Body, Device, Update};
+use layout::kinds::{files, flexfiles};
 use net::clock::unix_now;
 use nfs::fs::{Ctx, Iomode, LayoutAsk, LayoutGone, LayoutOut, Threshold};
+use std::net::SocketAddr;
 use types::{ByteRange, FileId, Generation, IodId, Status, Timestamp, limits};
 use wire::native::{DataHandle, Rights};
 use xdr::Xdr;
@@ -15,7 +17,7 @@ use xdr::Xdr;
 impl Room {
     pub(crate) async fn layout_get(&self, ctx: &Ctx, ask: LayoutAsk) -> Result<LayoutOut, Status> {
         // Session 0 is the mgr's own.
-        if !self.exports.rule(ctx.place).layout_kinds.contains(&ask.kind) || ctx.client == 0 {
+        if !self.exports.rule(ctx.place).offers(ask.kind) || ctx.client == 0 {
             return Err(Status::NoLayout);
         }
         if ask.kind == native::KIND {
@@ -36,6 +38,7 @@ impl Room {
         };
         let body = match ask.kind {
             files::KIND => self.files_body(&objects, info.generation, rights)?,
+            flexfiles::KIND => self.flexfiles_body(ctx, &objects, info.generation, rights)?,
             _ => self.native_body(ctx, &objects, info.generation, rights)?,
         };
         if body.len() > ask.max_body {
@@ -43,7 +46,7 @@ impl Room {
         }
         if write {
             let writing = self.notes.writing(ask.file).await?;
-            self.grants.granted(ask.file, ctx.client, ask.kind == files::KIND);
+            self.grants.granted(ask.file, ctx.client, ask.kind != native::KIND);
             writing.done();
         }
         add(counter, 1);
@@ -82,19 +85,59 @@ impl Room {
         }
     }
 
-    /// `NoLayout` while one of the iods is down or serves no NFS: clients come to the mgr then.
-    fn files_body(&self, objects: &Objects<'_>, generation: Generation, rights: Rights) -> Result<Bytes, Status> {
-        let record = &objects.record;
-        let servers = self.iods.data_servers(&record.iods).ok_or(Status::NoLayout)?;
-        let cluster = self.iods.cluster();
-        let (device, first_stripe_index) = self.devices.name(&record.iods, servers, &cluster.key);
+    /// The data servers of a file. `NoLayout` while one of the iods is down or serves no NFS: clients come to the mgr then.
+    fn data_servers(&self, objects: &Objects<'_>) -> Result<Vec<Vec<SocketAddr>>, Status> {
+        self.iods.data_servers(&objects.record.iods).ok_or(Status::NoLayout)
+    }
+
+    /// The filehandle of a file at its data servers.
+    fn data_handle(&self, objects: &Objects<'_>, generation: Generation, rights: Rights) -> Result<DataHandle, Status> {
+        let (record, cluster) = (&objects.record, self.iods.cluster());
         let unit = u32::try_from(record.stripe_unit).map_err(|_| Status::NoLayout)?;
         let geometry = (unit, record.iods.len() as u32);
         // Random, so that no mgr has given it out before.
         let grant = getrandom::u64().map_err(|_| Status::ServerFault)?;
-        let handle = DataHandle::sign(&cluster.key, cluster.fsid, objects.file, generation, rights, geometry, grant);
-        let handle = handle.to_bytes();
-        Ok(files::Body { device, stripe_unit: unit, first_stripe_index, handle }.to_bytes())
+        Ok(DataHandle::sign(&cluster.key, cluster.fsid, objects.file, generation, rights, geometry, grant))
+    }
+
+    fn files_body(&self, objects: &Objects<'_>, generation: Generation, rights: Rights) -> Result<Bytes, Status> {
+        let servers = self.data_servers(objects)?;
+        let (device, first_stripe_index) = self.devices.name(&objects.record.iods, servers, &self.iods.cluster().key);
+        let handle = self.data_handle(objects, generation, rights)?;
+        let (stripe_unit, handle) = (handle.stripe_unit, handle.to_bytes());
+        Ok(files::Body { device, stripe_unit, first_stripe_index, handle }.to_bytes())
+    }
+
+    /// One mirror. Files on several iods only where the export says that its clients know striping: the others would fail.
+    fn flexfiles_body(
+        &self,
+        ctx: &Ctx,
+        objects: &Objects<'_>,
+        generation: Generation,
+        rights: Rights,
+    ) -> Result<Bytes, Status> {
+        let servers = self.data_servers(objects)?;
+        let striped = servers.len() > 1;
+        if striped && self.exports.rule(ctx.place).layout != KernelLayout::FlexfilesStriped {
+            return Err(Status::NoLayout);
+        }
+        let handle = self.data_handle(objects, generation, rights)?;
+        // Not one of the special ones, which data servers refuse; of no age, as it never changes (RFC 8881 §8.2.2).
+        let mut stateid = [0; 16];
+        stateid[4..8].copy_from_slice(b"weir");
+        stateid[8..].copy_from_slice(&handle.grant.to_be_bytes());
+        let bytes = handle.to_bytes();
+        let server = |addresses| flexfiles::DataServer {
+            device: self.devices.name_one(addresses, &self.iods.cluster().key),
+            efficiency: 1,
+            stateid,
+            handle: bytes.clone(),
+            user: ctx.cred.uid,
+            group: ctx.cred.gid,
+        };
+        let mirror = servers.into_iter().map(server).collect();
+        let stripe_unit = if striped { objects.record.stripe_unit } else { 0 };
+        Ok(flexfiles::Body { stripe_unit, mirrors: vec![mirror], flags: 0, stats_hint: 0 }.to_bytes())
     }
 
     /// Below which lengths a kernel reads and writes a file here.
@@ -104,9 +147,7 @@ impl Room {
     /// written without a cache: the file is empty then.
     pub(crate) fn threshold(&self, ctx: &Ctx, file: FileId) -> Result<Option<Threshold>, Status> {
         let rule = self.exports.rule(ctx.place);
-        if !rule.layout_kinds.contains(&files::KIND) {
-            return Ok(None);
-        }
+        let Some(kind) = rule.layout.kind() else { return Ok(None) };
         let bytes = match rule.mds_threshold {
             Some(bytes) => bytes,
             None => {
@@ -115,8 +156,7 @@ impl Room {
             }
         };
         let size = (bytes > 0).then_some(bytes);
-        let threshold =
-            Threshold { kind: files::KIND, read_size: size, write_size: size, read_iosize: None, write_iosize: size };
+        let threshold = Threshold { kind, read_size: size, write_size: size, read_iosize: None, write_iosize: size };
         Ok(size.map(|_| threshold))
     }
 
@@ -124,9 +164,9 @@ impl Room {
         if ctx.client == 0 {
             return Err(Status::NoEnt);
         }
-        if kind == files::KIND {
+        if kind != native::KIND {
             add(&self.counters.devices_told, 1);
-            return self.devices.address(device).ok_or(Status::NoEnt);
+            return self.devices.address(device, kind).ok_or(Status::NoEnt);
         }
         self.native.seen(ctx.client);
         let iod = self.iods.by_id(IodId(device)).ok_or(Status::NoEnt)?;
@@ -190,6 +230,9 @@ impl Room {
     ) -> Result<(), Status> {
         let write = iomode == Iomode::ReadWrite;
         let revoked = why == LayoutGone::Revoked;
+        if let LayoutGone::Returned(body) = &why {
+            self.note_faults(client, file, body);
+        }
         let untold = write && self.grants.gone(file, client);
         let result = async {
             let fenced = if revoked { self.fence(ctx, file).await } else { Ok(()) };
@@ -205,6 +248,28 @@ impl Room {
             // Nothing is left to protect or to measure.
             Err(Status::Stale) => Ok(()),
             other => other,
+        }
+    }
+
+    /// What a client says went wrong at data servers. It changes nothing here: what is true of an iod the mgr knows itself.
+    fn note_faults(&self, client: u64, file: FileId, body: &Bytes) {
+        if body.is_empty() {
+            return;
+        }
+        match flexfiles::faults(body) {
+            Ok(faults) => {
+                add(&self.counters.layout_faults, faults.len() as u64);
+                if let Some(fault) = faults.first() {
+                    tracing::warn!(
+                        client,
+                        file = file.0,
+                        ?fault,
+                        count = faults.len(),
+                        "a client failed at a data server"
+                    );
+                }
+            }
+            Err(e) => tracing::warn!(client, file = file.0, "what a client says of its layout cannot be read: {e}"),
         }
     }
 

@@ -64,8 +64,9 @@ pub struct Args {
     /// Over how many iods new files are striped where no directory says otherwise; 0 means all
     #[arg(long, value_name = "COUNT")]
     stripe_count: Option<u32>,
-    /// What the NFS clients of kernels are offered: "files" to move data straight from and to the iods (pNFS), "none" to
-    /// move all of it through the mgr
+    /// What the NFS clients of kernels are offered: "files" to move data straight from and to the iods (pNFS), "flexfiles" the same
+    /// with each file on one iod, "flexfiles-striped" on several (Linux 6.18 and later only), "none" to move all of it through
+    /// the mgr
     #[arg(long, value_name = "KIND")]
     layout: Option<KernelLayout>,
     /// How long an iod may be away before the NFS clients of kernels get errors (EIO) for what it has instead of waiting

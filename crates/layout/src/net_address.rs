@@ -1,0 +1,42 @@
+//! Network addresses as device bodies name them (`netaddr4`, RFC 8881 §3.3.9, RFC 5665).
+
+use bytes::Bytes;
+use std::fmt::Display;
+use xdr::{Malformed, Reader, Writer, Xdr};
+
+/// Longest netid and longest universal address.
+const TEXT_MAX: usize = 64;
+
+/// Where a data server is reached.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct NetAddress {
+    /// `tcp` or `tcp6`.
+    pub netid: String,
+    /// The address and, as two more numbers, the port.
+    pub uaddr: String,
+}
+
+impl NetAddress {
+    /// A TCP port of an IP address.
+    pub fn tcp(ip: impl Display, is_ipv6: bool, port: u16) -> Self {
+        let [high, low] = port.to_be_bytes();
+        NetAddress { netid: if is_ipv6 { "tcp6" } else { "tcp" }.to_owned(), uaddr: format!("{ip}.{high}.{low}") }
+    }
+}
+
+impl Xdr for NetAddress {
+    fn encode(&self, out: &mut Writer) {
+        out.opaque(&Bytes::copy_from_slice(self.netid.as_bytes()));
+        out.opaque(&Bytes::copy_from_slice(self.uaddr.as_bytes()));
+    }
+
+    fn decode(input: &mut Reader) -> Result<Self, Malformed> {
+        Ok(NetAddress { netid: text(input)?, uaddr: text(input)? })
+    }
+}
+
+fn text(input: &mut Reader) -> Result<String, Malformed> {
+    let bytes = input.opaque(TEXT_MAX)?;
+    let text = std::str::from_utf8(&bytes).map_err(|_| Malformed::Invalid("text that is not UTF-8"))?;
+    Ok(text.to_owned())
+}
