@@ -19,7 +19,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinSet;
 use types::{Status, Timestamp};
-use wire::nfs4::EXCHGID4_FLAG_USE_PNFS_DS;
+use wire::native::Counter;
+use wire::nfs4::{EXCHGID4_FLAG_USE_PNFS_DS, OP_COMMIT, OP_READ, OP_WRITE, nfs_opnum4};
 
 /// How long a client's session is kept for certain after its last request. Clients renew it by the lease of the mgr, which they
 /// take for that of its data servers; where that is longer the time of courtesy covers the rest.
@@ -54,6 +55,8 @@ pub async fn start(served: Arc<Served>, listeners: Vec<Listener>) -> Result<Runn
     };
     let server = Server::start(DataOnly(Objects::new(served)), NoCallbacks, config, now()).await?;
     let server = Arc::new(server);
+    let counted = Arc::downgrade(&server);
+    server.fs().0.served().count_also(move || counted.upgrade().map_or_else(Vec::new, |server| counters(&server)));
     let mut ticking = JoinSet::new();
     let ticked = server.clone();
     task::spawn_in(&mut ticking, async move {
@@ -85,6 +88,26 @@ impl Running {
     pub async fn stop(self) {
         self.network.shutdown().await;
     }
+}
+
+/// What is shown beside the counters of the iod.
+fn counters(server: &DataServer) -> Vec<Counter> {
+    let (done, held) = (server.counters(), server.inspect(|state| state.counts()));
+    let op = |op: nfs_opnum4| {
+        let count = done.op(op as u32);
+        count.ok + count.failed
+    };
+    let rows = [
+        ("nfs.clients", held.clients as u64),
+        ("nfs.sessions", held.sessions as u64),
+        ("nfs.compounds", done.compounds),
+        ("nfs.reads", op(OP_READ)),
+        ("nfs.read_bytes", done.read_bytes),
+        ("nfs.writes", op(OP_WRITE)),
+        ("nfs.write_bytes", done.write_bytes),
+        ("nfs.commits", op(OP_COMMIT)),
+    ];
+    rows.map(|(name, value)| Counter { name: name.to_owned(), value }).to_vec()
 }
 
 fn now() -> Timestamp {

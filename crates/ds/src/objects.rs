@@ -35,6 +35,11 @@ impl Objects {
         Objects { served }
     }
 
+    /// What they are objects of.
+    pub(crate) fn served(&self) -> &Served {
+        &self.served
+    }
+
     fn handle(&self, ctx: &Ctx, needed: Rights) -> Result<DataHandle> {
         // PUTFH has verified it.
         let handle = DataHandle::from_bytes(&ctx.handle).map_err(|_| Status::BadHandle)?;

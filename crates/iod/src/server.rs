@@ -15,8 +15,8 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -113,6 +113,8 @@ pub struct Served {
     data_server: Vec<String>,
     lines: Arc<Lines>,
     news: News,
+    /// Counters of further doors.
+    doors: OnceLock<Box<dyn Fn() -> Vec<Counter> + Send + Sync>>,
 }
 
 impl Served {
@@ -126,7 +128,21 @@ impl Served {
             data_server: Vec::new(),
             lines: Arc::default(),
             news: News::default(),
+            doors: OnceLock::new(),
         }
+    }
+
+    /// Has another door to the objects show its counters beside those of the store; one door has this.
+    pub fn count_also(&self, counters: impl Fn() -> Vec<Counter> + Send + Sync + 'static) {
+        // There is one; a second one would go uncounted, which harms nobody.
+        let _ = self.doors.set(Box::new(counters));
+    }
+
+    /// All counters.
+    pub fn counters(&self) -> Vec<Counter> {
+        let mut all = self.store.snapshot();
+        all.extend(self.doors.get().into_iter().flat_map(|counters| counters()));
+        all
     }
 
     /// The store.
@@ -238,7 +254,7 @@ impl Running {
 
     /// All counters.
     pub fn counters(&self) -> Vec<Counter> {
-        self.shared.served.store.snapshot()
+        self.shared.served.counters()
     }
 
     /// Stops: no new connections, requests in hand are finished, everything else is cut off. The store is closed when

@@ -353,7 +353,7 @@ impl<C: Channel> Connection<C> {
             .store()
             .capacity()
             .map_err(|e| Failure { status: Status::Io, detail: Some(format!("cannot ask for the free space: {e}")) })?;
-        Ok(StatsReply { capacity, free, counters: self.store().snapshot() })
+        Ok(StatsReply { capacity, free, counters: self.shared.counters() })
     }
 
     fn fence(&mut self, args: FenceArgs) -> Result<Nothing, Failure> {

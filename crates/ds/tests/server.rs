@@ -1,0 +1,269 @@
+//! A script plays the client of the files layout, over sockets, against a data server and the store of a real iod.
+
+#[path = "../../iod/tests/serving/cluster.rs"]
+#[allow(dead_code)]
+mod cluster;
+
+use bytes::Bytes;
+use cluster::{FSID, key};
+use net::rpc::{Connection, Limits, NoService};
+use net::{Counters, Listener};
+use std::sync::Arc;
+use std::time::Duration;
+use types::{FileId, Fsid, Generation};
+use wire::native::{DataHandle, Key, Rights};
+use wire::nfs4::*;
+use wire::rpc::{Auth, AuthSys};
+use xdr::Xdr;
+
+const OBJECT: FileId = FileId(77);
+const UNIT: u32 = 65536;
+/// A stateid as the mgr gives them, which no data server knows.
+const STATEID: stateid4 = stateid4 { seqid: 0, other: [7; 12] };
+
+/// An iod with its NFS face.
+struct Server {
+    iod: cluster::Server,
+    face: Option<ds::Running>,
+}
+
+impl Server {
+    async fn new() -> Server {
+        let mut server = Server { iod: cluster::Server::new(), face: None };
+        server.start().await;
+        server
+    }
+
+    async fn start(&mut self) {
+        let listener = Listener::bind(&"127.0.0.1:0".parse().unwrap()).await.unwrap();
+        self.face = Some(ds::start(self.iod.running().served(), vec![listener]).await.unwrap());
+    }
+
+    async fn client(&self, minor: u32) -> Client {
+        let address = &self.face.as_ref().unwrap().addresses()[0];
+        let counters = Counters::default();
+        let wait = Duration::from_secs(30);
+        let connection =
+            Connection::connect(address, Arc::new(NoService), Limits::default(), counters, wait).await.unwrap();
+        Client { connection, minor, session: [0; 16], sequence: 0 }
+    }
+}
+
+/// One client with a session.
+struct Client {
+    connection: Connection,
+    minor: u32,
+    session: sessionid4,
+    sequence: u32,
+}
+
+impl Client {
+    async fn send(&self, argarray: Vec<nfs_argop4>) -> COMPOUND4res {
+        let body = COMPOUND4args { tag: Bytes::new(), minorversion: self.minor, argarray };
+        let auth = Auth::Sys(AuthSys { uid: 1000, gid: 1000, ..AuthSys::default() });
+        let wait = Duration::from_secs(30);
+        let reply = self.connection.call(NFS4_PROGRAM, 4, 1, &auth, body.to_bytes().into(), wait).await.unwrap();
+        COMPOUND4res::from_bytes(&reply.body.rest()).unwrap()
+    }
+
+    /// EXCHANGE_ID and CREATE_SESSION as Linux sends them to data servers.
+    async fn introduce(&mut self) -> EXCHANGE_ID4resok {
+        let args = EXCHANGE_ID4args {
+            eia_clientowner: client_owner4 {
+                co_verifier: [1; 8],
+                co_ownerid: Bytes::from_static(b"Linux NFSv4.1 here"),
+            },
+            eia_flags: EXCHGID4_FLAG_SUPP_MOVED_REFER | EXCHGID4_FLAG_BIND_PRINC_STATEID | EXCHGID4_FLAG_USE_PNFS_DS,
+            eia_state_protect: state_protect4_a::SP4_NONE,
+            eia_client_impl_id: vec![],
+        };
+        let reply = self.send(vec![nfs_argop4::OP_EXCHANGE_ID(args)]).await;
+        let [nfs_resop4::OP_EXCHANGE_ID(EXCHANGE_ID4res::NFS4_OK(met))] = &reply.resarray[..] else {
+            panic!("{reply:?}")
+        };
+        let channel = |size, operations, cached| channel_attrs4 {
+            ca_headerpadsize: 0,
+            ca_maxrequestsize: size,
+            ca_maxresponsesize: size,
+            ca_maxresponsesize_cached: cached,
+            ca_maxoperations: operations,
+            ca_maxrequests: 16,
+            ca_rdma_ird: vec![],
+        };
+        let args = CREATE_SESSION4args {
+            csa_clientid: met.eir_clientid,
+            csa_sequence: met.eir_sequenceid,
+            csa_flags: CREATE_SESSION4_FLAG_PERSIST | CREATE_SESSION4_FLAG_CONN_BACK_CHAN,
+            csa_fore_chan_attrs: channel(1_049_620, 8, 7584),
+            csa_back_chan_attrs: channel(4096, 2, 0),
+            csa_cb_program: 0x4000_0000,
+            csa_sec_parms: vec![callback_sec_parms4::AUTH_NONE],
+        };
+        let reply = self.send(vec![nfs_argop4::OP_CREATE_SESSION(args)]).await;
+        let [nfs_resop4::OP_CREATE_SESSION(CREATE_SESSION4res::NFS4_OK(session))] = &reply.resarray[..] else {
+            panic!("{reply:?}")
+        };
+        self.session = session.csr_sessionid;
+        self.ask(vec![nfs_argop4::OP_RECLAIM_COMPLETE(RECLAIM_COMPLETE4args { rca_one_fs: false })]).await;
+        met.clone()
+    }
+
+    /// Operations behind a SEQUENCE.
+    async fn ask(&mut self, mut ops: Vec<nfs_argop4>) -> COMPOUND4res {
+        self.sequence += 1;
+        let sequence = SEQUENCE4args {
+            sa_sessionid: self.session,
+            sa_sequenceid: self.sequence,
+            sa_slotid: 0,
+            sa_highest_slotid: 0,
+            sa_cachethis: false,
+        };
+        ops.insert(0, nfs_argop4::OP_SEQUENCE(sequence));
+        self.send(ops).await
+    }
+
+    /// One operation on a file; its result, or the status that the COMPOUND ended with.
+    async fn on(&mut self, handle: &Bytes, op: nfs_argop4) -> Result<nfs_resop4, nfsstat4> {
+        let mut reply = self.ask(vec![nfs_argop4::OP_PUTFH(PUTFH4args { object: handle.clone() }), op]).await;
+        if reply.status == NFS4_OK { Ok(reply.resarray.remove(2)) } else { Err(reply.status) }
+    }
+
+    async fn write(
+        &mut self,
+        handle: &Bytes,
+        offset: u64,
+        data: &[u8],
+        stable: stable_how4,
+    ) -> Result<WRITE4resok, nfsstat4> {
+        let data = Bytes::copy_from_slice(data);
+        match self.on(handle, nfs_argop4::OP_WRITE(WRITE4args { stateid: STATEID, offset, stable, data })).await? {
+            nfs_resop4::OP_WRITE(WRITE4res::NFS4_OK(done)) => Ok(done),
+            other => panic!("not the answer of WRITE: {other:?}"),
+        }
+    }
+
+    async fn read(&mut self, handle: &Bytes, offset: u64, count: u32) -> Result<READ4resok, nfsstat4> {
+        match self.on(handle, nfs_argop4::OP_READ(READ4args { stateid: STATEID, offset, count })).await? {
+            nfs_resop4::OP_READ(READ4res::NFS4_OK(done)) => Ok(done),
+            other => panic!("not the answer of READ: {other:?}"),
+        }
+    }
+
+    async fn commit(&mut self, handle: &Bytes) -> Result<verifier4, nfsstat4> {
+        match self.on(handle, nfs_argop4::OP_COMMIT(COMMIT4args { offset: 0, count: 0 })).await? {
+            nfs_resop4::OP_COMMIT(COMMIT4res::NFS4_OK(done)) => Ok(done.writeverf),
+            other => panic!("not the answer of COMMIT: {other:?}"),
+        }
+    }
+}
+
+/// A handle of a file over two iods, of which this is the one that it begins at.
+fn handle(generation: u32, rights: Rights) -> Bytes {
+    DataHandle::sign(&key(), FSID, OBJECT, Generation(generation), rights, (UNIT, 2), 1).to_bytes()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bytes_go_where_the_handle_says() {
+    let server = Server::new().await;
+    let handle = handle(1, Rights::READ | Rights::WRITE);
+    for minor in [1, 2] {
+        let mut client = server.client(minor).await;
+        let met = client.introduce().await;
+        assert_eq!(met.eir_flags & EXCHGID4_FLAG_MASK_PNFS, EXCHGID4_FLAG_USE_PNFS_DS);
+        let written = client.write(&handle, 0, &[minor as u8; 1000], UNSTABLE4).await.unwrap();
+        assert_eq!((written.count, written.committed), (1000, UNSTABLE4));
+        assert_eq!(client.commit(&handle).await, Ok(written.writeverf));
+        // What reaches into the stripe unit of the other iod stays there; the next here is the third of the file.
+        let over = client.write(&handle, u64::from(UNIT) - 10, &[3; 100], DATA_SYNC4).await.unwrap();
+        assert_eq!((over.count, over.committed), (10, DATA_SYNC4));
+        let third = client.write(&handle, 2 * u64::from(UNIT), b"third", DATA_SYNC4).await.unwrap();
+        assert_eq!(third.count, 5);
+        assert_eq!(client.read(&handle, 0, 1000).await.unwrap().data, [minor as u8; 1000][..]);
+        let read = client.read(&handle, u64::from(UNIT) - 10, 100).await.unwrap();
+        assert_eq!((&read.data[..], read.eof), (&[3; 10][..], false));
+        let read = client.read(&handle, 2 * u64::from(UNIT), 100).await.unwrap();
+        assert_eq!((&read.data[..], read.eof), (&b"third"[..], true));
+    }
+    assert_eq!((server.iod.counter("nfs.writes"), server.iod.counter("nfs.reads")), (6, 6));
+    assert_eq!((server.iod.counter("nfs.write_bytes"), server.iod.counter("nfs.clients")), (2 * 1015, 1));
+    assert_eq!(server.iod.client().size(OBJECT.0).unwrap().size, u64::from(UNIT) + 5);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_done_without_a_genuine_handle() {
+    let server = Server::new().await;
+    let mut client = server.client(2).await;
+    client.introduce().await;
+    let good = handle(1, Rights::READ | Rights::WRITE);
+    client.write(&good, 0, b"text", DATA_SYNC4).await.unwrap();
+    for bit in 0..good.len() * 8 {
+        let mut bad = good.to_vec();
+        bad[bit / 8] ^= 1 << (bit % 8);
+        assert_eq!(client.read(&bad.into(), 0, 4).await, Err(NFS4ERR_BADHANDLE), "bit {bit}");
+    }
+    for len in [0, 1, good.len() - 1] {
+        assert_eq!(client.read(&good.slice(..len), 0, 4).await, Err(NFS4ERR_BADHANDLE), "{len} bytes");
+    }
+    let foreign = |key: [u8; 32], fsid: [u8; 16]| {
+        DataHandle::sign(&Key::new(key), Fsid(fsid), OBJECT, Generation(1), Rights::READ, (UNIT, 2), 1).to_bytes()
+    };
+    assert_eq!(client.read(&foreign([1; 32], FSID.0), 0, 4).await, Err(NFS4ERR_BADHANDLE));
+    assert_eq!(client.read(&foreign([3; 32], [6; 16]), 0, 4).await, Err(NFS4ERR_BADHANDLE));
+    // Rights are those of the handle.
+    let reader = handle(1, Rights::READ);
+    assert_eq!(client.read(&reader, 0, 4).await.unwrap().data, b"text"[..]);
+    assert_eq!(client.write(&reader, 0, b"x", UNSTABLE4).await, Err(NFS4ERR_PNFS_NO_LAYOUT));
+    assert_eq!(client.commit(&reader).await, Err(NFS4ERR_PNFS_NO_LAYOUT));
+    assert_eq!(client.read(&handle(1, Rights::WRITE), 0, 4).await, Err(NFS4ERR_PNFS_NO_LAYOUT));
+    // A fenced generation is worth nothing, a new one is.
+    server.iod.client().fence(OBJECT.0, 2).unwrap();
+    assert_eq!(client.write(&good, 0, b"late", UNSTABLE4).await, Err(NFS4ERR_PNFS_NO_LAYOUT));
+    assert_eq!(client.read(&good, 0, 4).await, Err(NFS4ERR_PNFS_NO_LAYOUT));
+    assert_eq!(client.read(&handle(2, Rights::READ), 0, 4).await.unwrap().data, b"text"[..]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn it_is_a_data_server_and_nothing_else() {
+    let server = Server::new().await;
+    let mut client = server.client(1).await;
+    client.introduce().await;
+    let handle = handle(1, Rights::READ | Rights::WRITE);
+    for other in [[0; 12], [0xff; 12]] {
+        for seqid in [0, 1, u32::MAX] {
+            let args = READ4args { stateid: stateid4 { seqid, other }, offset: 0, count: 1 };
+            let read = client.on(&handle, nfs_argop4::OP_READ(args)).await;
+            assert_eq!(read.unwrap_err(), NFS4ERR_BAD_STATEID, "{seqid} {other:?}");
+        }
+    }
+    let getattr = nfs_argop4::OP_GETATTR(GETATTR4args { attr_request: vec![2] });
+    let remove = nfs_argop4::OP_REMOVE(REMOVE4args { target: Bytes::from_static(b"x") });
+    for op in [getattr, remove, nfs_argop4::OP_GETFH, nfs_argop4::OP_SAVEFH] {
+        assert_eq!(client.on(&handle, op).await.unwrap_err(), NFS4ERR_NOTSUPP);
+    }
+    assert_eq!(client.ask(vec![nfs_argop4::OP_PUTROOTFH]).await.status, NFS4ERR_NOTSUPP);
+    for minor in [0, 3] {
+        let stranger = server.client(minor).await;
+        assert_eq!(stranger.send(vec![nfs_argop4::OP_PUTROOTFH]).await.status, NFS4ERR_MINOR_VERS_MISMATCH);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restart_shows_in_session_and_verifier() {
+    let mut server = Server::new().await;
+    let handle = handle(1, Rights::READ | Rights::WRITE);
+    let mut client = server.client(1).await;
+    let before = client.introduce().await;
+    let written = client.write(&handle, 0, b"text", UNSTABLE4).await.unwrap();
+    server.face = None;
+    server.iod.restart();
+    server.start().await;
+    let session = client.session;
+    let mut client = server.client(1).await;
+    client.session = session;
+    let lost = client.ask(vec![]).await;
+    assert_eq!(lost.status, NFS4ERR_BADSESSION);
+    client.sequence = 0;
+    let after = client.introduce().await;
+    assert_eq!((after.eir_server_owner, after.eir_server_scope), (before.eir_server_owner, before.eir_server_scope));
+    assert_ne!(client.commit(&handle).await.unwrap(), written.writeverf);
+}
