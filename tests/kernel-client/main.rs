@@ -16,4 +16,6 @@ mod pnfs;
 #[path = "../../crates/client/tests/support/proxy.rs"]
 #[allow(dead_code)]
 mod proxy;
+mod relay;
+mod relayed;
 mod servers;

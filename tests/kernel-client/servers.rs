@@ -2,6 +2,7 @@
 
 use crate::guest::HOST;
 use crate::lab::Lab;
+use crate::relay::Relay;
 use serde_json::Value;
 use std::net::TcpListener;
 use std::path::Path;
@@ -10,10 +11,24 @@ use std::time::{Duration, Instant};
 /// A new file system in `home` with so many iods, and further options for the mgr. Guests reach the mgr at the port of its
 /// proxy, and the iods where they really are.
 pub fn start(home: &Path, iods: usize, options: &[&str]) -> Lab {
+    start_at(home, options, &(0..iods).map(|_| free_port()).map(|port| (port, port)).collect::<Vec<_>>())
+}
+
+/// As [`start`], with relays between the guests and everything else: that of the mgr, then those of the iods.
+pub fn start_behind_relays(home: &Path, iods: usize, options: &[&str], seed: u64) -> (Lab, Vec<Relay>) {
     let ports: Vec<u16> = (0..iods).map(|_| free_port()).collect();
+    let mut relays: Vec<Relay> = ports.iter().zip(seed..).map(|(port, seed)| Relay::start(*port, seed)).collect();
+    let ways: Vec<_> = ports.into_iter().zip(&relays).map(|(port, relay)| (port, relay.port())).collect();
+    let lab = start_at(home, options, &ways);
+    relays.insert(0, Relay::start(lab.mgr.proxy.address().port(), !seed));
+    (lab, relays)
+}
+
+/// An iod for each way: the port where it serves NFS, and the port that guests are told.
+fn start_at(home: &Path, options: &[&str], ways: &[(u16, u16)]) -> Lab {
     let options = [&["--lease-secs", "20"], options].concat();
-    Lab::start_each_with(home, iods, &options, |i| {
-        let (listen, told) = (format!("127.0.0.1:{}", ports[i]), format!("{HOST}:{}", ports[i]));
+    Lab::start_each_with(home, ways.len(), &options, |i| {
+        let (listen, told) = (format!("127.0.0.1:{}", ways[i].0), format!("{HOST}:{}", ways[i].1));
         vec!["--nfs-listen".into(), listen, "--nfs-advertise".into(), told]
     })
 }

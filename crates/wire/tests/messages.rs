@@ -1,5 +1,7 @@
 //! Messages byte by byte: frames derived by hand from the RFCs, and what damage does to them.
 
+#[path = "messages/captured.rs"]
+mod captured;
 #[path = "messages/damage.rs"]
 mod damage;
 #[path = "messages/frames.rs"]

@@ -1,0 +1,64 @@
+//! Messages that a Linux kernel sent and was sent, one of each kind: read, written again, and damaged.
+
+use bytes::Bytes;
+use wire::nfs4::{CB_COMPOUND4args, CB_COMPOUND4res, COMPOUND4args, COMPOUND4res};
+use wire::rpc::{Message, decode_message};
+use xdr::{Reader, Xdr};
+
+/// Kinds and bytes of the messages; `tests/kernel-client` makes the file (`WEIR_GOLDEN`).
+fn messages() -> Vec<(&'static str, Bytes)> {
+    let lines: Vec<&str> = include_str!("../frames/linux-6.1.txt").lines().skip(1).collect();
+    let bytes = |hex: &str| {
+        let byte = |at: usize| u8::from_str_radix(&hex[at..at + 2], 16).unwrap();
+        (0..hex.len()).step_by(2).map(byte).collect::<Bytes>()
+    };
+    lines.chunks(2).map(|pair| (pair[0].strip_prefix("# ").unwrap(), bytes(pair[1]))).collect()
+}
+
+/// Reads what follows the head of a message; the bytes that it is written as.
+fn again(kind: &str, body: &Bytes) -> Option<Bytes> {
+    fn both<T: Xdr>(body: &Bytes) -> Option<Bytes> {
+        T::from_bytes(body).ok().map(|value| value.to_bytes())
+    }
+    match kind.split(' ').next().unwrap() {
+        "call" => both::<COMPOUND4args>(body),
+        "reply" => both::<COMPOUND4res>(body),
+        _ if kind.starts_with("callback reply") => both::<CB_COMPOUND4res>(body),
+        _ => both::<CB_COMPOUND4args>(body),
+    }
+}
+
+fn body(message: &Bytes) -> Bytes {
+    let mut input = Reader::new(message.clone());
+    let head = decode_message(&mut input).unwrap();
+    assert!(matches!(head, Message::Call(_) | Message::Reply(_)));
+    input.rest()
+}
+
+#[test]
+fn captured_messages_are_read_and_written_again() {
+    let messages = messages();
+    assert!(messages.len() > 60);
+    for (kind, message) in messages {
+        let body = body(&message);
+        assert_eq!(again(kind, &body), Some(body), "{kind}");
+    }
+}
+
+#[test]
+fn damaged_ones_are_refused_or_are_other_messages() {
+    for (kind, message) in messages() {
+        let body = body(&message);
+        for len in 0..body.len() {
+            assert_eq!(again(kind, &body.slice(..len)), None, "{kind}: {len} bytes of {}", body.len());
+        }
+        for bit in 0..body.len() * 8 {
+            let mut bad = body.to_vec();
+            bad[bit / 8] ^= 1 << (bit % 8);
+            // Padding that is not zero may be read, and is written as zero; nothing else may be lost.
+            let bad = Bytes::from(bad);
+            let read = again(kind, &bad);
+            assert!(read.is_none_or(|read| read.len() == bad.len()), "{kind}: bit {bit}");
+        }
+    }
+}

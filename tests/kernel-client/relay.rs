@@ -1,0 +1,205 @@
+//! A relay of RPC records between a guest and a daemon, which remembers them or mistreats them.
+
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+/// Longest record that is led on.
+const RECORD_MAX: usize = 4 << 20;
+
+/// Who sent a record.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum From {
+    /// The guest.
+    Client,
+    /// The daemon.
+    Server,
+}
+
+/// Numbers that look random and follow from the seed (the generator of Steele, Lea and Flood's SplitMix).
+struct Dice(AtomicU64);
+
+impl Dice {
+    fn below(&self, end: u64) -> u64 {
+        let state = self.0.fetch_add(0x9e37_79b9_7f4a_7c15, SeqCst);
+        let mut z = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % end
+    }
+}
+
+/// What has been done to records.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct Harm {
+    /// Led on late.
+    pub delayed: u64,
+    /// Sent twice.
+    pub repeated: u64,
+    /// Cut off in the middle, with their connection.
+    pub cut: u64,
+    /// Swallowed, with everything after them, until their connection was cut.
+    pub dropped: u64,
+}
+
+struct Shared {
+    target: SocketAddr,
+    seen: Mutex<Vec<(From, Vec<u8>)>>,
+    remember: AtomicBool,
+    harm: Mutex<Harm>,
+    dice: Dice,
+    /// One record in so many is mistreated; 0: none.
+    one_in: AtomicU64,
+    pairs: Mutex<Vec<[TcpStream; 2]>>,
+    stopping: AtomicBool,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A relay in front of one address; it ends when it is dropped.
+pub struct Relay {
+    shared: Arc<Shared>,
+    port: u16,
+}
+
+impl Relay {
+    /// A relay on a free port to this port of this machine.
+    pub fn start(target: u16, seed: u64) -> Relay {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let port = listener.local_addr().expect("an address").port();
+        let shared = Arc::new(Shared {
+            target: SocketAddr::from(([127, 0, 0, 1], target)),
+            seen: Mutex::default(),
+            remember: AtomicBool::new(false),
+            harm: Mutex::default(),
+            dice: Dice(AtomicU64::new(seed)),
+            one_in: AtomicU64::new(0),
+            pairs: Mutex::default(),
+            stopping: AtomicBool::new(false),
+        });
+        let accepting = shared.clone();
+        thread::spawn(move || {
+            for client in listener.incoming().flatten() {
+                if accepting.stopping.load(SeqCst) {
+                    return;
+                }
+                // Nobody listens there: the guest is told so by the end of its connection.
+                let Ok(server) = TcpStream::connect(accepting.target) else { continue };
+                lead(&accepting, client, server);
+            }
+        });
+        Relay { shared, port }
+    }
+
+    /// Where it listens.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Remembers records from now on.
+    pub fn remember(&self) {
+        self.shared.remember.store(true, SeqCst);
+    }
+
+    /// What it remembers, in order as far as each side is concerned.
+    pub fn seen(&self) -> Vec<(From, Vec<u8>)> {
+        lock(&self.shared.seen).clone()
+    }
+
+    /// Mistreats one record in so many from now on; 0: none.
+    pub fn mistreat(&self, one_in: u64) {
+        self.shared.one_in.store(one_in, SeqCst);
+    }
+
+    /// What it has done.
+    pub fn harm(&self) -> Harm {
+        *lock(&self.shared.harm)
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        self.shared.stopping.store(true, SeqCst);
+        for pair in lock(&self.shared.pairs).drain(..) {
+            cut(&pair);
+        }
+        // Wakes the thread that accepts.
+        let _ = TcpStream::connect(("127.0.0.1", self.port));
+    }
+}
+
+fn cut(pair: &[TcpStream; 2]) {
+    for socket in pair {
+        // It may be gone already.
+        let _ = socket.shutdown(Shutdown::Both);
+    }
+}
+
+fn lead(shared: &Arc<Shared>, client: TcpStream, server: TcpStream) {
+    let both = || Some([client.try_clone().ok()?, server.try_clone().ok()?]);
+    let (Some(kept), Some(one), Some(other)) = (both(), both(), both()) else { return };
+    for socket in &kept {
+        // Only a matter of speed.
+        let _ = socket.set_nodelay(true);
+    }
+    lock(&shared.pairs).push(kept);
+    for (from, pair) in [(From::Client, one), (From::Server, other)] {
+        let shared = shared.clone();
+        thread::spawn(move || {
+            // However it ends, the connection ends with it.
+            let _ = pass(&shared, from, &pair);
+            cut(&pair);
+        });
+    }
+}
+
+/// Leads records on until there are no more.
+fn pass(shared: &Shared, from: From, pair: &[TcpStream; 2]) -> io::Result<()> {
+    let (mut input, mut output) = if from == From::Client { (&pair[0], &pair[1]) } else { (&pair[1], &pair[0]) };
+    loop {
+        let mut record = vec![0; 4];
+        input.read_exact(&mut record)?;
+        let len = (u32::from_be_bytes([record[0], record[1], record[2], record[3]]) & 0x7fff_ffff) as usize;
+        if len > RECORD_MAX {
+            return Err(io::Error::other("a record that is too long"));
+        }
+        record.resize(4 + len, 0);
+        input.read_exact(&mut record[4..])?;
+        if shared.remember.load(SeqCst) {
+            lock(&shared.seen).push((from, record[4..].to_vec()));
+        }
+        let one_in = shared.one_in.load(SeqCst);
+        if one_in == 0 || shared.dice.below(one_in) > 0 {
+            output.write_all(&record)?;
+            continue;
+        }
+        match shared.dice.below(8) {
+            0..4 => {
+                lock(&shared.harm).delayed += 1;
+                thread::sleep(Duration::from_millis(shared.dice.below(300)));
+                output.write_all(&record)?;
+            }
+            4..6 => {
+                lock(&shared.harm).repeated += 1;
+                output.write_all(&record)?;
+                output.write_all(&record)?;
+            }
+            6 => {
+                lock(&shared.harm).cut += 1;
+                output.write_all(&record[..shared.dice.below(record.len() as u64) as usize])?;
+                return Ok(());
+            }
+            _ => {
+                lock(&shared.harm).dropped += 1;
+                // Silence, as from a host that is gone; whatever comes meanwhile is lost with it.
+                thread::sleep(Duration::from_millis(500 + shared.dice.below(2500)));
+                return Ok(());
+            }
+        }
+    }
+}
