@@ -9,15 +9,22 @@ use types::{Timestamp, limits};
 use wire::nfs4::nfsstat4::*;
 use wire::nfs4::{
     BIND_CONN_TO_SESSION4args, BIND_CONN_TO_SESSION4resok, CB_SEQUENCE4args, CREATE_SESSION4_FLAG_CONN_BACK_CHAN,
-    CREATE_SESSION4args, CREATE_SESSION4resok, SEQ4_STATUS_BACKCHANNEL_FAULT, SEQ4_STATUS_CB_PATH_DOWN,
-    SEQ4_STATUS_CB_PATH_DOWN_SESSION, SEQ4_STATUS_EXPIRED_SOME_STATE_REVOKED, SEQ4_STATUS_RECALLABLE_STATE_REVOKED,
-    SEQUENCE4args, SEQUENCE4resok, callback_sec_parms4, channel_attrs4, channel_dir_from_client4,
-    channel_dir_from_server4, sessionid4,
+    CREATE_SESSION4_FLAG_CONN_RDMA, CREATE_SESSION4_FLAG_PERSIST, CREATE_SESSION4args, CREATE_SESSION4resok,
+    SEQ4_STATUS_BACKCHANNEL_FAULT, SEQ4_STATUS_CB_PATH_DOWN, SEQ4_STATUS_CB_PATH_DOWN_SESSION,
+    SEQ4_STATUS_EXPIRED_SOME_STATE_REVOKED, SEQ4_STATUS_RECALLABLE_STATE_REVOKED, SEQUENCE4args, SEQUENCE4resok,
+    callback_sec_parms4, channel_attrs4, channel_dir_from_client4, channel_dir_from_server4, sessionid4,
 };
 
 /// The least request and reply size that a channel can work with, in bytes: SEQUENCE with headers and one small
 /// operation.
-const MESSAGE_MIN: u32 = 512;
+const MESSAGE_MIN: u32 = 256;
+/// What the reply cache sets aside for each slot at least: small replies are kept whether asked for or not.
+const CACHED_MIN: u32 = 512;
+/// The reply to a lone SEQUENCE with all headers, its tag not counted: less cannot be cached (§18.46.3).
+const SEQUENCE_REPLY: u32 = 80;
+/// The flags that CREATE_SESSION may carry (§18.36.1).
+const CREATE_FLAGS: u32 =
+    CREATE_SESSION4_FLAG_PERSIST | CREATE_SESSION4_FLAG_CONN_BACK_CHAN | CREATE_SESSION4_FLAG_CONN_RDMA;
 /// The least operations per request that a client may ask: SEQUENCE and one more.
 const OPERATIONS_MIN: u32 = 2;
 /// Most slots used on a backchannel.
@@ -203,9 +210,13 @@ fn security(parms: &[callback_sec_parms4]) -> Option<callback_sec_parms4> {
 impl State {
     /// CREATE_SESSION (§18.36). `random` makes session ids hard to guess.
     ///
+    /// Arguments that make no session are refused before the sequence number counts: the client may mend them and ask
+    /// again under the same one, as it may with other servers.
+    ///
     /// # Errors
-    /// STALE_CLIENTID, CLID_INUSE, SEQ_MISORDERED, TOOSMALL, INVAL, NOSPC (too many sessions, or no room for another
-    /// reply cache), and whatever the request that this one repeats got.
+    /// STALE_CLIENTID, CLID_INUSE (the client id is not confirmed, and somebody else asked for it), SEQ_MISORDERED,
+    /// TOOSMALL, INVAL, NOSPC (too many sessions, or no room for another reply cache), and whatever the request that this
+    /// one repeats got.
     pub fn create_session(
         &mut self,
         args: &CREATE_SESSION4args,
@@ -216,7 +227,7 @@ impl State {
     ) -> Result<CREATE_SESSION4resok> {
         let id = ClientId(args.csa_clientid);
         let client = self.clients.get(id).ok_or(NFS4ERR_STALE_CLIENTID)?;
-        if client.principal != principal {
+        if !client.confirmed && client.principal != principal {
             return Err(NFS4ERR_CLID_INUSE);
         }
         if args.csa_sequence == client.sequence {
@@ -225,7 +236,8 @@ impl State {
         if args.csa_sequence != client.sequence.wrapping_add(1) {
             return Err(NFS4ERR_SEQ_MISORDERED);
         }
-        let result = self.new_session(id, args, connection, random);
+        let channels = self.channels(args)?;
+        let result = self.new_session(id, args, channels, connection, random);
         if result.is_ok() {
             self.confirm_client(id);
             self.renew(id, now);
@@ -237,10 +249,28 @@ impl State {
         result
     }
 
+    /// What is agreed for the fore channel and the backchannel.
+    fn channels(&self, args: &CREATE_SESSION4args) -> Result<(channel_attrs4, channel_attrs4)> {
+        if args.csa_flags & !CREATE_FLAGS != 0 {
+            return Err(NFS4ERR_INVAL);
+        }
+        let max_message = self.config.max_message;
+        let (fore, back) = (&args.csa_fore_chan_attrs, &args.csa_back_chan_attrs);
+        let fore = negotiate(fore, max_message, limits::REPLY_CACHED_MAX, limits::SLOTS_MAX)?;
+        let wanted = args.csa_flags & CREATE_SESSION4_FLAG_CONN_BACK_CHAN != 0;
+        let back = match negotiate(back, max_message, limits::REPLY_CACHED_MAX, BACK_SLOTS_MAX) {
+            // Who wants no backchannel need not describe one, and gets none.
+            Err(_) if !wanted && back.ca_maxrequestsize == 0 => channel_attrs4::default(),
+            agreed => agreed?,
+        };
+        Ok((fore, back))
+    }
+
     fn new_session(
         &mut self,
         client: ClientId,
         args: &CREATE_SESSION4args,
+        (mut fore, back): (channel_attrs4, channel_attrs4),
         connection: ConnectionId,
         random: u64,
     ) -> Result<CREATE_SESSION4resok> {
@@ -248,14 +278,7 @@ impl State {
         if held >= limits::SESSIONS_PER_CLIENT_MAX {
             return Err(NFS4ERR_NOSPC);
         }
-        let max_message = self.config.max_message;
-        let mut fore = negotiate(&args.csa_fore_chan_attrs, max_message, limits::REPLY_CACHED_MAX, limits::SLOTS_MAX)?;
         let back_channel = args.csa_flags & CREATE_SESSION4_FLAG_CONN_BACK_CHAN;
-        let back = match negotiate(&args.csa_back_chan_attrs, max_message, limits::REPLY_CACHED_MAX, BACK_SLOTS_MAX) {
-            // Who wants no backchannel may say anything about it, and gets none.
-            Err(_) if back_channel == 0 => channel_attrs4::default(),
-            agreed => agreed?,
-        };
         let reserved = self.reserve(&mut fore)?;
         let session = Session {
             id: self.sessions.new_id(random),
@@ -290,7 +313,7 @@ impl State {
 
     /// Sets memory aside for the reply cache of a session, granting fewer slots as the budget runs low.
     fn reserve(&mut self, fore: &mut channel_attrs4) -> Result<u64> {
-        let per_slot = u64::from(fore.ca_maxresponsesize_cached.max(MESSAGE_MIN));
+        let per_slot = u64::from(fore.ca_maxresponsesize_cached.max(CACHED_MIN));
         let left = self.config.reply_cache_bytes.saturating_sub(self.sessions.reserved);
         let slots = (left / limits::REPLY_CACHE_SHARE / per_slot).max(1).min(u64::from(fore.ca_maxrequests));
         if slots * per_slot > left {
@@ -305,7 +328,7 @@ impl State {
     ///
     /// # Errors
     /// BADSESSION, BADSLOT, BAD_HIGH_SLOT, SEQ_MISORDERED, SEQ_FALSE_RETRY, DELAY (this request is being executed),
-    /// REQ_TOO_BIG, TOO_MANY_OPS. After an error nothing has changed.
+    /// REQ_TOO_BIG, TOO_MANY_OPS, REP_TOO_BIG_TO_CACHE. After an error nothing has changed.
     pub fn sequence(&mut self, args: &SEQUENCE4args, request: Request, now: Timestamp) -> Result<Sequence> {
         let (slot, number, highest) = (args.sa_slotid, args.sa_sequenceid, args.sa_highest_slotid);
         let session = self.sessions.by_id.get_mut(&args.sa_sessionid).ok_or(NFS4ERR_BADSESSION)?;
@@ -315,6 +338,9 @@ impl State {
             }
             if request.operations > session.fore.ca_maxoperations {
                 return Err(NFS4ERR_TOO_MANY_OPS);
+            }
+            if args.sa_cachethis && session.fore.ca_maxresponsesize_cached < SEQUENCE_REPLY {
+                return Err(NFS4ERR_REP_TOO_BIG_TO_CACHE);
             }
         }
         let verdict = session.slots.begin(slot, number, highest, args.sa_cachethis, request.fingerprint)?;

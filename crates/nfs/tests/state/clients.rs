@@ -266,7 +266,8 @@ impl World {
                 let got = create(&mut self.state, id, principal);
                 match self.records.iter().position(|r| r.id == id.client) {
                     None => assert_eq!(got, Err(NFS4ERR_STALE_CLIENTID)),
-                    Some(at) if self.records[at].principal != principal => {
+                    // Whoever asked for a client id has to confirm it; more sessions of it anybody may make (§18.36.4).
+                    Some(at) if !self.records[at].confirmed && self.records[at].principal != principal => {
                         assert_eq!(got, Err(NFS4ERR_CLID_INUSE));
                     }
                     Some(at) => {

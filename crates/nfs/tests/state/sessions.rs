@@ -77,12 +77,15 @@ fn channels_too_small_to_work_are_refused() {
         breaks(&mut args.csa_fore_chan_attrs);
         assert_eq!(create(&mut state, &args), Err(error));
         assert!(state.clients().all(|c| !c.confirmed), "a failed CREATE_SESSION confirms nothing");
-        assert_eq!(create(&mut state, &args), Err(error), "replayed");
+        assert_eq!(create(&mut state, &args), Err(error), "asked again");
+        args.csa_fore_chan_attrs = channel(2);
+        assert!(create(&mut state, &args).is_ok(), "mended, under the same sequence number");
         let mut args = unconfirmed(&mut state);
         breaks(&mut args.csa_back_chan_attrs);
         assert_eq!(create(&mut state, &args), Err(error));
-        args.csa_sequence += 1;
         args.csa_flags = 0;
+        assert_eq!(create(&mut state, &args), Err(error), "not wanted, and described all the same");
+        args.csa_back_chan_attrs = channel_attrs4::default();
         let without = create(&mut state, &args).unwrap();
         assert_eq!(without.csr_back_chan_attrs, channel_attrs4::default(), "nobody asked for a backchannel");
         let bind = BIND_CONN_TO_SESSION4args {
@@ -299,4 +302,28 @@ fn session_ids_differ_though_the_random_bits_do_not() {
     let second = create(&mut state, &args).unwrap().csr_sessionid;
     assert_ne!(first, second);
     assert_eq!(first[8..], [0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77, 0x88]);
+}
+
+#[test]
+fn a_session_has_no_unknown_flags_and_whoever_has_a_confirmed_client_id_may_make_one() {
+    let mut state = new_state();
+    let mut args = unconfirmed(&mut state);
+    args.csa_flags = 0xf;
+    assert_eq!(create(&mut state, &args), Err(NFS4ERR_INVAL));
+    args.csa_flags = 0;
+    assert_eq!(state.create_session(&args, BOB, CONNECTION, 1, at(0)), Err(NFS4ERR_CLID_INUSE), "not confirmed");
+    create(&mut state, &args).unwrap();
+    args.csa_sequence += 1;
+    assert!(state.create_session(&args, BOB, CONNECTION, 1, at(0)).is_ok());
+}
+
+#[test]
+fn a_reply_that_the_cache_has_no_room_for_is_refused_before_anything_is_done() {
+    let mut state = new_state();
+    let mut args = unconfirmed(&mut state);
+    args.csa_fore_chan_attrs.ca_maxresponsesize_cached = 10;
+    let session = create(&mut state, &args).unwrap().csr_sessionid;
+    let refused = sequence(&mut state, &sequence_args(session, 0, 1, true), at(0));
+    assert_eq!(refused, Err(NFS4ERR_REP_TOO_BIG_TO_CACHE));
+    new_request(&mut state, &sequence_args(session, 0, 1, false), at(0));
 }

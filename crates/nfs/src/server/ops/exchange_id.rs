@@ -10,6 +10,10 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
     cx: &mut Compound<'_, F, C>,
     args: EXCHANGE_ID4args,
 ) -> Answer<EXCHANGE_ID4resok> {
+    // Minor version 2 brought it (RFC 7862 §14.1).
+    if cx.ctx.minor < 2 && args.eia_flags & EXCHGID4_FLAG_SUPP_FENCE_OPS != 0 {
+        return Err(NFS4ERR_INVAL.into());
+    }
     let (principal, now) = (cx.principal, cx.ctx.now);
     let exchanged = cx.change(|state| state.exchange_id(&args, principal, now)).await??;
     let config = &cx.server.config;
