@@ -115,6 +115,7 @@ impl Mgr {
         in_background(&mut background, "settling notes", &network, &server, settler::settle);
         in_background(&mut background, "collecting objects", &network, &server, collector::collect);
         in_background(&mut background, "the watch over leases", &network, &server, tick);
+        in_background(&mut background, "telling clients", &network, &server, tell);
         drop(room);
         let gateway = Arc::new(Gateway {
             server,
@@ -144,6 +145,11 @@ fn in_background<T, F>(
 {
     let (network, with) = (network.clone(), with.clone());
     task::spawn_in(background, async move { net::supervise(what, network, || work(with.clone())).await });
+}
+
+/// Tells clients what nobody waits for.
+async fn tell(server: Arc<NfsServer>) {
+    server.deliver().await;
 }
 
 /// Lets time pass for the NFS server; once its grace period is over, frees what nobody reopened.

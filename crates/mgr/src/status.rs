@@ -44,6 +44,7 @@ fn mgr(gateway: &Gateway) -> Group {
     group.number("open_files", counts.opens as u64);
     group.number("locks", counts.locks as u64);
     group.number("lock_waits", counts.lock_waits as u64);
+    group.number("delegations", counts.delegations as u64);
     group.number("layouts", counts.layouts as u64);
     group.number("recalls_pending", counts.recalls as u64);
     group

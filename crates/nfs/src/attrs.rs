@@ -102,7 +102,7 @@ macro_rules! row {
     };
     ($number:ident, $name:literal, $field:ident, $put:expr, $take:expr, $minor:literal) => {
         crate::attrs::Row {
-            number: wire::nfs4::$number,
+            number: crate::attrs::numbers::$number,
             #[cfg(test)]
             name: $name,
             minor: $minor,
@@ -121,6 +121,14 @@ macro_rules! row {
     };
 }
 use row;
+
+/// The numbers of attributes: those of the RFCs that `wire` is generated from, and later ones.
+mod numbers {
+    pub(super) use wire::nfs4::*;
+
+    /// `open_arguments` (RFC 9754 §3).
+    pub(super) const FATTR4_OPEN_ARGUMENTS: u32 = 86;
+}
 
 /// Writers and readers of single values, shared by the rows.
 mod form {
@@ -218,6 +226,7 @@ static ROWS: &[Row] = &[
     fixed::CLONE_BLKSIZE,
     fixed::CHANGE_ATTR_TYPE,
     fixed::XATTR_SUPPORT,
+    fixed::OPEN_ARGUMENTS,
 ];
 
 /// Attributes that SETATTR, CREATE and OPEN take.
@@ -313,6 +322,22 @@ pub fn decode(attrs: &fattr4) -> Result<Values, Malformed> {
     }
     input.finish()?;
     Ok(values)
+}
+
+/// Reads the attributes of `wanted` and ignores what comes behind the last of them: clients may tell more than they were
+/// asked in a callback.
+pub fn decode_first(attrs: &fattr4, wanted: Mask) -> Result<Values, Malformed> {
+    let (told, _) = Mask::from_bitmap(&attrs.attrmask);
+    let last = wanted.numbers().last().unwrap_or(0);
+    let front = Mask(told.0 & (u128::MAX >> (127 - last.min(127))));
+    let mut input = Reader::new(attrs.attr_vals.clone());
+    let mut values = Values::default();
+    let mut left = front;
+    for row in ROWS.iter().filter(|row| front.has(row.number)) {
+        (row.take)(&mut input, &mut values)?;
+        left = left.without(Mask::of(&[row.number]));
+    }
+    if left.is_empty() { Ok(values) } else { Err(Malformed::Invalid("attribute that was not asked for")) }
 }
 
 /// Reads the attributes of SETATTR, CREATE or OPEN. Errors: `ATTRNOTSUPP` for one not offered to this minor version,

@@ -2,10 +2,13 @@
 
 mod attributes;
 mod bound;
+mod call_back;
 mod callbacks;
 mod compound;
 mod counters;
+mod delegations;
 mod files;
+mod notices;
 mod ops;
 mod reached;
 mod recall;
@@ -52,8 +55,12 @@ pub struct Server<F, C> {
     orphans: Mutex<HashSet<FileId>>,
     /// Files that are being freed: nobody has them open, and nobody gets to. Locked after `state`.
     reaping: Mutex<HashSet<FileId>>,
-    /// Who waits for layouts of a file to come back.
+    /// Who waits for layouts or delegations of a file to come back.
     waiters: Mutex<HashMap<FileId, Vec<Waker>>>,
+    /// Who waits for an answer on the backchannel of a session.
+    calling: Mutex<HashMap<sessionid4, Vec<Waker>>>,
+    /// What clients are to be told without anybody waiting for it.
+    notices: Mutex<notices::Notices>,
     /// How many layouts of a file are gone from the tables, but not yet known to be so by the file system: until it has
     /// fenced their holders and learned what they wrote, they count as held. Locked after `state`.
     leaving: Mutex<HashMap<FileId, usize>>,
@@ -84,6 +91,8 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
             orphans: Mutex::default(),
             reaping: Mutex::default(),
             waiters: Mutex::default(),
+            calling: Mutex::default(),
+            notices: Mutex::default(),
             leaving: Mutex::default(),
             reached: Mutex::default(),
             minors: Mutex::default(),
@@ -244,6 +253,15 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
                 more.extend(self.change(|state| state.grace_over(&owners)).1);
                 Ok(())
             }
+            Effect::Distrust { client, owner } => {
+                self.fs.forget_client(owner).await?;
+                more.extend(self.change(|state| state.distrusted(client, ctx.now)).1);
+                Ok(())
+            }
+            Effect::DelegationGone(file) => {
+                self.wake(file);
+                Ok(())
+            }
             Effect::LastClose(file) => self.reap_closed(ctx, file).await,
             Effect::LayoutGone { client, file, iomode, range, why } => {
                 let why = match why {
@@ -254,6 +272,8 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
             }
             Effect::SessionGone(session) => {
                 lock(&self.minors).remove(&session);
+                let calling = lock(&self.calling).remove(&session);
+                calling.into_iter().flatten().for_each(Waker::wake);
                 Ok(())
             }
         }

@@ -1,10 +1,11 @@
-//! NFSv4.1 state tables: clients, sessions, opens and layouts as plain data; time and randomness are arguments.
+//! NFSv4.1 state tables: clients, sessions, opens, locks, delegations and layouts as plain data; time and randomness are arguments.
 //!
 //! [`State`] is one value behind one lock of the server that owns it. Its methods never wait and never perform I/O:
 //! what has to happen outside (a record to store, an object to reap, a client to fence) is collected as [`Effect`]s,
 //! which the caller takes with [`State::take_effects`] after every call and carries out in order.
 
 pub mod clients;
+pub mod delegations;
 pub mod layouts;
 pub mod leases;
 pub mod locks;
@@ -16,6 +17,7 @@ pub mod stateids;
 
 use crate::fs::{ClientRecord, Iomode};
 use crate::state::clients::Clients;
+use crate::state::delegations::Delegations;
 use crate::state::layouts::Layouts;
 use crate::state::locks::Locks;
 use crate::state::opens::Opens;
@@ -101,7 +103,16 @@ pub enum Effect {
     /// The time for reclaims is over: delete the records of these owners, who did not come or did not finish, then call
     /// [`State::grace_over`].
     GraceOver(Vec<Bytes>),
-    /// The last open of the file is gone: a file without names may be reaped now.
+    /// This client has not returned a delegation in time: delete the record of its owner, then call [`State::distrusted`].
+    Distrust {
+        /// Which client.
+        client: ClientId,
+        /// Its owner.
+        owner: Bytes,
+    },
+    /// A delegation of the file is gone: whoever waits for that may look again.
+    DelegationGone(FileId),
+    /// The last open of the file is gone, and the last delegation: a file without names may be reaped now.
     LastClose(FileId),
     /// A client holds no layout of these bytes for this use any more, without having sent LAYOUTRETURN.
     LayoutGone {
@@ -123,7 +134,8 @@ pub enum Effect {
 impl Effect {
     /// Whether it is about the record of a client, without which a request must not succeed.
     pub fn is_of_record(&self) -> bool {
-        matches!(self, Effect::Persist(_) | Effect::Forget(_) | Effect::Lapse { .. } | Effect::GraceOver(_))
+        use Effect::{Distrust, Forget, GraceOver, Lapse, Persist};
+        matches!(self, Persist(_) | Forget(_) | Lapse { .. } | Distrust { .. } | GraceOver(_))
     }
 }
 
@@ -142,9 +154,11 @@ pub struct Counts {
     pub locks: usize,
     /// LOCKs that were denied and are asked for again and again.
     pub lock_waits: usize,
+    /// Delegations.
+    pub delegations: usize,
     /// Layout states.
     pub layouts: usize,
-    /// Recalls not yet answered by a return.
+    /// Recalls, of layouts and delegations, not yet answered by a return.
     pub recalls: usize,
 }
 
@@ -156,6 +170,7 @@ pub struct State {
     pub(crate) sessions: Sessions,
     pub(crate) opens: Opens,
     pub(crate) locks: Locks,
+    pub(crate) delegations: Delegations,
     pub(crate) layouts: Layouts,
     pub(crate) recovery: Recovery,
     pub(crate) effects: Vec<Effect>,
@@ -172,6 +187,7 @@ impl State {
             sessions: Sessions::new(config.boot_epoch),
             opens: Opens::default(),
             locks: Locks::default(),
+            delegations: Delegations::default(),
             layouts: Layouts::default(),
             recovery,
             effects: Vec::new(),
@@ -199,8 +215,9 @@ impl State {
             opens: self.opens.len(),
             locks: self.locks.len(),
             lock_waits: self.locks.waiting(),
+            delegations: self.delegations.len(),
             layouts: self.layouts.len(),
-            recalls: self.layouts.recalls(),
+            recalls: self.layouts.recalls() + self.delegations.recalls(),
         }
     }
 

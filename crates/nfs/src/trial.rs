@@ -33,6 +33,8 @@ pub struct Answers {
 struct Script {
     taken: Vec<(CallbackPath, CB_COMPOUND4args)>,
     answers: VecDeque<Option<nfsstat4>>,
+    attributes: Option<fattr4>,
+    hangs: bool,
 }
 
 impl Answers {
@@ -46,11 +48,31 @@ impl Answers {
     pub fn next(&self, answer: Option<nfsstat4>) {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner).answers.push_back(answer);
     }
+
+    /// Leaves the next callback without an answer for ever.
+    pub fn hang(&self) {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner).hangs = true;
+    }
+
+    /// What CB_GETATTR gets from now on.
+    pub fn attributes(&self, attributes: fattr4) {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner).attributes = Some(attributes);
+    }
+}
+
+impl Answers {
+    fn hangs(&self) -> bool {
+        std::mem::take(&mut self.inner.lock().unwrap_or_else(PoisonError::into_inner).hangs)
+    }
 }
 
 impl Callbacks for Answers {
     async fn call(&self, path: CallbackPath, arguments: Segments) -> Result<Bytes, Lost> {
         let call = CB_COMPOUND4args::from_bytes(&arguments.to_bytes()).map_err(|_| Lost)?;
+        if self.hangs() {
+            self.inner.lock().unwrap_or_else(PoisonError::into_inner).taken.push((path, call));
+            return std::future::pending().await;
+        }
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         let answer = inner.answers.pop_front().unwrap_or(Some(NFS4_OK));
         let sequence = match call.argarray.first() {
@@ -66,7 +88,16 @@ impl Callbacks for Answers {
             csr_highest_slotid: 15,
             csr_target_highest_slotid: 15,
         }));
-        let second = nfs_cb_resop4::OP_CB_LAYOUTRECALL(CB_LAYOUTRECALL4res { clorr_status: status });
+        let Some((_, call)) = inner.taken.last() else { return Err(Lost) };
+        let second = match call.argarray.get(1) {
+            Some(nfs_cb_argop4::OP_CB_RECALL(_)) => nfs_cb_resop4::OP_CB_RECALL(CB_RECALL4res { status }),
+            Some(nfs_cb_argop4::OP_CB_GETATTR(_)) => nfs_cb_resop4::OP_CB_GETATTR(match (status, &inner.attributes) {
+                (NFS4_OK, Some(told)) => CB_GETATTR4res::NFS4_OK(CB_GETATTR4resok { obj_attributes: told.clone() }),
+                (NFS4_OK, None) => CB_GETATTR4res::Default(NFS4ERR_DELAY),
+                (status, _) => CB_GETATTR4res::Default(status),
+            }),
+            _ => nfs_cb_resop4::OP_CB_LAYOUTRECALL(CB_LAYOUTRECALL4res { clorr_status: status }),
+        };
         Ok(CB_COMPOUND4res { status, tag: Bytes::new(), resarray: vec![first, second] }.to_bytes())
     }
 

@@ -63,6 +63,7 @@ pub struct Values {
     pub clone_blksize: Option<u32>,
     pub change_attr_type: Option<u32>,
     pub xattr_support: Option<bool>,
+    pub open_arguments: Option<[Mask; 5]>,
 }
 
 impl Values {

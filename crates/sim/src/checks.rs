@@ -60,7 +60,8 @@ fn left_over(cluster: &RefCell<Cluster>) -> Vec<String> {
     let cluster = cluster.borrow();
     let Some(status) = cluster.mgr.status() else { return vec!["the mgr does not serve".into()] };
     let mut left = Vec::new();
-    let counts = ["clients", "sessions", "open_files", "locks", "lock_waits", "layouts", "recalls_pending"];
+    let counts =
+        ["clients", "sessions", "open_files", "locks", "lock_waits", "delegations", "layouts", "recalls_pending"];
     for group in status.groups.iter().filter(|group| group.name == "mgr") {
         for (name, value) in &group.values {
             let value = format!("{value:?}");

@@ -79,6 +79,10 @@ pub const LOCKS_PER_CLIENT_MAX: usize = 16 << 10;
 pub const LOCKS_MAX: usize = 256 << 10;
 /// Most waits for locks of one file that are kept in order.
 pub const LOCK_WAITERS_PER_FILE_MAX: usize = 64;
+/// Most delegations of one client.
+pub const DELEGATIONS_PER_CLIENT_MAX: usize = 16 << 10;
+/// Most delegations of all clients.
+pub const DELEGATIONS_MAX: usize = 128 << 10;
 /// Most clients that keep what they hold after their lease has run out.
 pub const LAPSED_CLIENTS_MAX: usize = 1024;
 /// Most layouts of one client.
@@ -176,13 +180,16 @@ pub const REGISTRY_KEY_MAX: usize = 64;
 
 /// What one open, layout, lock or client takes in the tables at most, owner strings of [`OPAQUE_MAX`] bytes included.
 const STATE_BYTES: usize = OPAQUE_MAX + 512;
+/// What one delegation takes: it has no owner string.
+const DELEGATION_BYTES: usize = 512;
 /// Everything that an mgr keeps in memory for others, at its largest.
 const MGR_MEMORY: usize = META_CACHE_BYTES
     + META_QUEUE_BYTES
     + NET_BYTES_MAX / 8 * 9
     + CONNECTIONS_MAX * IDLE_BYTES_MAX
     + REPLY_CACHE_BYTES as usize
-    + (OPENS_MAX + LAYOUTS_MAX + LOCKS_MAX + CLIENTS_MAX) * STATE_BYTES;
+    + (OPENS_MAX + LAYOUTS_MAX + LOCKS_MAX + CLIENTS_MAX) * STATE_BYTES
+    + DELEGATIONS_MAX * DELEGATION_BYTES;
 
 const _: () = {
     assert!(MGR_MEMORY <= MGR_MEMORY_MAX);
@@ -193,6 +200,7 @@ const _: () = {
     assert!(2 * UNCONFIRMED_MAX < CLIENTS_MAX && CONNECTIONS_MAX <= CLIENTS_MAX - UNCONFIRMED_MAX);
     assert!(OPENS_PER_CLIENT_MAX < OPENS_MAX / 4 && LAYOUTS_PER_CLIENT_MAX < LAYOUTS_MAX / 4);
     assert!(LOCKS_PER_CLIENT_MAX < LOCKS_MAX / 4 && LAPSED_CLIENTS_MAX < CLIENTS_MAX / 4);
+    assert!(DELEGATIONS_PER_CLIENT_MAX < DELEGATIONS_MAX / 4);
     // Every connection may have a session with a slot at least.
     assert!(REPLY_CACHE_BYTES / REPLY_CACHED_MAX as u64 >= 8 * CONNECTIONS_MAX as u64);
     assert!(STRIPE_UNIT_MIN.is_multiple_of(64) && STRIPE_UNIT_MAX < 1 << 32);

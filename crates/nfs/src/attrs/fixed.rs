@@ -1,9 +1,9 @@
 //! Attributes that the server and the file system fix, the same for every file.
 
 use super::form::{put_bool, put_mask, put_time, put_u32, put_u64, take_mask, take_time};
-use super::{Row, row};
+use super::{Mask, Row, row};
 use wire::nfs4::fsid4;
-use xdr::{Reader, Writer, Xdr};
+use xdr::{Malformed, Reader, Writer, Xdr};
 
 pub(super) const SUPPORTED_ATTRS: Row =
     row!(FATTR4_SUPPORTED_ATTRS, "supported_attrs", supported_attrs, put_mask, take_mask);
@@ -42,3 +42,19 @@ pub(super) const CHANGE_ATTR_TYPE: Row =
     row!(FATTR4_CHANGE_ATTR_TYPE, "change_attr_type", change_attr_type, put_u32, Reader::u32, 2);
 pub(super) const XATTR_SUPPORT: Row =
     row!(FATTR4_XATTR_SUPPORT, "xattr_support", xattr_support, put_bool, Reader::bool, 2);
+
+/// `open_arguments4` (RFC 9754 §3): bits of accesses, denials, wants, claims and modes of creation.
+fn put_open_arguments(out: &mut Writer, known: &[Mask; 5]) {
+    known.iter().for_each(|mask| put_mask(out, mask));
+}
+
+fn take_open_arguments(input: &mut Reader) -> Result<[Mask; 5], Malformed> {
+    let mut known = [Mask::NONE; 5];
+    for mask in &mut known {
+        *mask = take_mask(input)?;
+    }
+    Ok(known)
+}
+
+pub(super) const OPEN_ARGUMENTS: Row =
+    row!(FATTR4_OPEN_ARGUMENTS, "open_arguments", open_arguments, put_open_arguments, take_open_arguments, 2);

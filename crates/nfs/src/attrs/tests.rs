@@ -51,6 +51,7 @@ fn full() -> Values {
         suppattr_exclcreat: Some(SETTABLE),
         clone_blksize: Some(0),
         change_attr_type: Some(0),
+        open_arguments: Some([1, 0b1011, 1 << 20, 0, 1].map(Mask)),
         ..Values::default()
     };
     values.set_info(&info());
@@ -211,4 +212,20 @@ proptest! {
         }
         let _ = decode_set(&attrs, &info(), 2);
     }
+}
+
+#[test]
+fn what_follows_the_attributes_asked_for_may_be_unknown() {
+    let wanted = Mask::of(&[FATTR4_CHANGE, FATTR4_SIZE]);
+    let told = encode(wanted.or(Mask::of(&[FATTR4_TIME_MODIFY])), &full());
+    let mut more = told.attr_vals.to_vec();
+    more.extend([0; 12]);
+    let time_deleg_modify = Mask::of(&[85]);
+    let attrmask = Mask::from_bitmap(&told.attrmask).0.or(time_deleg_modify).to_bitmap();
+    let told = fattr4 { attrmask, attr_vals: more.into() };
+    assert!(decode(&told).is_err());
+    let values = decode_first(&told, wanted).unwrap();
+    assert_eq!((values.change, values.size, values.time_modify), (Some(u64::MAX), Some(1 << 40), None));
+    let cut = fattr4 { attr_vals: told.attr_vals.slice(..12), ..told };
+    assert!(decode_first(&cut, wanted).is_err());
 }

@@ -8,6 +8,27 @@ use crate::values::Values;
 use types::{Attrs, Fsid, SetAttrs, Timestamp};
 use wire::nfs4::*;
 
+/// What OPEN understands (`open_arguments`, RFC 9754 §3).
+const OPEN_ARGUMENTS: [Mask; 5] = [
+    Mask::of(&[OPEN4_SHARE_ACCESS_READ, OPEN4_SHARE_ACCESS_WRITE, OPEN4_SHARE_ACCESS_BOTH]),
+    Mask::of(&[OPEN4_SHARE_DENY_NONE, OPEN4_SHARE_DENY_READ, OPEN4_SHARE_DENY_WRITE, OPEN4_SHARE_DENY_BOTH]),
+    // Any delegation, none, cancel.
+    Mask::of(&[3, 4, 5]),
+    Mask::of(&[
+        open_claim_type4::CLAIM_NULL as u32,
+        open_claim_type4::CLAIM_PREVIOUS as u32,
+        open_claim_type4::CLAIM_DELEGATE_CUR as u32,
+        open_claim_type4::CLAIM_FH as u32,
+        open_claim_type4::CLAIM_DELEG_CUR_FH as u32,
+    ]),
+    Mask::of(&[
+        createmode4::UNCHECKED4 as u32,
+        createmode4::GUARDED4 as u32,
+        createmode4::EXCLUSIVE4 as u32,
+        createmode4::EXCLUSIVE4_1 as u32,
+    ]),
+];
+
 /// The `fsid4` of a file system.
 pub(super) fn fsid(fsid: Fsid) -> fsid4 {
     let number = u128::from_be_bytes(fsid.0);
@@ -46,6 +67,7 @@ impl<F: FileSystem, C: Callbacks> Compound<'_, F, C> {
             suppattr_exclcreat: Some(attrs::SETTABLE),
             clone_blksize: Some(0),
             change_attr_type: Some(change_attr_type4::NFS4_CHANGE_TYPE_IS_MONOTONIC_INCR as u32),
+            open_arguments: Some(OPEN_ARGUMENTS),
             ..Values::default()
         };
         values.set_info(&info);
@@ -91,7 +113,7 @@ impl<F: FileSystem, C: Callbacks> Compound<'_, F, C> {
         if mask.has(FATTR4_RDATTR_ERROR) || !mask.and(attrs::WRITE_ONLY).is_empty() {
             return Err(NFS4ERR_INVAL.into());
         }
-        let found = self.fs().getattr(&self.ctx, self.file()?).await?;
+        let found = self.attributes(self.file()?, mask).await?;
         let values = self.values(mask, &found).await?;
         Ok(attrs::encode(mask, &values).attr_vals == believed.attr_vals)
     }

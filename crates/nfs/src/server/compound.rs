@@ -1,6 +1,7 @@
 //! COMPOUND: one request with its operations, worked on one after another (RFC 8881 §2.10.6, §16.2).
 
 use super::callbacks::Callbacks;
+use super::delegations::Frozen;
 use super::{Server, counters, lock, ops};
 use crate::exports::{Place, Terms, View};
 use crate::fs::{Ctx, FileSystem, FsInfo};
@@ -112,7 +113,7 @@ pub(super) struct Handle {
 }
 
 /// A COMPOUND being worked on: what its operations see and change.
-pub(super) struct Compound<'a, F, C> {
+pub(super) struct Compound<'a, F: FileSystem, C: Callbacks> {
     pub(super) server: &'a Server<F, C>,
     /// What the file system is told: `cred` and `place` follow the current filehandle.
     pub(super) ctx: Ctx,
@@ -129,6 +130,8 @@ pub(super) struct Compound<'a, F, C> {
     pub(super) current: Option<Handle>,
     /// Saved filehandle and stateid.
     pub(super) saved: Option<Handle>,
+    /// Files that nobody is given a delegation of until this is over.
+    pub(super) frozen: Vec<Frozen<'a, F, C>>,
     /// Operations that follow the one being worked on.
     pub(super) left: u32,
     /// Bytes that the body of the next result may take, and what to answer beyond.
@@ -329,6 +332,7 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
             session: sequenced.as_ref().map(|s| s.token.session),
             current: None,
             saved: None,
+            frozen: Vec::new(),
             left: 0,
             room: 0,
             beyond: NFS4ERR_REP_TOO_BIG,

@@ -4,6 +4,7 @@ use super::callbacks::Callbacks;
 use super::compound::{Answer, Body, Compound, Refusal};
 use crate::fs::{Change, FileSystem, access};
 use crate::spans::{LockKind, Span};
+use crate::state::delegations::Use;
 use crate::state::locks::Denied;
 use crate::state::opens::{Access, Permit};
 use crate::state::stateids;
@@ -42,7 +43,7 @@ impl<F: FileSystem, C: Callbacks> Compound<'_, F, C> {
 
     /// Whether I/O with this stateid may go ahead; returns whether an open allows it, so that the mode of the file does
     /// not matter. A special stateid leaves the decision to the caller's permissions (RFC 8881 §8.2.3, §9.1.2).
-    pub(super) async fn permit(&self, file: FileId, stateid: stateid4, access: Access) -> Answer<bool> {
+    pub(super) async fn permit(&mut self, file: FileId, stateid: stateid4, access: Access) -> Answer<bool> {
         let stateid = self.stateid(stateid)?;
         if self.server.is_data_only() {
             // The state is the metadata server's: it gave the filehandle to those alone who may use it (§13.9.1).
@@ -60,6 +61,8 @@ impl<F: FileSystem, C: Callbacks> Compound<'_, F, C> {
         }
         self.check_grace()?;
         self.regular(file).await?;
+        let what = if access == Access::Read { Use::Look } else { Use::Change };
+        self.make_way(file, what).await?;
         let bits = match access {
             Access::Read => access::READ,
             Access::Write => access::MODIFY | access::EXTEND,

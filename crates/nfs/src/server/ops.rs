@@ -5,12 +5,14 @@
 
 mod access;
 mod allocate;
+mod backchannel_ctl;
 mod bind_conn_to_session;
 mod close;
 mod commit;
 mod create;
 mod create_session;
 mod deallocate;
+mod delegreturn;
 mod destroy_clientid;
 mod destroy_session;
 mod exchange_id;
@@ -115,6 +117,7 @@ registry! {
         OP_CLOSE => close,
         OP_COMMIT => commit,
         OP_CREATE => create,
+        OP_DELEGRETURN => delegreturn,
         OP_LINK => link,
         OP_LOCK => lock,
         OP_LOCKT => lockt,
@@ -130,6 +133,7 @@ registry! {
         OP_SETATTR => setattr,
         OP_VERIFY => verify,
         OP_WRITE => write,
+        OP_BACKCHANNEL_CTL => backchannel_ctl,
         OP_BIND_CONN_TO_SESSION => bind_conn_to_session,
         OP_EXCHANGE_ID => exchange_id,
         OP_CREATE_SESSION => create_session,
@@ -180,6 +184,7 @@ pub(super) fn changes(op: nfs_opnum4) -> bool {
         OP_CLOSE
             | OP_COMMIT
             | OP_CREATE
+            | OP_DELEGRETURN
             | OP_LINK
             | OP_LOCK
             | OP_LOCKU
@@ -189,6 +194,7 @@ pub(super) fn changes(op: nfs_opnum4) -> bool {
             | OP_RENAME
             | OP_SETATTR
             | OP_WRITE
+            | OP_BACKCHANNEL_CTL
             | OP_CREATE_SESSION
             | OP_DESTROY_SESSION
             | OP_FREE_STATEID

@@ -1,20 +1,16 @@
 //! Recalling layouts: CB_LAYOUTRECALL to everybody who holds one, then waiting until all are back (RFC 8881 §12.5.5).
 
-use super::callbacks::{CallbackPath, Callbacks};
+use super::callbacks::Callbacks;
 use super::{Server, counters, lock};
 use crate::fs::{FileSystem, Iomode};
 use crate::state::layouts::{Filter, Recall, RecallAnswer};
-use crate::state::sessions::CallbackEnd;
 use crate::state::{ClientId, State};
-use bytes::Bytes;
 use futures_util::future::{self, Either};
 use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 use types::{FileId, Timestamp};
-use wire::nfs4::compound::{Ops, OpsWriter, ResHeader};
 use wire::nfs4::*;
-use xdr::{Malformed, Reader, Xdr};
 
 /// How long to wait before asking again a client that said "later" or could not be reached.
 const ASK_AGAIN: Duration = Duration::from_millis(200);
@@ -99,8 +95,6 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
 
     /// Sends one recall; gives it back if the client has to be asked again.
     async fn ask(&self, recall: Recall, now: Timestamp) -> Option<Recall> {
-        let back = lock(&self.state).backchannel(recall.client);
-        let Some(back) = back else { return Some(recall) };
         counters::add(&self.counters.recalls, 1);
         let arguments = CB_LAYOUTRECALL4args {
             clora_type: recall.kind,
@@ -113,28 +107,13 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
                 lor_stateid: recall.stateid,
             }),
         };
-        let minor = lock(&self.minors).get(&back.session).copied().unwrap_or(1);
-        let mut ops = OpsWriter::new();
-        ops.op(OP_CB_SEQUENCE, &back.sequence).op(OP_CB_LAYOUTRECALL, &arguments);
-        let path = CallbackPath { connection: back.connection, program: back.program, security: back.security };
-        let reply = self.callbacks.call(path, ops.into_cb_args(Bytes::new(), minor, 0)).await;
-        let (end, status) = match reply.as_ref().map(statuses) {
-            Ok(Ok(statuses)) => statuses,
-            Ok(Err(error)) => {
-                tracing::warn!(client = recall.client.0, %error, "malformed answer to a layout recall");
-                (CallbackEnd::Lost, None)
-            }
-            Err(_) => (CallbackEnd::Lost, None),
-        };
-        let answer = match status {
+        let answered = self.call_back(recall.client, OP_CB_LAYOUTRECALL, &arguments).await;
+        let answer = match answered.map(|answered| answered.status) {
             Some(NFS4_OK) => RecallAnswer::WillReturn,
             Some(NFS4ERR_NOMATCHING_LAYOUT) => RecallAnswer::NothingHeld,
             _ => RecallAnswer::Later,
         };
-        let ((), effects) = self.change(|state| {
-            state.callback_done(back.session, back.slot, end);
-            state.recall_answered(recall.id, answer);
-        });
+        let ((), effects) = self.change(|state| state.recall_answered(recall.id, answer));
         let ctx = crate::fs::Ctx { now, ..Default::default() };
         if let Err(error) = self.settle(&ctx, effects).await {
             tracing::warn!(%error, "could not follow the answer to a recall");
@@ -149,25 +128,5 @@ fn iomode(iomode: Option<Iomode>) -> layoutiomode4 {
         Some(Iomode::Read) => LAYOUTIOMODE4_READ,
         Some(Iomode::ReadWrite) => LAYOUTIOMODE4_RW,
         None => LAYOUTIOMODE4_ANY,
-    }
-}
-
-/// How CB_SEQUENCE ended, and the status of the operation behind it.
-fn statuses(reply: &Bytes) -> Result<(CallbackEnd, Option<nfsstat4>), Malformed> {
-    let mut input = Reader::new(reply.clone());
-    let header = ResHeader::decode(&mut input)?;
-    let mut ops = Ops::new(header.numres, input);
-    match ops.next_number()? {
-        Some(number) if number == OP_CB_SEQUENCE as u32 => {}
-        _ => return Ok((CallbackEnd::Refused, None)),
-    }
-    match ops.body()? {
-        CB_SEQUENCE4res::NFS4_OK(_) => {}
-        CB_SEQUENCE4res::Default(NFS4ERR_SEQ_MISORDERED) => return Ok((CallbackEnd::Misordered, None)),
-        CB_SEQUENCE4res::Default(_) => return Ok((CallbackEnd::Refused, None)),
-    }
-    match ops.next_number()? {
-        Some(_) => Ok((CallbackEnd::Answered, Some(ops.body()?))),
-        None => Ok((CallbackEnd::Answered, None)),
     }
 }

@@ -1,6 +1,7 @@
 //! The server against scripted clients, through the real encoding on both sides.
 
 mod attributes;
+mod delegations;
 mod extras;
 mod io;
 mod layouts;
@@ -68,9 +69,10 @@ fn handle(result: &Res) -> Bytes {
     }
 }
 
-/// Makes and opens a file in the root for reading and writing.
+/// Makes and opens a file in the root for reading and writing, without a delegation.
 fn file(peer: &Peer, name: &str) -> (stateid4, Bytes) {
-    let open = Arg::OP_OPEN(open(name, OPEN4_SHARE_ACCESS_BOTH, unchecked(0o644)));
+    let access = OPEN4_SHARE_ACCESS_BOTH | OPEN4_SHARE_ACCESS_WANT_NO_DELEG;
+    let open = Arg::OP_OPEN(open(name, access, unchecked(0o644)));
     let results = peer.ok(vec![Arg::OP_PUTROOTFH, open, Arg::OP_GETFH]);
     (opened(&results[1]).stateid, handle(&results[2]))
 }

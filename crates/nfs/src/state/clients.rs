@@ -246,14 +246,14 @@ impl State {
         ExchangedId { client: id, sequence, flags: self.config.roles | confirmed }
     }
 
-    /// Whether anything hangs on the client id: sessions, opens or layouts.
+    /// Whether anything hangs on the client id: sessions, opens, delegations or layouts.
     pub fn has_state(&self, id: ClientId) -> bool {
         self.clients.get(id).is_some_and(|c| !c.sessions.is_empty()) || self.holds(id)
     }
 
-    /// Whether a client holds opens, which all its locks go with, or layouts.
+    /// Whether a client holds opens, which all its locks go with, delegations or layouts.
     pub(crate) fn holds(&self, id: ClientId) -> bool {
-        self.opens.live(id) > 0 || self.layouts.of_client(id) > 0
+        self.opens.live(id) > 0 || self.delegations.live(id) > 0 || self.layouts.of_client(id) > 0
     }
 
     /// Confirms the record of `id` at its first session and drops what the previous incarnation of its owner held.
@@ -276,6 +276,7 @@ impl State {
         }
         self.drop_opens(id);
         self.drop_layouts(id, why);
+        self.drop_delegations(id);
         if client.confirmed {
             self.effects.push(Effect::Forget(client.owner));
         }

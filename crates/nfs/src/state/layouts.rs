@@ -3,6 +3,7 @@
 mod segments;
 
 use crate::fs::Iomode;
+use crate::state::delegations::Power;
 use crate::state::stateids::{self, Form, Kind};
 use crate::state::{ClientId, Effect, Gone, Result, State};
 use segments::Segments;
@@ -217,10 +218,10 @@ fn check_layout_seqid(asked: u32, current: u32) -> Result<()> {
 impl State {
     /// Whether `client` may be given a layout now: call it before asking the file system for one.
     ///
-    /// `stateid` is that of an open of the file, of locks under one, or of the layouts already held.
+    /// `stateid` is that of an open of the file, of locks under one, of a delegation, or of the layouts already held.
     ///
     /// # Errors
-    /// BAD_STATEID, OLD_STATEID, OPENMODE (writing, by an open for reading), LAYOUTUNAVAILABLE (the client takes no
+    /// BAD_STATEID, OLD_STATEID, DELEG_REVOKED, OPENMODE (writing, by an open for reading), LAYOUTUNAVAILABLE (the client takes no
     /// callbacks, so that nothing could be recalled), RECALLCONFLICT and RETURNCONFLICT (a recall is going on),
     /// LAYOUTTRYLATER (too many layouts held, or no connection for callbacks), ADMIN_REVOKED.
     pub fn check_layoutget(
@@ -241,8 +242,14 @@ impl State {
                 if filter.iomode == Some(Iomode::ReadWrite) && open.access & OPEN4_SHARE_ACCESS_WRITE == 0 {
                     return Err(NFS4ERR_OPENMODE);
                 }
-                let other = self.layouts.by_key.get(&(client, file, kind));
-                other.and_then(|o| self.layouts.by_other.get(o)).filter(|s| s.revoked.is_none())
+                self.live_layout(client, file, kind)
+            }
+            Form::Ordinary(Kind::Delegation) => {
+                let power = self.find_delegation(client, file, stateid)?;
+                if filter.iomode == Some(Iomode::ReadWrite) && power == Power::Read {
+                    return Err(NFS4ERR_OPENMODE);
+                }
+                self.live_layout(client, file, kind)
             }
             Form::Ordinary(Kind::Layout) => Some(self.find_layout(client, file, kind, stateid)?),
             _ => return Err(NFS4ERR_BAD_STATEID),
@@ -301,6 +308,12 @@ impl State {
         self.layouts
             .add(other, LayoutState { client, file, kind, seqid: 1, segments, pending: Vec::new(), revoked: None });
         Ok(stateid4 { seqid: 1, other })
+    }
+
+    /// The layouts that a client has of a file, if they were not taken away.
+    fn live_layout(&self, client: ClientId, file: FileId, kind: layouttype4) -> Option<&LayoutState> {
+        let other = self.layouts.by_key.get(&(client, file, kind))?;
+        self.layouts.by_other.get(other).filter(|s| s.revoked.is_none())
     }
 
     fn find_layout(

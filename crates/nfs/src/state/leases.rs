@@ -72,6 +72,7 @@ impl State {
             self.effects.push(Effect::GraceOver(late));
         }
         self.expire_recalls(now);
+        self.expire_delegations(now);
         self.locks.tidy_waiting(None, Some(now));
         expired
     }
@@ -122,7 +123,7 @@ impl State {
     /// Has the client's record stored if it may reclaim after a restart and there is none: it has nothing left to reclaim
     /// from before this start, its lease is good, and it knows of everything that was taken from it (§8.4.3).
     pub(crate) fn note_record(&mut self, id: ClientId) {
-        let unknowing = self.opens.any_revoked(id) || self.locks.any_revoked(id);
+        let unknowing = self.opens.any_revoked(id) || self.locks.any_revoked(id) || self.delegations.is_distrusted(id);
         let Some(client) = self.clients.get_mut(id) else { return };
         let may = client.confirmed && client.reclaim_complete && client.lapse == Lapse::None && !unknowing;
         if may && !std::mem::replace(&mut client.recorded, true) {

@@ -1,5 +1,6 @@
 //! Opens: share reservations, upgrade, downgrade and close (RFC 8881 §9.7 to §9.9, §18.2, §18.16, §18.18).
 
+use crate::state::delegations::Power;
 use crate::state::stateids::{self, Form, Kind};
 use crate::state::{ClientId, Effect, Result, State};
 use bytes::Bytes;
@@ -223,7 +224,23 @@ impl Opens {
         opens.filter(move |open| access & open.deny != 0 || deny & open.access != 0)
     }
 
-    fn client_has(&self, client: ClientId, file: FileId) -> bool {
+    /// Whether anybody but this client has the file open.
+    pub(crate) fn others_have(&self, client: ClientId, file: FileId) -> bool {
+        self.of_others(client, file).next().is_some()
+    }
+
+    /// Whether anybody but this client may write the file, or denies others something.
+    pub(crate) fn others_write_or_deny(&self, client: ClientId, file: FileId) -> bool {
+        self.of_others(client, file).any(|open| open.access & OPEN4_SHARE_ACCESS_WRITE != 0 || open.deny != 0)
+    }
+
+    fn of_others(&self, client: ClientId, file: FileId) -> impl Iterator<Item = &Open> {
+        let opens = self.by_file.get(&file).into_iter().flat_map(|held| &held.opens);
+        opens.filter_map(|other| self.by_other.get(other)).filter(move |open| open.client != client)
+    }
+
+    /// Whether this client has the file open.
+    pub(crate) fn client_has(&self, client: ClientId, file: FileId) -> bool {
         self.by_file
             .get(&file)
             .is_some_and(|f| f.opens.iter().any(|o| self.by_other.get(o).is_some_and(|o| o.client == client)))
@@ -333,7 +350,7 @@ impl State {
     }
 
     /// CLOSE (§18.2). The locks asked under the open go with it; with the client's last open of the file go the layouts that
-    /// were to be returned on close.
+    /// were to be returned on close. A delegation keeps the file open.
     ///
     /// # Errors
     /// Those of [`State::find_open`].
@@ -342,7 +359,8 @@ impl State {
         let (open, last) = self.opens.remove(&other).ok_or(NFS4ERR_SERVERFAULT)?;
         self.locks.drop_open(client, &other);
         self.note_record(client);
-        let last_of_client = last || !self.opens.client_has(client, file);
+        let last = last && !self.delegations.is_held(file);
+        let last_of_client = !self.opens.client_has(client, file) && !self.delegations.client_has(client, file);
         if last_of_client {
             self.drop_return_on_close(client, file);
         }
@@ -355,8 +373,8 @@ impl State {
     /// Whether READ or WRITE with this stateid may touch the file (§8.2.3, §9.1.2).
     ///
     /// # Errors
-    /// BAD_STATEID, OLD_STATEID, EXPIRED, OPENMODE (the open is for the other use), LOCKED (a special stateid, and
-    /// somebody denies this use).
+    /// BAD_STATEID, OLD_STATEID, EXPIRED, DELEG_REVOKED, OPENMODE (the open or delegation is for the other use), LOCKED (a
+    /// special stateid, and somebody denies this use).
     pub fn check_io(&self, client: ClientId, file: FileId, stateid: &stateid4, access: Access) -> Result<Permit> {
         let bit = match access {
             Access::Read => OPEN4_SHARE_ACCESS_READ,
@@ -376,23 +394,28 @@ impl State {
                 let open = self.find_open(client, file, &open)?;
                 if open.access & bit != 0 { Ok(Permit::Open) } else { Err(NFS4ERR_OPENMODE) }
             }
+            Form::Ordinary(Kind::Delegation) => match (self.find_delegation(client, file, stateid)?, access) {
+                (Power::Read, Access::Write) => Err(NFS4ERR_OPENMODE),
+                _ => Ok(Permit::Open),
+            },
             _ => Err(NFS4ERR_BAD_STATEID),
         }
     }
 
-    /// Whether anybody has the file open.
+    /// Whether anybody has the file open, by an open or a delegation.
     pub fn is_open(&self, file: FileId) -> bool {
-        self.opens.by_file.contains_key(&file)
+        self.opens.by_file.contains_key(&file) || self.delegations.is_held(file)
     }
 
     /// Whether a client has the file open for reading.
     pub fn may_read(&self, client: ClientId, file: FileId) -> bool {
-        self.has_open(client, file, OPEN4_SHARE_ACCESS_READ)
+        self.has_open(client, file, OPEN4_SHARE_ACCESS_READ) || self.delegations.power(client, file).is_some()
     }
 
     /// Whether a client has the file open for writing.
     pub fn may_write(&self, client: ClientId, file: FileId) -> bool {
-        self.has_open(client, file, OPEN4_SHARE_ACCESS_WRITE)
+        let delegated = self.delegations.power(client, file) == Some(Power::Write);
+        delegated || self.has_open(client, file, OPEN4_SHARE_ACCESS_WRITE)
     }
 
     fn has_open(&self, client: ClientId, file: FileId, access: u32) -> bool {
@@ -453,7 +476,7 @@ impl State {
         open.revoked = true;
         let open = open.clone();
         *self.opens.revoked.entry(open.client).or_default() += 1;
-        if self.opens.unlist(&open) {
+        if self.opens.unlist(&open) && !self.delegations.is_held(open.file) {
             self.effects.push(Effect::LastClose(open.file));
         }
     }
@@ -473,7 +496,9 @@ impl State {
     pub(crate) fn drop_opens(&mut self, client: ClientId) {
         for other in self.opens.by_client.get(&client).cloned().unwrap_or_default() {
             self.locks.drop_open(client, &other);
-            if let Some((open, true)) = self.opens.remove(&other) {
+            if let Some((open, true)) = self.opens.remove(&other)
+                && !self.delegations.is_held(open.file)
+            {
                 self.effects.push(Effect::LastClose(open.file));
             }
         }

@@ -8,11 +8,12 @@ use std::collections::{BTreeSet, HashMap};
 use types::{Timestamp, limits};
 use wire::nfs4::nfsstat4::*;
 use wire::nfs4::{
-    BIND_CONN_TO_SESSION4args, BIND_CONN_TO_SESSION4resok, CB_SEQUENCE4args, CREATE_SESSION4_FLAG_CONN_BACK_CHAN,
-    CREATE_SESSION4_FLAG_CONN_RDMA, CREATE_SESSION4_FLAG_PERSIST, CREATE_SESSION4args, CREATE_SESSION4resok,
-    SEQ4_STATUS_BACKCHANNEL_FAULT, SEQ4_STATUS_CB_PATH_DOWN, SEQ4_STATUS_CB_PATH_DOWN_SESSION,
-    SEQ4_STATUS_EXPIRED_SOME_STATE_REVOKED, SEQ4_STATUS_RECALLABLE_STATE_REVOKED, SEQUENCE4args, SEQUENCE4resok,
-    callback_sec_parms4, channel_attrs4, channel_dir_from_client4, channel_dir_from_server4, sessionid4,
+    BACKCHANNEL_CTL4args, BIND_CONN_TO_SESSION4args, BIND_CONN_TO_SESSION4resok, CB_SEQUENCE4args,
+    CREATE_SESSION4_FLAG_CONN_BACK_CHAN, CREATE_SESSION4_FLAG_CONN_RDMA, CREATE_SESSION4_FLAG_PERSIST,
+    CREATE_SESSION4args, CREATE_SESSION4resok, SEQ4_STATUS_BACKCHANNEL_FAULT, SEQ4_STATUS_CB_PATH_DOWN,
+    SEQ4_STATUS_CB_PATH_DOWN_SESSION, SEQ4_STATUS_EXPIRED_SOME_STATE_REVOKED, SEQ4_STATUS_RECALLABLE_STATE_REVOKED,
+    SEQUENCE4args, SEQUENCE4resok, callback_sec_parms4, channel_attrs4, channel_dir_from_client4,
+    channel_dir_from_server4, sessionid4,
 };
 
 /// The least request and reply size that a channel can work with, in bytes: SEQUENCE with headers and one small
@@ -393,7 +394,7 @@ impl State {
         if session.callbacks.is_dead() {
             flags |= SEQ4_STATUS_BACKCHANNEL_FAULT;
         }
-        if self.layouts.any_revoked(session.client) {
+        if self.layouts.any_revoked(session.client) || self.delegations.any_revoked(session.client) {
             flags |= SEQ4_STATUS_RECALLABLE_STATE_REVOKED;
         }
         if self.opens.any_revoked(session.client) || self.locks.any_revoked(session.client) {
@@ -441,6 +442,17 @@ impl State {
             },
             bctsr_use_conn_in_rdma_mode: args.bctsa_use_conn_in_rdma_mode,
         })
+    }
+
+    /// BACKCHANNEL_CTL (§18.33): program and authentication of callbacks.
+    ///
+    /// # Errors
+    /// BADSESSION, NOENT (no way of authentication is offered here).
+    pub fn backchannel_ctl(&mut self, id: sessionid4, args: &BACKCHANNEL_CTL4args) -> Result<()> {
+        let session = self.sessions.by_id.get_mut(&id).ok_or(NFS4ERR_BADSESSION)?;
+        session.cb_security = Some(security(&args.bca_sec_parms).ok_or(NFS4ERR_NOENT)?);
+        session.cb_program = args.bca_cb_program;
+        Ok(())
     }
 
     /// DESTROY_SESSION (§18.37). A session none of whose connections is left may be destroyed from any.
@@ -514,6 +526,12 @@ impl State {
     /// Whether some connection for callbacks to this client is alive.
     pub fn has_backchannel(&self, client: ClientId) -> bool {
         self.sessions_of(client).any(|s| !s.back_connections.is_empty())
+    }
+
+    /// Whether a callback to this client would be answered, for all that is known: nothing is delegated otherwise.
+    pub(crate) fn is_callable(&self, client: ClientId) -> bool {
+        let mut sessions = self.sessions_of(client);
+        sessions.any(|s| !s.back_connections.is_empty() && !s.back_broken && !s.callbacks.is_dead())
     }
 
     /// Whether this client ever asked for callbacks.

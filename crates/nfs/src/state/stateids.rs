@@ -23,6 +23,8 @@ pub enum Kind {
     Layout = 2,
     /// The byte-range locks of one lock-owner under one open.
     Lock = 3,
+    /// A delegation.
+    Delegation = 4,
 }
 
 /// The class of a stateid by its form alone.
@@ -67,6 +69,7 @@ pub fn form(stateid: &stateid4, boot_epoch: u32) -> Result<Form> {
         1 => Ok(Form::Ordinary(Kind::Open)),
         2 => Ok(Form::Ordinary(Kind::Layout)),
         3 => Ok(Form::Ordinary(Kind::Lock)),
+        4 => Ok(Form::Ordinary(Kind::Delegation)),
         _ => Err(NFS4ERR_BAD_STATEID),
     }
 }
@@ -113,6 +116,7 @@ impl State {
             Ok(Form::Ordinary(Kind::Open)) => self.opens.test(client, stateid),
             Ok(Form::Ordinary(Kind::Layout)) => self.layouts.test(client, stateid),
             Ok(Form::Ordinary(Kind::Lock)) => self.locks.test(client, stateid),
+            Ok(Form::Ordinary(Kind::Delegation)) => self.delegations.test(client, stateid),
             _ => Err(NFS4ERR_BAD_STATEID),
         };
         result.err().unwrap_or(NFS4_OK)
@@ -127,6 +131,7 @@ impl State {
             Form::Ordinary(Kind::Open) => self.free_open(client, stateid)?,
             Form::Ordinary(Kind::Layout) => self.layouts.free(client, stateid)?,
             Form::Ordinary(Kind::Lock) => self.free_lock(client, stateid)?,
+            Form::Ordinary(Kind::Delegation) => self.free_delegation(client, stateid)?,
             _ => return Err(NFS4ERR_BAD_STATEID),
         }
         // The last loss acknowledged lets the client reclaim again (§8.4.3).

@@ -75,14 +75,23 @@ impl Seen {
     pub fn note(&mut self, reply: &COMPOUND4res) {
         for result in &reply.resarray {
             match result {
-                Res::OP_OPEN(OPEN4res::NFS4_OK(open)) => self.stateids.push(open.stateid),
+                Res::OP_OPEN(OPEN4res::NFS4_OK(open)) => {
+                    self.stateids.push(open.stateid);
+                    match &open.delegation {
+                        open_delegation4::OPEN_DELEGATE_READ(given) => self.stateids.push(given.stateid),
+                        open_delegation4::OPEN_DELEGATE_WRITE(given) => self.stateids.push(given.stateid),
+                        _ => {}
+                    }
+                }
                 Res::OP_LOCK(LOCK4res::NFS4_OK(lock)) => self.stateids.push(lock.lock_stateid),
                 Res::OP_LAYOUTGET(LAYOUTGET4res::NFS4_OK(layout)) => self.stateids.push(layout.logr_stateid),
                 Res::OP_GETFH(GETFH4res::NFS4_OK(handle)) => self.handles.push(handle.object.clone()),
                 _ => {}
             }
         }
-        self.stateids.truncate(64);
+        // The newest stay: those of before are often gone.
+        let old = self.stateids.len().saturating_sub(64);
+        self.stateids.drain(..old);
         self.handles.truncate(64);
     }
 }
@@ -105,7 +114,7 @@ fn bitmap(dice: &mut Dice) -> bitmap4 {
     dice.of(&[Mask::NONE, attrs::OBJECT, attrs::STATFS, all, Mask(u128::MAX)]).to_bitmap()
 }
 
-fn open(dice: &mut Dice) -> OPEN4args {
+fn open(dice: &mut Dice, seen: &Seen) -> OPEN4args {
     let how = match dice.byte() % 8 {
         0..4 => openflag4::OPEN4_CREATE(createhow4::UNCHECKED4(set(dice))),
         4 => openflag4::OPEN4_CREATE(createhow4::GUARDED4(set(dice))),
@@ -116,7 +125,8 @@ fn open(dice: &mut Dice) -> OPEN4args {
         _ => openflag4::Default(OPEN4_NOCREATE),
     };
     let claim = match dice.byte() % 32 {
-        0..29 => open_claim4::CLAIM_NULL(dice.name()),
+        0..28 => open_claim4::CLAIM_NULL(dice.name()),
+        28 => open_claim4::CLAIM_DELEG_CUR_FH(seen.stateid(dice)),
         29 => open_claim4::CLAIM_PREVIOUS(OPEN_DELEGATE_NONE),
         30 => open_claim4::CLAIM_DELEG_PREV_FH,
         _ => open_claim4::CLAIM_FH,
@@ -211,7 +221,7 @@ fn data(dice: &mut Dice, seen: &Seen) -> Arg {
         18.. => locking(dice, seen),
         0 => Arg::OP_CLOSE(CLOSE4args { seqid: 0, open_stateid: seen.stateid(dice) }),
         1 => Arg::OP_COMMIT(COMMIT4args { offset: dice.number(), count: dice.number() as u32 }),
-        2..6 => Arg::OP_OPEN(open(dice)),
+        2..6 => Arg::OP_OPEN(open(dice, seen)),
         6 => Arg::OP_OPEN_DOWNGRADE(OPEN_DOWNGRADE4args {
             open_stateid: seen.stateid(dice),
             seqid: 0,
@@ -275,7 +285,12 @@ fn data(dice: &mut Dice, seen: &Seen) -> Arg {
 /// Operations of version 4.2, and those that never are for a session's middle.
 fn others(dice: &mut Dice, seen: &Seen, peer: &Peer) -> Arg {
     let stateid = seen.stateid(dice);
-    match dice.byte() % 16 {
+    match dice.byte() % 18 {
+        16 => Arg::OP_DELEGRETURN(DELEGRETURN4args { deleg_stateid: stateid }),
+        17 => Arg::OP_BACKCHANNEL_CTL(BACKCHANNEL_CTL4args {
+            bca_cb_program: 0x4000_0000,
+            bca_sec_parms: vec![callback_sec_parms4::AUTH_NONE],
+        }),
         0 => {
             Arg::OP_ALLOCATE(ALLOCATE4args { aa_stateid: stateid, aa_offset: dice.number(), aa_length: dice.number() })
         }
@@ -318,12 +333,30 @@ fn others(dice: &mut Dice, seen: &Seen, peer: &Peer) -> Arg {
     }
 }
 
+/// Opens a file for more than before, and gives that up again.
+fn less_again(dice: &mut Dice, seen: &Seen, ops: &mut Vec<Arg>) {
+    let more = OPEN4args { share_access: OPEN4_SHARE_ACCESS_BOTH, ..open(dice, seen) };
+    let less = OPEN4args { share_access: OPEN4_SHARE_ACCESS_READ, ..more.clone() };
+    ops.extend([Arg::OP_OPEN(less), Arg::OP_PUTROOTFH, Arg::OP_OPEN(more)]);
+    ops.push(Arg::OP_OPEN_DOWNGRADE(OPEN_DOWNGRADE4args {
+        open_stateid: stateid4 { seqid: 1, other: [0; 12] },
+        seqid: 0,
+        share_access: OPEN4_SHARE_ACCESS_READ,
+        share_deny: OPEN4_SHARE_DENY_NONE,
+    }));
+}
+
 /// Operations that only make sense one after another.
 fn idiom(dice: &mut Dice, seen: &Seen, ops: &mut Vec<Arg>) {
     let (dir, link) = (Bytes::from_static(b"dir"), Bytes::from_static(b"link"));
-    match dice.byte() % 7 {
+    match dice.byte() % 8 {
+        7 => {
+            let deleg_stateid = seen.stateids.last().copied().unwrap_or_default();
+            ops.push(Arg::OP_OPEN(OPEN4args { share_access: 3, share_deny: 0, ..open(dice, seen) }));
+            ops.push(Arg::OP_DELEGRETURN(DELEGRETURN4args { deleg_stateid }));
+        }
         0 => {
-            ops.extend([Arg::OP_OPEN(open(dice)), Arg::OP_SAVEFH, Arg::OP_PUTROOTFH]);
+            ops.extend([Arg::OP_OPEN(open(dice, seen)), Arg::OP_SAVEFH, Arg::OP_PUTROOTFH]);
             ops.push(Arg::OP_LINK(LINK4args { newname: dice.name() }));
         }
         1 => {
@@ -346,21 +379,11 @@ fn idiom(dice: &mut Dice, seen: &Seen, ops: &mut Vec<Arg>) {
             let set = SETXATTR4args { sxa_option: SETXATTR4_EITHER, sxa_key: gxa_name.clone(), sxa_value: value };
             ops.extend([Arg::OP_SETXATTR(set), Arg::OP_GETXATTR(GETXATTR4args { gxa_name })]);
         }
-        4 => {
-            let more = OPEN4args { share_access: OPEN4_SHARE_ACCESS_BOTH, ..open(dice) };
-            let less = OPEN4args { share_access: OPEN4_SHARE_ACCESS_READ, ..more.clone() };
-            ops.extend([Arg::OP_OPEN(less), Arg::OP_PUTROOTFH, Arg::OP_OPEN(more)]);
-            ops.push(Arg::OP_OPEN_DOWNGRADE(OPEN_DOWNGRADE4args {
-                open_stateid: stateid4 { seqid: 1, other: [0; 12] },
-                seqid: 0,
-                share_access: OPEN4_SHARE_ACCESS_READ,
-                share_deny: OPEN4_SHARE_DENY_NONE,
-            }));
-        }
+        4 => less_again(dice, seen, ops),
         5 => {
             // The stateids of all but the first are the current one or one seen before.
             let current = stateid4 { seqid: 1, other: [0; 12] };
-            ops.push(Arg::OP_OPEN(open(dice)));
+            ops.push(Arg::OP_OPEN(open(dice, seen)));
             for _ in 0..3 {
                 let mut next = locking(dice, seen);
                 match &mut next {
@@ -383,7 +406,7 @@ fn idiom(dice: &mut Dice, seen: &Seen, ops: &mut Vec<Arg>) {
                 loga_stateid: stateid4 { seqid: 1, other: [0; 12] },
                 loga_maxcount: 4096,
             };
-            ops.extend([Arg::OP_OPEN(open(dice)), Arg::OP_LAYOUTGET(layout), data(dice, seen)]);
+            ops.extend([Arg::OP_OPEN(open(dice, seen)), Arg::OP_LAYOUTGET(layout), data(dice, seen)]);
         }
     }
 }
@@ -399,7 +422,7 @@ fn request(peer: &Peer, dice: &mut Dice, seen: &Seen) -> Vec<Arg> {
         ops.push(Arg::OP_SAVEFH);
     }
     match dice.byte() {
-        0..100 => ops.push(Arg::OP_OPEN(open(dice))),
+        0..100 => ops.push(Arg::OP_OPEN(open(dice, seen))),
         100..200 => idiom(dice, seen, &mut ops),
         _ => {}
     }

@@ -2,6 +2,7 @@
 
 mod clients;
 mod crowds;
+mod delegations;
 mod helpers;
 mod layouts;
 mod locks;

@@ -91,7 +91,14 @@ impl World {
                     self.disk.retain(|o, _| !owners.contains(o));
                     self.state.grace_over(&owners);
                 }
-                Effect::LastClose(_) | Effect::LayoutGone { .. } | Effect::SessionGone(_) => {}
+                Effect::Distrust { client, owner } => {
+                    self.disk.retain(|o, _| *o != owner);
+                    self.state.distrusted(client, at(self.now));
+                }
+                Effect::DelegationGone(_)
+                | Effect::LastClose(_)
+                | Effect::LayoutGone { .. }
+                | Effect::SessionGone(_) => {}
             }
             effects.extend(self.state.take_effects());
         }

@@ -12,7 +12,7 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
 ) -> Answer<GETATTR4resok> {
     let file = cx.file()?;
     let mask = cx.asked(&args.attr_request)?;
-    let found = cx.fs().getattr(&cx.ctx, file).await?;
+    let found = cx.attributes(file, mask).await?;
     let values = cx.values(mask, &found).await?;
     Ok(GETATTR4resok { obj_attributes: attrs::encode(mask, &values) })
 }

@@ -1,6 +1,6 @@
 //! OPEN: opens a regular file, making it if asked (RFC 8881 §18.16).
 //!
-//! Claims by name, by filehandle and, after a restart of the server, of earlier opens. No delegations are given.
+//! Claims by name, by filehandle, under a delegation and, after a restart of the server, of earlier opens.
 
 use crate::attrs::{self, Mask};
 use crate::fs::{Change, FileSystem, OpenHow, access};
@@ -8,8 +8,13 @@ use crate::server::callbacks::Callbacks;
 use crate::server::compound::{Answer, Compound};
 use crate::server::files::{change_info, check_regular};
 use crate::state::State;
+use crate::state::delegations::{NotGiven, Power, Use, Wish};
+use bytes::Bytes;
 use types::{Attrs, FileId, SetAttrs, Status, Verifier};
 use wire::nfs4::*;
+
+/// Delegated timestamps, and a delegation instead of an open (RFC 9754 §4, §5): wishes that are heard and not fulfilled.
+const WISHES_OF_RFC_9754: u32 = 0x10_0000 | 0x20_0000;
 
 /// A file found or made.
 struct Found {
@@ -29,41 +34,37 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
 ) -> Answer<OPEN4resok> {
     let here = cx.file()?;
     let share = args.share_access & OPEN4_SHARE_ACCESS_BOTH;
-    check_share(&args)?;
+    check_share(&args, cx.ctx.minor)?;
     let client = cx.client();
     let reclaim = matches!(args.claim, open_claim4::CLAIM_PREVIOUS(_));
     cx.state(|state| state.check_grace(client, reclaim))?;
-    if matches!(args.claim, open_claim4::CLAIM_PREVIOUS(held) if held != OPEN_DELEGATE_NONE) {
-        // No delegation was ever given.
-        return Err(NFS4ERR_RECLAIM_BAD.into());
-    }
     if share & OPEN4_SHARE_ACCESS_WRITE != 0 {
         cx.check_writable()?;
     }
-    let by_name = matches!(args.claim, open_claim4::CLAIM_NULL(_));
-    let found = match (&args.claim, &args.openhow) {
-        (open_claim4::CLAIM_NULL(name), openflag4::OPEN4_CREATE(how)) => create(cx, here, name, how).await?,
-        (open_claim4::CLAIM_NULL(name), openflag4::Default(_)) => {
-            let change = cx.fs().getattr(&cx.ctx, here).await?.change;
-            let attrs = cx.fs().lookup(&cx.ctx, here, name).await?;
-            plain(attrs, Change { before: change, after: change, atomic: false })
-        }
-        (open_claim4::CLAIM_FH | open_claim4::CLAIM_PREVIOUS(_), openflag4::Default(_)) => {
-            plain(cx.fs().getattr(&cx.ctx, here).await?, Change::default())
-        }
-        (open_claim4::CLAIM_FH | open_claim4::CLAIM_PREVIOUS(_), _) => return Err(NFS4ERR_INVAL.into()),
-        _ => return Err(NFS4ERR_NOTSUPP.into()),
-    };
+    let by_name = matches!(args.claim, open_claim4::CLAIM_NULL(_) | open_claim4::CLAIM_DELEGATE_CUR(_));
+    let found = find(cx, here, &args).await?;
     let file = found.attrs.id;
     if let Err(status) = check_regular(found.attrs.kind) {
         return Err(status.into());
     }
+    check_delegation(cx, file, share, &args.claim)?;
     if !found.created {
         check_permission(cx, &found.attrs, share, found.truncate, by_name).await?;
     }
+    let what = if found.truncate { Use::Change } else { Use::of_open(share, args.share_deny) };
+    if !reclaim {
+        // Not longer than until they are back: this open may be given a delegation itself.
+        drop(cx.server.make_way(&cx.ctx, file, what, Some(client)).await?);
+    }
     let open = |state: &mut State| {
-        // The grace period may have ended meanwhile.
+        // The grace period may have ended meanwhile, and others have been given delegations.
         state.check_grace(client, reclaim)?;
+        if state.is_delegated(file, what, Some(client)) {
+            return Err(if reclaim { NFS4ERR_RECLAIM_CONFLICT } else { NFS4ERR_DELAY });
+        }
+        if let Some(power) = reclaimed(&args.claim) {
+            state.check_delegation_reclaim(client, file, power)?;
+        }
         state.open(client, &args.owner.owner, file, share, args.share_deny)
     };
     let opened = cx.change(open).await?;
@@ -71,12 +72,19 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
         Err(NFS4ERR_SHARE_DENIED) if reclaim => return Err(NFS4ERR_RECLAIM_CONFLICT.into()),
         opened => opened?,
     };
-    if let Err(refusal) = confirm(cx, &found, by_name).await {
-        if !opened.upgraded {
-            cx.change(|state| state.close(client, file, &opened.stateid)).await??;
+    let delegation = match confirm(cx, &found, by_name).await {
+        Ok(attrs) => delegate(cx, &args, attrs, found.created).await,
+        Err(refusal) => Err(refusal),
+    };
+    let delegation = match delegation {
+        Ok(delegation) => delegation,
+        Err(refusal) => {
+            if !opened.upgraded {
+                cx.change(|state| state.close(client, file, &opened.stateid)).await??;
+            }
+            return Err(refusal);
         }
-        return Err(refusal);
-    }
+    };
     cx.server.note_reached(client.0, file, cx.ctx.place);
     cx.set_file(file);
     cx.set_stateid(opened.stateid);
@@ -85,8 +93,46 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
         cinfo: change_info(found.change),
         rflags: OPEN4_RESULT_LOCKTYPE_POSIX | OPEN4_RESULT_PRESERVE_UNLINKED,
         attrset: found.set.to_bitmap(),
-        delegation: no_delegation(args.share_access),
+        delegation,
     })
+}
+
+/// The file that is meant, made if asked.
+async fn find<F: FileSystem, C: Callbacks>(cx: &Compound<'_, F, C>, here: FileId, args: &OPEN4args) -> Answer<Found> {
+    use open_claim4::*;
+    match (&args.claim, &args.openhow) {
+        (CLAIM_NULL(name), openflag4::OPEN4_CREATE(how)) => create(cx, here, name, how).await,
+        (CLAIM_NULL(name) | CLAIM_DELEGATE_CUR(open_claim_delegate_cur4 { file: name, .. }), openflag4::Default(_)) => {
+            let change = cx.fs().getattr(&cx.ctx, here).await?.change;
+            let attrs = cx.fs().lookup(&cx.ctx, here, name).await?;
+            Ok(plain(attrs, Change { before: change, after: change, atomic: false }))
+        }
+        (CLAIM_FH | CLAIM_PREVIOUS(_) | CLAIM_DELEG_CUR_FH(_), openflag4::Default(_)) => {
+            Ok(plain(cx.fs().getattr(&cx.ctx, here).await?, Change::default()))
+        }
+        (CLAIM_FH | CLAIM_PREVIOUS(_) | CLAIM_DELEGATE_CUR(_) | CLAIM_DELEG_CUR_FH(_), _) => Err(NFS4ERR_INVAL.into()),
+        // Delegations do not outlive the client that had them.
+        (CLAIM_DELEGATE_PREV(_) | CLAIM_DELEG_PREV_FH, _) => Err(NFS4ERR_NOTSUPP.into()),
+    }
+}
+
+/// Whether the client has the delegation under which it says that it has opened the file, and for this use.
+fn check_delegation<F: FileSystem, C: Callbacks>(
+    cx: &Compound<'_, F, C>,
+    file: FileId,
+    share: u32,
+    claim: &open_claim4,
+) -> Answer<()> {
+    let stateid = match claim {
+        open_claim4::CLAIM_DELEGATE_CUR(cur) => cur.delegate_stateid,
+        open_claim4::CLAIM_DELEG_CUR_FH(stateid) => *stateid,
+        _ => return Ok(()),
+    };
+    let stateid = cx.stateid(stateid)?;
+    match cx.state(|state| state.find_delegation(cx.client(), file, &stateid))? {
+        Power::Read if share & OPEN4_SHARE_ACCESS_WRITE != 0 => Err(NFS4ERR_OPENMODE.into()),
+        _ => Ok(()),
+    }
 }
 
 fn plain(attrs: Attrs, change: Change) -> Found {
@@ -94,11 +140,12 @@ fn plain(attrs: Attrs, change: Change) -> Found {
 }
 
 /// The share bits and wants: some access, no unknown bit.
-fn check_share(args: &OPEN4args) -> Result<(), nfsstat4> {
+fn check_share(args: &OPEN4args, minor: u32) -> Result<(), nfsstat4> {
     const SIGNALS: u32 =
         OPEN4_SHARE_ACCESS_WANT_SIGNAL_DELEG_WHEN_RESRC_AVAIL | OPEN4_SHARE_ACCESS_WANT_PUSH_DELEG_WHEN_UNCONTENDED;
     let wants = args.share_access & OPEN4_SHARE_ACCESS_WANT_DELEG_MASK;
-    let known = OPEN4_SHARE_ACCESS_BOTH | OPEN4_SHARE_ACCESS_WANT_DELEG_MASK | SIGNALS;
+    let later = if minor > 1 { WISHES_OF_RFC_9754 } else { 0 };
+    let known = OPEN4_SHARE_ACCESS_BOTH | OPEN4_SHARE_ACCESS_WANT_DELEG_MASK | SIGNALS | later;
     let legal = args.share_access & OPEN4_SHARE_ACCESS_BOTH != 0
         && args.share_access & !known == 0
         && wants <= OPEN4_SHARE_ACCESS_WANT_CANCEL
@@ -176,7 +223,7 @@ async fn check_permission<F: FileSystem, C: Callbacks>(
 
 /// What can be done only once the open is on record: from then on a removal leaves the file alone. Makes sure that none
 /// came before, and cuts the file if asked.
-async fn confirm<F: FileSystem, C: Callbacks>(cx: &Compound<'_, F, C>, found: &Found, by_name: bool) -> Answer<()> {
+async fn confirm<F: FileSystem, C: Callbacks>(cx: &Compound<'_, F, C>, found: &Found, by_name: bool) -> Answer<Attrs> {
     let file = found.attrs.id;
     if cx.server.is_reaping(file) {
         return Err(NFS4ERR_STALE.into());
@@ -184,24 +231,86 @@ async fn confirm<F: FileSystem, C: Callbacks>(cx: &Compound<'_, F, C>, found: &F
     if found.truncate && found.attrs.size > 0 {
         cx.recall_others(file).await;
         let cut = SetAttrs { size: Some(0), ..SetAttrs::default() };
-        cx.fs().setattr(&cx.ctx, file, cut, true).await?;
-        return Ok(());
+        return Ok(cx.fs().setattr(&cx.ctx, file, cut, true).await?);
     }
     let attrs = cx.fs().getattr(&cx.ctx, file).await?;
     if !by_name && attrs.nlink == 0 {
         // Opened again after a restart, without which it would have been an orphan all along.
         cx.server.keep_orphan(file);
     }
-    Ok(())
+    Ok(attrs)
 }
 
-/// Why no delegation is given, for those who asked for one.
-fn no_delegation(share_access: u32) -> open_delegation4 {
-    let why = match share_access & OPEN4_SHARE_ACCESS_WANT_DELEG_MASK {
-        OPEN4_SHARE_ACCESS_WANT_NO_PREFERENCE => return open_delegation4::OPEN_DELEGATE_NONE,
-        OPEN4_SHARE_ACCESS_WANT_NO_DELEG => open_none_delegation4::Default(WND4_NOT_WANTED),
-        OPEN4_SHARE_ACCESS_WANT_CANCEL => open_none_delegation4::Default(WND4_CANCELLED),
-        _ => open_none_delegation4::WND4_RESOURCE(false),
+/// What the client says about delegations; or what it is answered if it wants none.
+fn wish(share_access: u32) -> Result<Wish, open_delegation4> {
+    let refused = |why| Err(open_delegation4::OPEN_DELEGATE_NONE_EXT(open_none_delegation4::Default(why)));
+    match share_access & OPEN4_SHARE_ACCESS_WANT_DELEG_MASK {
+        OPEN4_SHARE_ACCESS_WANT_NO_PREFERENCE => Ok(Wish::None),
+        OPEN4_SHARE_ACCESS_WANT_READ_DELEG => Ok(Wish::Exactly(Power::Read)),
+        OPEN4_SHARE_ACCESS_WANT_WRITE_DELEG => Ok(Wish::Exactly(Power::Write)),
+        OPEN4_SHARE_ACCESS_WANT_NO_DELEG => refused(WND4_NOT_WANTED),
+        OPEN4_SHARE_ACCESS_WANT_CANCEL => refused(WND4_CANCELLED),
+        _ => Ok(Wish::Any),
+    }
+}
+
+/// The delegation that is reclaimed with an open of before the restart.
+fn reclaimed(claim: &open_claim4) -> Option<Power> {
+    match claim {
+        open_claim4::CLAIM_PREVIOUS(OPEN_DELEGATE_READ) => Some(Power::Read),
+        open_claim4::CLAIM_PREVIOUS(OPEN_DELEGATE_WRITE) => Some(Power::Write),
+        _ => None,
+    }
+}
+
+/// Gives a delegation with an open that is on record, if it can be and is of use.
+///
+/// Nobody who did not ask gets one of a new file, which is written, closed and often removed: giving it back would cost
+/// more than it saves.
+async fn delegate<F: FileSystem, C: Callbacks>(
+    cx: &Compound<'_, F, C>,
+    args: &OPEN4args,
+    attrs: Attrs,
+    created: bool,
+) -> Answer<open_delegation4> {
+    let (client, now, file) = (cx.client(), cx.ctx.now, attrs.id);
+    if let Some(power) = reclaimed(&args.claim) {
+        let reclaim = |state: &mut State| state.reclaim_delegation(client, file, power, attrs.change, now);
+        let (stateid, recall) = cx.change(reclaim).await??;
+        return Ok(delegation(stateid, power, recall));
+    }
+    let granted = match &args.claim {
+        open_claim4::CLAIM_NULL(_) | open_claim4::CLAIM_FH => match wish(args.share_access) {
+            Err(none) => return Ok(none),
+            Ok(Wish::None) if created => return Ok(open_delegation4::OPEN_DELEGATE_NONE),
+            Ok(wish) => {
+                cx.change(|state| state.delegate(client, file, (args.share_access, wish), attrs.change, now)).await?
+            }
+        },
+        // Whoever opens under a delegation is about to give it back, and who had none before the restart has none now.
+        _ => return Ok(open_delegation4::OPEN_DELEGATE_NONE),
     };
-    open_delegation4::OPEN_DELEGATE_NONE_EXT(why)
+    let why = match granted {
+        Ok((stateid, power)) => return Ok(delegation(stateid, power, false)),
+        Err(_) if wish(args.share_access) == Ok(Wish::None) => return Ok(open_delegation4::OPEN_DELEGATE_NONE),
+        // Nobody is told later.
+        Err(NotGiven::Contention) => open_none_delegation4::WND4_CONTENTION(false),
+        Err(NotGiven::Resource | NotGiven::Unfit) => open_none_delegation4::WND4_RESOURCE(false),
+    };
+    Ok(open_delegation4::OPEN_DELEGATE_NONE_EXT(why))
+}
+
+/// A delegation on the wire. It permits nobody anything: the client asks with ACCESS. Nor does it promise room on the disks,
+/// so that what was written goes out before a file is closed (RFC 8881 §10.4.1).
+fn delegation(stateid: stateid4, power: Power, recall: bool) -> open_delegation4 {
+    let permissions = nfsace4 { r#type: ACE4_ACCESS_ALLOWED_ACE_TYPE, flag: 0, access_mask: 0, who: Bytes::new() };
+    match power {
+        Power::Read => open_delegation4::OPEN_DELEGATE_READ(open_read_delegation4 { stateid, recall, permissions }),
+        Power::Write => open_delegation4::OPEN_DELEGATE_WRITE(open_write_delegation4 {
+            stateid,
+            recall,
+            space_limit: nfs_space_limit4::NFS_LIMIT_SIZE(0),
+            permissions,
+        }),
+    }
 }

@@ -4,6 +4,7 @@ use crate::fs::FileSystem;
 use crate::server::callbacks::Callbacks;
 use crate::server::compound::{Answer, Compound};
 use crate::server::files::change_info;
+use crate::state::State;
 use wire::nfs4::*;
 
 pub(super) async fn run<F: FileSystem, C: Callbacks>(
@@ -12,7 +13,11 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
 ) -> Answer<REMOVE4resok> {
     let dir = cx.file()?;
     cx.check_grace()?;
+    let expected = cx.make_way_by_name(dir, &args.target).await?;
     let removed = cx.fs().remove(&cx.ctx, dir, &args.target).await?;
+    if expected != Some(removed.id) && cx.state(State::any_delegation) {
+        cx.server.recall_late(&cx.ctx, removed.id, cx.client()).await;
+    }
     if removed.orphaned {
         cx.server.orphaned(&cx.ctx, removed.id).await;
     }

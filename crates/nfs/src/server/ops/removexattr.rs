@@ -5,6 +5,7 @@ use crate::fs::access;
 use crate::server::callbacks::Callbacks;
 use crate::server::compound::{Answer, Compound};
 use crate::server::files::change_info;
+use crate::state::delegations::Use;
 use wire::nfs4::*;
 
 pub(super) async fn run<F: FileSystem, C: Callbacks>(
@@ -13,5 +14,6 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
 ) -> Answer<change_info4> {
     let file = cx.file()?;
     cx.check_access(file, access::XAWRITE).await?;
+    cx.make_way(file, Use::Change).await?;
     Ok(change_info(cx.fs().removexattr(&cx.ctx, file, &args.rxa_name).await?))
 }

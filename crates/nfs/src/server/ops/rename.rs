@@ -4,6 +4,7 @@ use crate::fs::FileSystem;
 use crate::server::callbacks::Callbacks;
 use crate::server::compound::{Answer, Compound};
 use crate::server::files::change_info;
+use crate::state::State;
 use wire::nfs4::*;
 
 pub(super) async fn run<F: FileSystem, C: Callbacks>(
@@ -13,9 +14,16 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
     let (from, to) = (cx.saved_file()?, cx.file()?);
     cx.check_same_export()?;
     cx.check_grace()?;
+    cx.make_way_by_name(from, &args.oldname).await?;
+    let expected = cx.make_way_by_name(to, &args.newname).await?;
     let renamed = cx.fs().rename(&cx.ctx, from, &args.oldname, to, &args.newname).await?;
-    if let Some((replaced, true)) = renamed.replaced {
-        cx.server.orphaned(&cx.ctx, replaced).await;
+    if let Some((replaced, orphaned)) = renamed.replaced {
+        if expected != Some(replaced) && cx.state(State::any_delegation) {
+            cx.server.recall_late(&cx.ctx, replaced, cx.client()).await;
+        }
+        if orphaned {
+            cx.server.orphaned(&cx.ctx, replaced).await;
+        }
     }
     Ok(RENAME4resok { source_cinfo: change_info(renamed.from), target_cinfo: change_info(renamed.to) })
 }

@@ -4,6 +4,7 @@ use crate::attrs::{self, Mask};
 use crate::fs::FileSystem;
 use crate::server::callbacks::Callbacks;
 use crate::server::compound::{Answer, Body, Compound};
+use crate::state::delegations::Use;
 use crate::state::opens::Access;
 use wire::nfs4::*;
 use xdr::Writer;
@@ -23,6 +24,7 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
 ) -> Answer<Applied> {
     let file = cx.file()?;
     let set = cx.to_set(&args.obj_attributes)?;
+    cx.make_way(file, Use::Change).await?;
     let mut opened = false;
     if set.size.is_some() {
         opened = cx.permit(file, args.stateid, Access::Write).await?;

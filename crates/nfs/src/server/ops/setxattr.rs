@@ -5,6 +5,7 @@ use crate::fs::{XattrHow, access};
 use crate::server::callbacks::Callbacks;
 use crate::server::compound::{Answer, Compound};
 use crate::server::files::change_info;
+use crate::state::delegations::Use;
 use types::limits::XATTR_VALUE_MAX;
 use wire::nfs4::*;
 
@@ -22,5 +23,6 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
         SETXATTR4_CREATE => XattrHow::Create,
         SETXATTR4_REPLACE => XattrHow::Replace,
     };
+    cx.make_way(file, Use::Change).await?;
     Ok(change_info(cx.fs().setxattr(&cx.ctx, file, &args.sxa_key, args.sxa_value, how).await?))
 }

@@ -284,7 +284,7 @@ fn locks_are_reclaimed_before_others_get_any() {
     assert_eq!(reclaim(&two, &handle, OPEN4_SHARE_ACCESS_READ, 3).0, NFS4ERR_RECLAIM_CONFLICT);
     let delegation = open_claim4::CLAIM_PREVIOUS(OPEN_DELEGATE_WRITE);
     let delegation = OPEN4args { claim: delegation, ..open("", both, PLAIN) };
-    assert_eq!(one.fails(vec![putfh(&handle), Arg::OP_OPEN(delegation)]), NFS4ERR_RECLAIM_BAD);
+    assert_eq!(one.fails(vec![putfh(&handle), Arg::OP_OPEN(delegation)]), NFS4ERR_RECLAIM_CONFLICT);
     let again = |open, offset| LOCK4args { reclaim: true, ..new_lock(open, "x", WRITE_LT, offset, 10) };
     let lock = locked(&one.ok(on(&handle, again(mine, 0))));
     assert_eq!(two.fails(on(&handle, again(theirs, 9))), NFS4ERR_RECLAIM_CONFLICT);

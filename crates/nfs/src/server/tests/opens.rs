@@ -115,7 +115,7 @@ fn wants_for_delegations_are_answered() {
     let none = |why| open_delegation4::OPEN_DELEGATE_NONE_EXT(why);
     let cases = [
         (OPEN4_SHARE_ACCESS_WANT_NO_DELEG, none(open_none_delegation4::Default(WND4_NOT_WANTED))),
-        (OPEN4_SHARE_ACCESS_WANT_READ_DELEG, none(open_none_delegation4::WND4_RESOURCE(false))),
+        (OPEN4_SHARE_ACCESS_WANT_WRITE_DELEG, none(open_none_delegation4::WND4_RESOURCE(false))),
         (OPEN4_SHARE_ACCESS_WANT_CANCEL, none(open_none_delegation4::Default(WND4_CANCELLED))),
     ];
     for (want, answer) in cases {

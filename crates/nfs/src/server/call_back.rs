@@ -1,0 +1,91 @@
+//! One callback: an operation behind CB_SEQUENCE on whatever backchannel of the client is alive (RFC 8881 §20).
+
+use super::callbacks::{CallbackPath, Callbacks};
+use super::{Server, lock};
+use crate::fs::FileSystem;
+use crate::state::ClientId;
+use crate::state::sessions::CallbackEnd;
+use bytes::Bytes;
+use futures_util::future::{self, Either};
+use std::pin::pin;
+use std::task::Poll;
+use wire::nfs4::compound::{Ops, OpsWriter, ResHeader};
+use wire::nfs4::*;
+use xdr::{Malformed, Reader, Xdr};
+
+/// What a client answered to an operation.
+pub(super) struct Answered {
+    pub(super) status: nfsstat4,
+    /// What follows the status.
+    pub(super) body: Reader,
+}
+
+impl<F: FileSystem, C: Callbacks> Server<F, C> {
+    /// Sends one operation to a client and waits for its answer; `None` if there is no way to the client, or none came.
+    pub(super) async fn call_back(
+        &self,
+        client: ClientId,
+        op: nfs_cb_opnum4,
+        arguments: &impl Xdr,
+    ) -> Option<Answered> {
+        let back = lock(&self.state).backchannel(client)?;
+        let minor = lock(&self.minors).get(&back.session).copied().unwrap_or(1);
+        let mut ops = OpsWriter::new();
+        ops.op(OP_CB_SEQUENCE, &back.sequence).op(op, arguments);
+        let path = CallbackPath { connection: back.connection, program: back.program, security: back.security };
+        let call = pin!(self.callbacks.call(path, ops.into_cb_args(Bytes::new(), minor, 0)));
+        let reply = match future::select(call, pin!(self.session_gone(back.session))).await {
+            Either::Left((reply, _)) => reply.ok(),
+            // The client will not answer on a session that it has destroyed.
+            Either::Right(_) => None,
+        };
+        let (end, answered) = match reply.map(read) {
+            Some(Ok(read)) => read,
+            Some(Err(error)) => {
+                tracing::warn!(client = client.0, %error, "malformed answer to a callback");
+                (CallbackEnd::Lost, None)
+            }
+            None => (CallbackEnd::Lost, None),
+        };
+        lock(&self.state).callback_done(back.session, back.slot, end);
+        answered
+    }
+
+    /// Waits until a session is gone.
+    async fn session_gone(&self, session: sessionid4) {
+        future::poll_fn(|task| {
+            // Registered before looking, so that an end in between is not missed.
+            let mut calling = lock(&self.calling);
+            let waiting = calling.entry(session).or_default();
+            if !waiting.iter().any(|waker| waker.will_wake(task.waker())) {
+                waiting.push(task.waker().clone());
+            }
+            drop(calling);
+            if lock(&self.state).session(session).is_some() { Poll::Pending } else { Poll::Ready(()) }
+        })
+        .await;
+    }
+}
+
+/// How CB_SEQUENCE ended, and the result of the operation behind it.
+fn read(reply: Bytes) -> Result<(CallbackEnd, Option<Answered>), Malformed> {
+    let mut input = Reader::new(reply);
+    let header = ResHeader::decode(&mut input)?;
+    let mut ops = Ops::new(header.numres, input);
+    match ops.next_number()? {
+        Some(number) if number == OP_CB_SEQUENCE as u32 => {}
+        _ => return Ok((CallbackEnd::Refused, None)),
+    }
+    match ops.body()? {
+        CB_SEQUENCE4res::NFS4_OK(_) => {}
+        CB_SEQUENCE4res::Default(NFS4ERR_SEQ_MISORDERED) => return Ok((CallbackEnd::Misordered, None)),
+        CB_SEQUENCE4res::Default(_) => return Ok((CallbackEnd::Refused, None)),
+    }
+    match ops.next_number()? {
+        Some(_) => {
+            let status = ops.body()?;
+            Ok((CallbackEnd::Answered, Some(Answered { status, body: ops.input().clone() })))
+        }
+        None => Ok((CallbackEnd::Answered, None)),
+    }
+}

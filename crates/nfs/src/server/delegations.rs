@@ -1,0 +1,154 @@
+//! Delegations at work: making way for whoever comes, and asking the client that has a file alone (RFC 8881 §10.4).
+
+use super::callbacks::Callbacks;
+use super::compound::{Answer, Compound};
+use super::notices::Notice;
+use super::{Server, lock};
+use crate::attrs::{self, Mask};
+use crate::fs::{Ctx, FileSystem};
+use crate::state::ClientId;
+use crate::state::delegations::{Use, Writer};
+use futures_util::future;
+use std::pin::pin;
+use std::task::Poll;
+use std::time::Duration;
+use types::{Attrs, FileId, SetAttrs, SetTime};
+use wire::nfs4::*;
+use xdr::Xdr;
+
+/// How long a request waits for delegations to come back before its client is told to ask again: long enough for a client
+/// that only has to answer, short enough to keep no slot of the session busy.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Attributes that only the client knows which has the file alone.
+const OF_WRITER: Mask =
+    Mask::of(&[FATTR4_CHANGE, FATTR4_SIZE, FATTR4_SPACE_USED, FATTR4_TIME_METADATA, FATTR4_TIME_MODIFY]);
+
+/// Keeps a file from being delegated until dropped.
+pub(super) struct Frozen<'a, F: FileSystem, C: Callbacks>(&'a Server<F, C>, FileId);
+
+impl<F: FileSystem, C: Callbacks> Drop for Frozen<'_, F, C> {
+    fn drop(&mut self) {
+        lock(&self.0.state).thaw_delegations(self.1);
+    }
+}
+
+impl<F: FileSystem, C: Callbacks> Server<F, C> {
+    /// Sees to it that no delegation of others than `except` stands in the way of a use, as long as what is returned lives.
+    ///
+    /// # Errors
+    /// DELAY: one does, and is being recalled; it is revoked when a lease is over.
+    pub(super) async fn make_way(
+        &self,
+        ctx: &Ctx,
+        file: FileId,
+        what: Use,
+        except: Option<ClientId>,
+    ) -> Answer<Frozen<'_, F, C>> {
+        let is_free = {
+            let mut state = lock(&self.state);
+            state.freeze_delegations(file);
+            !state.is_delegated(file, what, except)
+        };
+        let frozen = Frozen(self, file);
+        if is_free {
+            return Ok(frozen);
+        }
+        let (recalls, effects) = self.change(|state| state.recall_delegations(file, what, except, ctx.now));
+        self.settle(ctx, effects).await?;
+        self.notify(recalls.into_iter().map(Notice::Recall));
+        let free = pin!(self.undelegated(file, what, except));
+        let pause = pin!(self.callbacks.pause(PATIENCE));
+        future::select(free, pause).await;
+        match lock(&self.state).is_delegated(file, what, except) {
+            true => Err(NFS4ERR_DELAY.into()),
+            false => Ok(frozen),
+        }
+    }
+
+    /// Waits until no delegation stands in the way.
+    async fn undelegated(&self, file: FileId, what: Use, except: Option<ClientId>) {
+        future::poll_fn(|task| {
+            // Registered before looking, so that a return in between is not missed.
+            lock(&self.waiters).entry(file).or_default().push(task.waker().clone());
+            if lock(&self.state).is_delegated(file, what, except) { Poll::Pending } else { Poll::Ready(()) }
+        })
+        .await;
+        self.wake(file);
+    }
+
+    /// Has delegations recalled of a file that was changed without waiting for them, as its name was another's before.
+    pub(super) async fn recall_late(&self, ctx: &Ctx, file: FileId, except: ClientId) {
+        let recall =
+            |state: &mut crate::state::State| state.recall_delegations(file, Use::Change, Some(except), ctx.now);
+        let (recalls, effects) = self.change(recall);
+        self.notify(recalls.into_iter().map(Notice::Recall));
+        if let Err(error) = self.settle(ctx, effects).await {
+            tracing::warn!(%error, "could not take a delegation away");
+        }
+    }
+
+    /// Asks the client that has a file alone for its change attribute and size (CB_GETATTR, §20.1).
+    async fn ask_writer(&self, file: FileId, writer: Writer) -> Option<(u64, u64)> {
+        let asked = Mask::of(&[FATTR4_CHANGE, FATTR4_SIZE]);
+        let arguments = CB_GETATTR4args { fh: self.handle_for(writer.client.0, file), attr_request: asked.to_bitmap() };
+        let answered = self.call_back(writer.client, OP_CB_GETATTR, &arguments).await?;
+        if answered.status != NFS4_OK {
+            return None;
+        }
+        let mut body = answered.body;
+        let told = CB_GETATTR4resok::decode(&mut body).ok()?;
+        let values = attrs::decode_first(&told.obj_attributes, asked).ok()?;
+        Some((values.change?, values.size?))
+    }
+}
+
+impl<'a, F: FileSystem, C: Callbacks> Compound<'a, F, C> {
+    /// Sees to it that nobody else has a delegation that stands in the way of this use until the COMPOUND is over.
+    pub(super) async fn make_way(&mut self, file: FileId, what: Use) -> Answer<()> {
+        let server: &'a Server<F, C> = self.server;
+        let frozen = server.make_way(&self.ctx, file, what, Some(self.client())).await?;
+        self.frozen.push(frozen);
+        Ok(())
+    }
+
+    /// As [`Compound::make_way`], for what has this name in a directory and is about to be changed by it. Without the right
+    /// to look, or anything there, the operation itself will say so.
+    pub(super) async fn make_way_by_name(&mut self, dir: FileId, name: &component4) -> Answer<Option<FileId>> {
+        if !self.state(crate::state::State::any_delegation) {
+            return Ok(None);
+        }
+        let Ok(found) = self.fs().lookup(&self.ctx, dir, name).await else { return Ok(None) };
+        self.make_way(found.id, Use::Change).await?;
+        Ok(Some(found.id))
+    }
+
+    /// The attributes of a file, those of `mask` as its only writer knows them if somebody else has it alone.
+    ///
+    /// A writer that has changed the file says so every time, so that the change attribute moves every time it is asked
+    /// (§10.4.3): nobody else has the file open, and can be disturbed by that.
+    pub(super) async fn attributes(&self, file: FileId, mask: Mask) -> Answer<Attrs> {
+        let client = self.client();
+        let attrs = self.fs().getattr(&self.ctx, file).await?;
+        if mask.and(OF_WRITER).is_empty() {
+            return Ok(attrs);
+        }
+        let Some(writer) = self.state(|state| state.delegated_writer(file, client)) else { return Ok(attrs) };
+        // Boxed, for it is large and rare.
+        Box::pin(self.attributes_of_writer(file, writer, attrs)).await
+    }
+
+    async fn attributes_of_writer(&self, file: FileId, writer: Writer, attrs: Attrs) -> Answer<Attrs> {
+        let Some((change, size)) = self.server.ask_writer(file, writer).await else {
+            // Who does not answer may have changed the file, and has to give it back.
+            self.server.make_way(&self.ctx, file, Use::Look, Some(self.client())).await?;
+            return Ok(self.fs().getattr(&self.ctx, file).await?);
+        };
+        if change == writer.change {
+            return Ok(attrs);
+        }
+        let ctx = Ctx { cred: types::Cred::root(), client: writer.client.0, ..self.ctx.clone() };
+        let touched = SetAttrs { mtime: Some(SetTime::Now), ..SetAttrs::default() };
+        let attrs = self.fs().setattr(&ctx, file, touched, false).await?;
+        Ok(Attrs { size, ..attrs })
+    }
+}

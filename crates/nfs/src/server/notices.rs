@@ -1,0 +1,88 @@
+//! What clients are told while nobody waits for it: recalls of delegations, and locks that have become free.
+
+use super::callbacks::Callbacks;
+use super::{Server, counters, lock};
+use crate::fs::FileSystem;
+use crate::state::delegations::DelegationRecall;
+use futures_util::future;
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use std::collections::VecDeque;
+use std::task::{Poll, Waker};
+use std::time::Duration;
+use wire::nfs4::*;
+
+/// How many are under way at once; clients that do not answer hold up others only beyond that.
+const AT_ONCE: usize = 256;
+/// How long to wait before asking again a client that could not be reached or did not understand.
+const ASK_AGAIN: Duration = Duration::from_millis(200);
+
+/// What is to be told.
+#[derive(Clone, Debug)]
+pub(super) enum Notice {
+    /// CB_RECALL, until it is answered or the delegation is gone.
+    Recall(DelegationRecall),
+}
+
+/// What is to be told, oldest first. There is at most one for each delegation.
+#[derive(Debug, Default)]
+pub(super) struct Notices {
+    queue: VecDeque<Notice>,
+    /// Who tells.
+    teller: Option<Waker>,
+}
+
+impl<F: FileSystem, C: Callbacks> Server<F, C> {
+    /// Adds to what is to be told.
+    pub(super) fn notify(&self, notices: impl IntoIterator<Item = Notice>) {
+        let teller = {
+            let mut all = lock(&self.notices);
+            let before = all.queue.len();
+            all.queue.extend(notices);
+            if all.queue.len() > before { all.teller.take() } else { None }
+        };
+        teller.into_iter().for_each(Waker::wake);
+    }
+
+    /// Tells clients what they are to be told, for ever. To be run once, beside the requests.
+    pub async fn deliver(&self) {
+        let mut sending = FuturesUnordered::new();
+        future::poll_fn(|task| {
+            loop {
+                {
+                    let mut all = lock(&self.notices);
+                    all.teller = Some(task.waker().clone());
+                    while sending.len() < AT_ONCE
+                        && let Some(notice) = all.queue.pop_front()
+                    {
+                        sending.push(self.tell(notice));
+                    }
+                }
+                if !matches!(sending.poll_next_unpin(task), Poll::Ready(Some(()))) {
+                    return Poll::Pending;
+                }
+            }
+        })
+        .await
+    }
+
+    async fn tell(&self, notice: Notice) {
+        match notice {
+            Notice::Recall(recall) => self.tell_recall(recall).await,
+        }
+    }
+
+    /// Sends a recall until the client has understood it or it has no object any more. One that does not know the delegation
+    /// has perhaps not seen the reply that gave it (RFC 8881 §2.10.6.3).
+    async fn tell_recall(&self, recall: DelegationRecall) {
+        let fh = self.handle_for(recall.client.0, recall.file);
+        let arguments = CB_RECALL4args { stateid: recall.stateid, truncate: false, fh };
+        while lock(&self.state).is_recalled(&recall) {
+            counters::add(&self.counters.recalls, 1);
+            let answered = self.call_back(recall.client, OP_CB_RECALL, &arguments).await;
+            if answered.is_some_and(|answered| answered.status == NFS4_OK) {
+                return;
+            }
+            self.callbacks.pause(ASK_AGAIN).await;
+        }
+    }
+}

@@ -1,0 +1,26 @@
+//! DELEGRETURN: the client gives a delegation back (RFC 8881 §18.6).
+
+use crate::fs::FileSystem;
+use crate::server::callbacks::Callbacks;
+use crate::server::compound::{Answer, Compound, Void};
+use crate::state::delegations::Power;
+use wire::nfs4::*;
+
+pub(super) async fn run<F: FileSystem, C: Callbacks>(
+    cx: &mut Compound<'_, F, C>,
+    args: DELEGRETURN4args,
+) -> Answer<Void> {
+    let file = cx.file()?;
+    let stateid = cx.stateid(args.deleg_stateid)?;
+    let client = cx.client();
+    let (returned, effects) = cx.server.change(|state| state.return_delegation(client, file, &stateid));
+    // As with CLOSE, the final size is learned before anything that follows.
+    if returned == Ok(Power::Write)
+        && let Err(error) = cx.fs().closed(&cx.ctx, file, true).await
+    {
+        tracing::warn!(%error, file = file.0, "could not follow a DELEGRETURN");
+    }
+    cx.server.settle(&cx.ctx, effects).await?;
+    returned?;
+    Ok(Void)
+}

@@ -1,0 +1,527 @@
+//! Delegations: who may open, read or change a file without asking, and how that is taken back (RFC 8881 §10.2 to §10.4).
+//!
+//! Whoever has one counts as having the file open: others that open it in a way that would not go together, or change it
+//! by name or attribute, come later, when it is back. A client has at most one delegation of a file. Its own opens never
+//! stand in its way.
+
+use crate::state::leases::Lapse;
+use crate::state::stateids::{self, Form, Kind};
+use crate::state::{ClientId, Effect, Result, State};
+use std::collections::{BTreeSet, HashMap};
+use std::time::Duration;
+use types::{FileId, Timestamp, limits};
+use wire::nfs4::nfsstat4::*;
+use wire::nfs4::{OPEN4_SHARE_ACCESS_BOTH, OPEN4_SHARE_ACCESS_READ, OPEN4_SHARE_ACCESS_WRITE, stateid4};
+
+type Other = [u8; 12];
+
+/// For how long after a recall a file is delegated only to those who ask for it.
+const COOLING: Duration = Duration::from_secs(60);
+/// Of how many files that is remembered at most.
+const COOLING_MAX: usize = 4096;
+
+/// What a delegation is for (`open_delegation_type4`).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub enum Power {
+    /// Nobody else writes or changes the file (OPEN_DELEGATE_READ).
+    Read,
+    /// Nobody else has the file open at all (OPEN_DELEGATE_WRITE).
+    Write,
+}
+
+/// What the client of an OPEN says about delegations (`OPEN4_SHARE_ACCESS_WANT_*`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Wish {
+    /// Nothing.
+    None,
+    /// One of this kind and no other.
+    Exactly(Power),
+    /// Whichever goes with the open.
+    Any,
+}
+
+/// Why none is given.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NotGiven {
+    /// Others use the file, or have just done so.
+    Contention,
+    /// There are too many, or the client cannot be called back.
+    Resource,
+    /// It would not go with the open: a delegation for writing lets the client read as well.
+    Unfit,
+}
+
+/// What somebody is about to do with a file, as far as the delegations of others stand in its way.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Use {
+    /// Looks at it: opens it for reading, denying nobody anything, or reads without an open.
+    Look,
+    /// Anything else: writes, denies, changes attributes or names.
+    Change,
+}
+
+impl Use {
+    /// What an open with these share bits does.
+    pub fn of_open(access: u32, deny: u32) -> Self {
+        if access & OPEN4_SHARE_ACCESS_WRITE == 0 && deny == 0 { Use::Look } else { Use::Change }
+    }
+
+    fn conflicts(self, power: Power) -> bool {
+        self == Use::Change || power == Power::Write
+    }
+}
+
+/// One delegation.
+#[derive(Clone, Debug)]
+struct Delegation {
+    client: ClientId,
+    file: FileId,
+    power: Power,
+    /// The change attribute when it was given: what the client tells later is compared with it (§10.4.3).
+    change: u64,
+    /// When it is revoked, if it was recalled and is not back.
+    deadline: Option<Timestamp>,
+    /// Taken away; kept until the client shows that it knows.
+    revoked: bool,
+}
+
+/// A CB_RECALL to be sent, and sent again until it is answered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DelegationRecall {
+    /// To whom.
+    pub client: ClientId,
+    /// Of which file.
+    pub file: FileId,
+    /// The delegation.
+    pub stateid: stateid4,
+}
+
+/// Who has a file alone, so that its attributes have to be asked for there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Writer {
+    /// The client.
+    pub client: ClientId,
+    /// The change attribute that it was told when it got its delegation.
+    pub change: u64,
+}
+
+/// All delegations.
+#[derive(Clone, Debug, Default)]
+pub struct Delegations {
+    by_other: HashMap<Other, Delegation>,
+    /// Those that count, by file and client.
+    by_file: HashMap<FileId, HashMap<ClientId, Other>>,
+    /// All, those taken away included.
+    by_client: HashMap<ClientId, BTreeSet<Other>>,
+    /// How many revoked ones each client has not yet given up: every SEQUENCE asks.
+    revoked: HashMap<ClientId, usize>,
+    /// Files of which none is given for the moment, with the number of those who asked for that.
+    frozen: HashMap<FileId, u32>,
+    /// Files of which one was recalled, and until when that counts.
+    cooling: HashMap<FileId, Timestamp>,
+    /// Those recalled and not back.
+    pending: BTreeSet<Other>,
+    /// Clients that are about to lose one: until their records are gone from the disk none is to be stored.
+    doubted: BTreeSet<ClientId>,
+}
+
+impl Delegations {
+    /// Number of delegations that count.
+    pub(crate) fn len(&self) -> usize {
+        self.by_other.len() - self.revoked.values().sum::<usize>()
+    }
+
+    pub(crate) fn recalls(&self) -> usize {
+        self.pending.len()
+    }
+
+    pub(crate) fn any_revoked(&self, client: ClientId) -> bool {
+        self.revoked.contains_key(&client)
+    }
+
+    /// Number of delegations of a client, those taken away included.
+    fn of_client(&self, client: ClientId) -> usize {
+        self.by_client.get(&client).map_or(0, BTreeSet::len)
+    }
+
+    /// Number of delegations of a client that were not taken away.
+    pub(crate) fn live(&self, client: ClientId) -> usize {
+        self.of_client(client) - self.revoked.get(&client).copied().unwrap_or(0)
+    }
+
+    /// Whether anybody has a delegation of the file, which keeps it open.
+    pub(crate) fn is_held(&self, file: FileId) -> bool {
+        self.by_file.contains_key(&file)
+    }
+
+    /// The delegation that a client has of a file.
+    fn of(&self, client: ClientId, file: FileId) -> Option<(Other, &Delegation)> {
+        let other = self.by_file.get(&file)?.get(&client)?;
+        Some((*other, self.by_other.get(other)?))
+    }
+
+    /// What a client's delegation of a file is for, if it has one.
+    pub(crate) fn power(&self, client: ClientId, file: FileId) -> Option<Power> {
+        self.of(client, file).map(|(_, held)| held.power)
+    }
+
+    pub(crate) fn client_has(&self, client: ClientId, file: FileId) -> bool {
+        self.of(client, file).is_some()
+    }
+
+    fn on(&self, file: FileId) -> impl Iterator<Item = (Other, &Delegation)> {
+        let others = self.by_file.get(&file).into_iter().flat_map(HashMap::values);
+        others.filter_map(|other| Some((*other, self.by_other.get(other)?)))
+    }
+
+    /// Those of others than `except` that stand in the way, in order.
+    fn in_the_way(&self, file: FileId, what: Use, except: Option<ClientId>) -> Vec<(Other, ClientId)> {
+        let wanted = |d: &Delegation| Some(d.client) != except && what.conflicts(d.power);
+        let mut found: Vec<_> = self.on(file).filter(|(_, d)| wanted(d)).map(|(other, d)| (other, d.client)).collect();
+        found.sort_unstable();
+        found
+    }
+
+    fn get(&self, client: ClientId, stateid: &stateid4) -> Result<&Delegation> {
+        let found = self.by_other.get(&stateid.other).filter(|d| d.client == client).ok_or(NFS4ERR_BAD_STATEID)?;
+        if found.revoked {
+            return Err(NFS4ERR_DELEG_REVOKED);
+        }
+        stateids::check_seqid(stateid.seqid, 1)?;
+        Ok(found)
+    }
+
+    pub(crate) fn test(&self, client: ClientId, stateid: &stateid4) -> Result<()> {
+        self.get(client, stateid).map(|_| ())
+    }
+
+    fn add(&mut self, other: Other, delegation: Delegation) {
+        self.by_file.entry(delegation.file).or_default().insert(delegation.client, other);
+        self.by_client.entry(delegation.client).or_default().insert(other);
+        self.by_other.insert(other, delegation);
+    }
+
+    /// It counts no longer.
+    fn unlist(&mut self, other: &Other) {
+        self.pending.remove(other);
+        let Some(delegation) = self.by_other.get(other) else { return };
+        let Some(holders) = self.by_file.get_mut(&delegation.file) else { return };
+        holders.remove(&delegation.client);
+        if holders.is_empty() {
+            self.by_file.remove(&delegation.file);
+        }
+    }
+
+    fn remove(&mut self, other: &Other) -> Option<Delegation> {
+        if self.by_other.get(other).is_some_and(|d| !d.revoked) {
+            self.unlist(other);
+        }
+        let delegation = self.by_other.remove(other)?;
+        if let Some(ids) = self.by_client.get_mut(&delegation.client) {
+            ids.remove(other);
+            if ids.is_empty() {
+                self.by_client.remove(&delegation.client);
+            }
+        }
+        if delegation.revoked
+            && let Some(count) = self.revoked.get_mut(&delegation.client)
+        {
+            *count -= 1;
+            if *count == 0 {
+                self.revoked.remove(&delegation.client);
+            }
+        }
+        Some(delegation)
+    }
+
+    /// Whether the client must not reclaim after a restart: something was taken from it that it does not know of yet, or is
+    /// about to be.
+    pub(crate) fn is_distrusted(&self, client: ClientId) -> bool {
+        self.any_revoked(client) || self.doubted.contains(&client)
+    }
+
+    fn overdue(&self, now: Timestamp) -> impl Iterator<Item = (Other, &Delegation)> {
+        let pending = self.pending.iter().filter_map(|other| Some((*other, self.by_other.get(other)?)));
+        pending.filter(move |(_, d)| d.deadline.is_some_and(|deadline| deadline <= now))
+    }
+
+    /// A recall begins: the client has one lease to give the delegation back.
+    fn begin_recall(&mut self, other: Other, now: Timestamp, lease: Duration) -> bool {
+        let Some(delegation) = self.by_other.get_mut(&other) else { return false };
+        let file = delegation.file;
+        if delegation.deadline.is_some() {
+            return false;
+        }
+        delegation.deadline = Some(now.after(lease));
+        self.pending.insert(other);
+        if self.cooling.len() < COOLING_MAX || self.cooling.contains_key(&file) {
+            self.cooling.insert(file, now.after(COOLING));
+        }
+        true
+    }
+}
+
+/// The kind of delegation that goes with an open for this and with a wish; `None` if no kind does.
+fn fitting(access: u32, wish: Wish) -> Option<Power> {
+    let both = access & OPEN4_SHARE_ACCESS_BOTH == OPEN4_SHARE_ACCESS_BOTH;
+    let reads = access & OPEN4_SHARE_ACCESS_READ != 0;
+    match wish {
+        // Who has a file alone reads it unasked, which an open for writing alone does not permit.
+        Wish::Exactly(Power::Write) => both.then_some(Power::Write),
+        Wish::Exactly(Power::Read) => reads.then_some(Power::Read),
+        Wish::None | Wish::Any if both => Some(Power::Write),
+        Wish::None | Wish::Any => reads.then_some(Power::Read),
+    }
+}
+
+impl State {
+    /// Gives a delegation of a file that the client has just opened with these access bits, if that can be.
+    ///
+    /// `change` is the file's change attribute as the client is told it.
+    ///
+    /// # Errors
+    /// Why none is given.
+    pub fn delegate(
+        &mut self,
+        client: ClientId,
+        file: FileId,
+        (access, wish): (u32, Wish),
+        change: u64,
+        now: Timestamp,
+    ) -> std::result::Result<(stateid4, Power), NotGiven> {
+        let power = fitting(access, wish).ok_or(NotGiven::Unfit)?;
+        if !self.is_callable(client) {
+            return Err(NotGiven::Resource);
+        }
+        let cools = wish == Wish::None && self.delegations.cooling.get(&file).is_some_and(|until| *until > now);
+        if cools || self.delegations.frozen.contains_key(&file) || self.is_used_by_others(client, file, power) {
+            return Err(NotGiven::Contention);
+        }
+        // A second one of the same file would be worth nothing to the client.
+        let full = self.delegations.of_client(client) >= limits::DELEGATIONS_PER_CLIENT_MAX
+            || self.delegations.by_other.len() >= limits::DELEGATIONS_MAX
+            || self.delegations.client_has(client, file);
+        if full { Err(NotGiven::Resource) } else { Ok((self.add_delegation(client, file, power, change), power)) }
+    }
+
+    fn add_delegation(&mut self, client: ClientId, file: FileId, power: Power, change: u64) -> stateid4 {
+        let other = self.new_other(Kind::Delegation);
+        self.delegations.add(other, Delegation { client, file, power, change, deadline: None, revoked: false });
+        stateid4 { seqid: 1, other }
+    }
+
+    /// Whether others use the file in a way that a delegation of this kind promises away: by opens, or by delegations,
+    /// under which they may have opened it for all that is known here.
+    fn is_used_by_others(&self, client: ClientId, file: FileId, power: Power) -> bool {
+        let open = match power {
+            Power::Read => self.opens.others_write_or_deny(client, file),
+            Power::Write => self.opens.others_have(client, file),
+        };
+        let needs = if power == Power::Read { Use::Look } else { Use::Change };
+        open || !self.delegations.in_the_way(file, needs, Some(client)).is_empty()
+    }
+
+    /// Reclaims a delegation of before the restart with the open that is reclaimed (CLAIM_PREVIOUS, §18.16.3). The flag tells
+    /// whether the client has to give it back at once, as it cannot be called back.
+    ///
+    /// # Errors
+    /// RECLAIM_CONFLICT: others have reclaimed what does not go with it.
+    pub fn reclaim_delegation(
+        &mut self,
+        client: ClientId,
+        file: FileId,
+        power: Power,
+        change: u64,
+        now: Timestamp,
+    ) -> Result<(stateid4, bool)> {
+        self.check_delegation_reclaim(client, file, power)?;
+        if let Some((other, _)) = self.delegations.of(client, file) {
+            return Ok((stateid4 { seqid: 1, other }, false));
+        }
+        let stateid = self.add_delegation(client, file, power, change);
+        let recall = !self.is_callable(client);
+        if recall {
+            self.delegations.begin_recall(stateid.other, now, self.config.lease);
+        }
+        Ok((stateid, recall))
+    }
+
+    /// Whether a client may reclaim a delegation. Each open of the file that it reclaims may name it once more.
+    ///
+    /// # Errors
+    /// RECLAIM_CONFLICT.
+    pub fn check_delegation_reclaim(&self, client: ClientId, file: FileId, power: Power) -> Result<()> {
+        let conflict = match self.delegations.power(client, file) {
+            Some(held) => held != power,
+            None => self.is_used_by_others(client, file, power),
+        };
+        if conflict { Err(NFS4ERR_RECLAIM_CONFLICT) } else { Ok(()) }
+    }
+
+    /// The delegation that a stateid stands for.
+    ///
+    /// # Errors
+    /// BAD_STATEID (special, unknown, of another client or another file, or not of a delegation), OLD_STATEID,
+    /// DELEG_REVOKED.
+    pub fn find_delegation(&self, client: ClientId, file: FileId, stateid: &stateid4) -> Result<Power> {
+        match stateids::form(stateid, self.config.boot_epoch)? {
+            Form::Ordinary(Kind::Delegation) => {}
+            _ => return Err(NFS4ERR_BAD_STATEID),
+        }
+        let found = self.delegations.get(client, stateid)?;
+        if found.file == file { Ok(found.power) } else { Err(NFS4ERR_BAD_STATEID) }
+    }
+
+    /// DELEGRETURN (§18.6): the client has given everything back that it did under the delegation.
+    ///
+    /// # Errors
+    /// Those of [`State::find_delegation`].
+    pub fn return_delegation(&mut self, client: ClientId, file: FileId, stateid: &stateid4) -> Result<Power> {
+        let power = self.find_delegation(client, file, stateid)?;
+        self.drop_delegation(&stateid.other);
+        self.note_record(client);
+        Ok(power)
+    }
+
+    /// Whether anybody has any delegation.
+    pub fn any_delegation(&self) -> bool {
+        self.delegations.len() > 0
+    }
+
+    /// Whether others than `except` have delegations that stand in the way of a use.
+    pub fn is_delegated(&self, file: FileId, what: Use, except: Option<ClientId>) -> bool {
+        !self.delegations.in_the_way(file, what, except).is_empty()
+    }
+
+    /// The client that has the file alone, unless it is `except`: its attributes are known only there (§10.4.3).
+    pub fn delegated_writer(&self, file: FileId, except: ClientId) -> Option<Writer> {
+        let mut found = self.delegations.on(file).filter(|(_, d)| d.power == Power::Write && d.client != except);
+        found.next().map(|(_, d)| Writer { client: d.client, change: d.change })
+    }
+
+    /// Begins to recall what stands in the way of a use, to be returned within one lease; what lapsed clients have is taken
+    /// away at once.
+    ///
+    /// Returns the callbacks to send, each to be sent until it is answered or [`State::is_recalled`] is false.
+    pub fn recall_delegations(
+        &mut self,
+        file: FileId,
+        what: Use,
+        except: Option<ClientId>,
+        now: Timestamp,
+    ) -> Vec<DelegationRecall> {
+        let mut recalls = Vec::new();
+        for (other, client) in self.delegations.in_the_way(file, what, except) {
+            if self.is_lapsed(client) {
+                self.revoke_delegation(&other, now);
+            } else if self.delegations.begin_recall(other, now, self.config.lease) {
+                recalls.push(DelegationRecall { client, file, stateid: stateid4 { seqid: 1, other } });
+            }
+        }
+        recalls
+    }
+
+    /// Whether a recall is still waited for.
+    pub fn is_recalled(&self, recall: &DelegationRecall) -> bool {
+        self.delegations.pending.contains(&recall.stateid.other)
+    }
+
+    /// Gives no new delegation of a file until [`State::thaw_delegations`]; calls nest.
+    pub fn freeze_delegations(&mut self, file: FileId) {
+        *self.delegations.frozen.entry(file).or_default() += 1;
+    }
+
+    /// Undoes one [`State::freeze_delegations`].
+    pub fn thaw_delegations(&mut self, file: FileId) {
+        if let Some(count) = self.delegations.frozen.get_mut(&file) {
+            *count -= 1;
+            if *count == 0 {
+                self.delegations.frozen.remove(&file);
+            }
+        }
+    }
+
+    /// Takes a delegation away; its stateid stays to tell. Whoever had it must not write past this server any more.
+    fn revoke_delegation(&mut self, other: &Other, now: Timestamp) {
+        let Some(held) = self.delegations.by_other.get(other).filter(|d| !d.revoked) else { return };
+        let (client, file) = (held.client, held.file);
+        self.delegations.unlist(other);
+        if let Some(held) = self.delegations.by_other.get_mut(other) {
+            (held.revoked, held.deadline) = (true, None);
+        }
+        *self.delegations.revoked.entry(client).or_default() += 1;
+        match self.is_lapsed(client) {
+            true => self.fence_lapsed(client, file),
+            false => self.revoke_layouts(client, file, now),
+        }
+        self.delegation_gone(client, file);
+    }
+
+    fn drop_delegation(&mut self, other: &Other) {
+        if let Some(gone) = self.delegations.remove(other).filter(|d| !d.revoked) {
+            self.delegation_gone(gone.client, gone.file);
+        }
+    }
+
+    /// What follows when a delegation counts no longer: it kept the file open.
+    fn delegation_gone(&mut self, client: ClientId, file: FileId) {
+        if !self.opens.client_has(client, file) {
+            self.drop_return_on_close(client, file);
+        }
+        self.effects.push(Effect::DelegationGone(file));
+        if !self.is_open(file) {
+            self.effects.push(Effect::LastClose(file));
+        }
+    }
+
+    /// FREE_STATEID of a delegation (§18.38), which must have been taken away.
+    pub(crate) fn free_delegation(&mut self, client: ClientId, stateid: &stateid4) -> Result<()> {
+        match self.delegations.get(client, stateid) {
+            Err(NFS4ERR_DELEG_REVOKED) => {
+                self.drop_delegation(&stateid.other);
+                Ok(())
+            }
+            found => found.and(Err(NFS4ERR_LOCKS_HELD)),
+        }
+    }
+
+    /// Drops all delegations of a client that is gone.
+    pub(crate) fn drop_delegations(&mut self, client: ClientId) {
+        for other in self.delegations.by_client.get(&client).cloned().unwrap_or_default() {
+            self.drop_delegation(&other);
+        }
+        self.delegations.doubted.remove(&client);
+    }
+
+    /// Has the records of those removed who have not returned in time what was recalled: they must not reclaim after a
+    /// restart what others have had meanwhile (§8.4.3). Then [`State::distrusted`] takes it away.
+    pub(crate) fn expire_delegations(&mut self, now: Timestamp) {
+        self.delegations.cooling.retain(|_, until| *until > now);
+        let late: BTreeSet<_> = self.delegations.overdue(now).map(|(_, d)| d.client).collect();
+        for client in late {
+            if self.is_lapsed(client) {
+                // It has no record any more.
+                self.revoke_overdue(client, now);
+            } else if let Some(record) = self.clients.get_mut(client).filter(|c| c.lapse == Lapse::None) {
+                record.recorded = false;
+                self.delegations.doubted.insert(client);
+                self.effects.push(Effect::Distrust { client, owner: record.owner.clone() });
+            }
+        }
+    }
+
+    fn revoke_overdue(&mut self, client: ClientId, now: Timestamp) {
+        let late: Vec<_> =
+            self.delegations.overdue(now).filter(|(_, d)| d.client == client).map(|(other, _)| other).collect();
+        late.iter().for_each(|other| self.revoke_delegation(other, now));
+    }
+
+    /// The record of a client is gone from the disk: what it should have returned by now is taken away.
+    pub fn distrusted(&mut self, client: ClientId, now: Timestamp) {
+        self.delegations.doubted.remove(&client);
+        self.unrecord(client);
+        self.revoke_overdue(client, now);
+        // It may have returned everything meanwhile.
+        self.note_record(client);
+    }
+}

@@ -1,0 +1,389 @@
+//! Delegations: every short history of three clients on a file, compared with what each may do unasked.
+
+use crate::helpers::*;
+use bytes::Bytes;
+use nfs::fs::Iomode;
+use nfs::state::delegations::{DelegationRecall, NotGiven, Power, Use, Wish};
+use nfs::state::layouts::{Filter, Segment};
+use nfs::state::opens::{Access, Permit};
+use nfs::state::{ClientId, Effect, Gone, State};
+use std::time::Duration;
+use types::{ByteRange, FileId, Timestamp};
+use wire::nfs4::nfsstat4::*;
+use wire::nfs4::*;
+
+const FILE: FileId = FileId(10);
+const KIND: layouttype4 = 1;
+const READ: u32 = OPEN4_SHARE_ACCESS_READ;
+const WRITE: u32 = OPEN4_SHARE_ACCESS_WRITE;
+const BOTH: u32 = OPEN4_SHARE_ACCESS_BOTH;
+
+fn owner() -> Bytes {
+    Bytes::from_static(b"owner")
+}
+
+/// Clients that have reclaimed nothing, and the session of each.
+fn clients<const N: usize>() -> (State, [(ClientId, sessionid4); N]) {
+    let mut state = new_state();
+    let clients = std::array::from_fn(|i| {
+        let (client, session) = connect(&mut state, ["a", "b", "c"][i], at(0));
+        state.reclaim_complete(client, false).unwrap();
+        (client, session)
+    });
+    state.take_effects();
+    (state, clients)
+}
+
+/// Opens the file and asks for a delegation.
+fn open_and_ask(
+    state: &mut State,
+    client: ClientId,
+    access: u32,
+    wish: Wish,
+) -> (stateid4, Result<(stateid4, Power), NotGiven>) {
+    let open = state.open(client, &owner(), FILE, access, 0).unwrap().stateid;
+    (open, state.delegate(client, FILE, (access, wish), 1, at(0)))
+}
+
+/// Keeps the lease of a client good.
+fn hear(state: &mut State, session: sessionid4, number: u32, now: Timestamp) -> u32 {
+    let new = new_request(state, &sequence_args(session, 0, number, false), now);
+    state.finish(new.token, None);
+    new.result.sr_status_flags
+}
+
+#[test]
+fn what_is_wished_is_given_where_it_fits_the_open() {
+    let cases = [
+        (READ, Wish::None, Ok(Power::Read)),
+        (BOTH, Wish::None, Ok(Power::Write)),
+        (WRITE, Wish::None, Err(NotGiven::Unfit)),
+        (READ, Wish::Any, Ok(Power::Read)),
+        (BOTH, Wish::Any, Ok(Power::Write)),
+        (BOTH, Wish::Exactly(Power::Read), Ok(Power::Read)),
+        (READ, Wish::Exactly(Power::Write), Err(NotGiven::Unfit)),
+        (WRITE, Wish::Exactly(Power::Write), Err(NotGiven::Unfit)),
+        (WRITE, Wish::Exactly(Power::Read), Err(NotGiven::Unfit)),
+    ];
+    for (access, wish, expected) in cases {
+        let (mut state, [(a, _)]) = clients();
+        let (_, given) = open_and_ask(&mut state, a, access, wish);
+        assert_eq!(given.map(|(_, power)| power), expected, "{access} {wish:?}");
+        assert_eq!(state.counts().delegations, usize::from(expected.is_ok()));
+    }
+}
+
+#[test]
+fn nothing_is_given_that_could_not_be_taken_back() {
+    let (mut state, [(a, session), (b, _)]) = clients();
+    state.connection_lost(CONNECTION);
+    assert_eq!(open_and_ask(&mut state, a, READ, Wish::Any).1, Err(NotGiven::Resource));
+    hear(&mut state, session, 1, at(1));
+    assert_eq!(state.delegate(a, FILE, (READ, Wish::Any), 1, at(1)), Err(NotGiven::Resource), "no backchannel");
+    let bind = BIND_CONN_TO_SESSION4args {
+        bctsa_sessid: session,
+        bctsa_dir: CDFC4_FORE_OR_BOTH,
+        bctsa_use_conn_in_rdma_mode: false,
+    };
+    state.bind_conn_to_session(&bind, CONNECTION).unwrap();
+    let (stateid, _) = state.delegate(a, FILE, (READ, Wish::Any), 1, at(1)).unwrap();
+    assert_eq!(state.delegate(a, FILE, (READ, Wish::Any), 1, at(1)), Err(NotGiven::Resource), "it has one");
+    state.return_delegation(a, FILE, &stateid).unwrap();
+    state.freeze_delegations(FILE);
+    assert_eq!(state.delegate(a, FILE, (READ, Wish::Any), 1, at(1)), Err(NotGiven::Contention));
+    state.thaw_delegations(FILE);
+    // Who has lately been in somebody's way has to ask.
+    state.delegate(a, FILE, (READ, Wish::Any), 1, at(1)).unwrap();
+    let recall = state.recall_delegations(FILE, Use::Change, Some(b), at(2)).remove(0);
+    state.return_delegation(a, FILE, &recall.stateid).unwrap();
+    assert_eq!(state.delegate(a, FILE, (READ, Wish::None), 1, at(3)), Err(NotGiven::Contention));
+    assert_eq!(state.delegate(a, FILE, (READ, Wish::None), 1, at(63)).map(|(_, power)| power), Ok(Power::Read));
+}
+
+#[test]
+fn a_delegation_does_the_work_of_an_open() {
+    let (mut state, [(a, _), (b, _)]) = clients();
+    let (open, given) = open_and_ask(&mut state, a, BOTH, Wish::None);
+    let (stateid, _) = given.unwrap();
+    let closed = state.close(a, FILE, &open).unwrap();
+    assert!(!closed.last && !closed.last_of_client && state.take_effects().is_empty(), "it keeps the file open");
+    assert!(state.is_open(FILE) && state.may_read(a, FILE) && state.may_write(a, FILE));
+    for access in [Access::Read, Access::Write] {
+        assert_eq!(state.check_io(a, FILE, &stateid, access), Ok(Permit::Open));
+        assert_eq!(state.check_io(b, FILE, &stateid, access), Err(NFS4ERR_BAD_STATEID));
+        assert_eq!(state.check_io(a, FileId(11), &stateid, access), Err(NFS4ERR_BAD_STATEID));
+    }
+    assert_eq!(state.test_stateid(a, &stateid), NFS4_OK);
+    assert_eq!(state.free_stateid(a, &stateid), Err(NFS4ERR_LOCKS_HELD));
+    let goes = Segment { iomode: Iomode::ReadWrite, range: ByteRange::ALL, return_on_close: true };
+    state.grant_layout(a, FILE, KIND, &stateid, goes).unwrap();
+    assert_eq!(state.destroy_clientid(a), Err(NFS4ERR_CLIENTID_BUSY));
+    assert_eq!(state.return_delegation(b, FILE, &stateid), Err(NFS4ERR_BAD_STATEID));
+    assert_eq!(state.return_delegation(a, FILE, &stateid), Ok(Power::Write));
+    let gone = Effect::LayoutGone {
+        client: a,
+        file: FILE,
+        iomode: Iomode::ReadWrite,
+        range: ByteRange::ALL,
+        why: Gone::Forgotten,
+    };
+    assert_eq!(state.take_effects(), [gone, Effect::DelegationGone(FILE), Effect::LastClose(FILE)]);
+    assert_eq!(state.return_delegation(a, FILE, &stateid), Err(NFS4ERR_BAD_STATEID));
+    let (_, given) = open_and_ask(&mut state, a, READ, Wish::None);
+    let (reading, _) = given.unwrap();
+    assert_eq!(state.check_io(a, FILE, &reading, Access::Write), Err(NFS4ERR_OPENMODE));
+    let writing = Filter { iomode: Some(Iomode::ReadWrite), range: ByteRange::ALL };
+    assert_eq!(state.check_layoutget(a, FILE, KIND, &reading, writing), Err(NFS4ERR_OPENMODE));
+}
+
+#[test]
+fn what_is_not_returned_is_taken_away_once_the_client_cannot_reclaim_it() {
+    let (mut state, [(a, session), (b, other)]) = clients();
+    let (open, given) = open_and_ask(&mut state, a, BOTH, Wish::None);
+    let (stateid, _) = given.unwrap();
+    let whole = Segment { iomode: Iomode::ReadWrite, range: ByteRange::ALL, return_on_close: false };
+    state.grant_layout(a, FILE, KIND, &stateid, whole).unwrap();
+    let recalls = state.recall_delegations(FILE, Use::Look, Some(b), at(10));
+    assert_eq!(recalls, [DelegationRecall { client: a, file: FILE, stateid }]);
+    assert!(state.recall_delegations(FILE, Use::Look, Some(b), at(11)).is_empty(), "asked already");
+    assert_eq!(hear(&mut state, session, 1, at(60)), 0);
+    assert_eq!(hear(&mut state, other, 1, at(60)), 0);
+    state.expire(at(99));
+    assert!(state.take_effects().is_empty() && state.is_recalled(&recalls[0]));
+    state.expire(at(100));
+    assert_eq!(state.take_effects(), [Effect::Distrust { client: a, owner: Bytes::from_static(b"a") }]);
+    assert!(state.is_delegated(FILE, Use::Look, Some(b)), "not before its record is gone");
+    state.expire(at(101));
+    assert_eq!(state.take_effects().len(), 1, "asked for again");
+    state.distrusted(a, at(101));
+    assert!(!state.is_delegated(FILE, Use::Change, None) && !state.is_recalled(&recalls[0]));
+    let fenced = Effect::LayoutGone {
+        client: a,
+        file: FILE,
+        iomode: Iomode::ReadWrite,
+        range: ByteRange::ALL,
+        why: Gone::Revoked,
+    };
+    assert_eq!(state.take_effects(), [fenced, Effect::DelegationGone(FILE)]);
+    // It is told until it says that it knows; then it may reclaim again.
+    assert_eq!(hear(&mut state, session, 2, at(102)), SEQ4_STATUS_RECALLABLE_STATE_REVOKED);
+    assert_eq!(state.check_io(a, FILE, &stateid, Access::Read), Err(NFS4ERR_DELEG_REVOKED));
+    assert_eq!(state.return_delegation(a, FILE, &stateid), Err(NFS4ERR_DELEG_REVOKED));
+    assert_eq!(state.test_stateid(a, &stateid), NFS4ERR_DELEG_REVOKED);
+    assert!(!state.take_effects().iter().any(Effect::is_of_record));
+    assert_eq!(state.free_stateid(a, &stateid), Ok(()));
+    assert!(matches!(&state.take_effects()[..], [Effect::Persist(record)] if record.owner == "a"));
+    assert!(state.close(a, FILE, &open).unwrap().last, "the open is its own");
+}
+
+#[test]
+fn who_gives_back_while_its_record_is_removed_gets_a_new_one() {
+    let (mut state, [(a, session), (b, other)]) = clients();
+    let (open, given) = open_and_ask(&mut state, a, READ, Wish::None);
+    let (stateid, _) = given.unwrap();
+    hear(&mut state, other, 1, at(80));
+    state.recall_delegations(FILE, Use::Change, Some(b), at(0));
+    hear(&mut state, session, 1, at(80));
+    state.expire(at(90));
+    assert!(matches!(&state.take_effects()[..], [Effect::Distrust { .. }]));
+    state.return_delegation(a, FILE, &stateid).unwrap();
+    state.close(a, FILE, &open).unwrap();
+    assert!(!state.take_effects().iter().any(Effect::is_of_record), "the removal may be under way");
+    state.distrusted(a, at(91));
+    assert!(matches!(&state.take_effects()[..], [Effect::Persist(record)] if record.owner == "a"));
+}
+
+#[test]
+fn what_a_lapsed_client_has_yields_at_once() {
+    let (mut state, [(a, _), (b, session)]) = clients();
+    let (_, given) = open_and_ask(&mut state, a, BOTH, Wish::None);
+    let (stateid, _) = given.unwrap();
+    hear(&mut state, session, 1, at(91));
+    state.expire(at(91));
+    assert_eq!(state.take_effects(), [Effect::Lapse { client: a, owner: Bytes::from_static(b"a") }]);
+    state.lapsed(a);
+    assert!(state.is_delegated(FILE, Use::Look, Some(b)), "nobody wants it");
+    assert!(state.recall_delegations(FILE, Use::Look, Some(b), at(92)).is_empty());
+    assert!(!state.is_delegated(FILE, Use::Look, Some(b)));
+    assert_eq!(state.test_stateid(a, &stateid), NFS4ERR_DELEG_REVOKED);
+}
+
+#[test]
+fn a_delegation_is_reclaimed_with_each_open() {
+    let (mut state, [(a, _), (b, _)]) = clients();
+    let (stateid, recall) = state.reclaim_delegation(a, FILE, Power::Read, 1, at(0)).unwrap();
+    assert!(!recall);
+    assert_eq!(state.reclaim_delegation(a, FILE, Power::Read, 1, at(0)), Ok((stateid, false)), "once more");
+    assert_eq!(state.reclaim_delegation(a, FILE, Power::Write, 1, at(0)), Err(NFS4ERR_RECLAIM_CONFLICT));
+    assert_eq!(state.reclaim_delegation(b, FILE, Power::Write, 1, at(0)), Err(NFS4ERR_RECLAIM_CONFLICT));
+    assert!(state.reclaim_delegation(b, FILE, Power::Read, 1, at(0)).is_ok());
+    state.open(b, &owner(), FileId(11), WRITE, 0).unwrap();
+    assert_eq!(state.reclaim_delegation(a, FileId(11), Power::Read, 1, at(0)), Err(NFS4ERR_RECLAIM_CONFLICT));
+    state.connection_lost(CONNECTION);
+    let (_, recall) = state.reclaim_delegation(a, FileId(12), Power::Write, 1, at(0)).unwrap();
+    assert!(recall, "it cannot be called back, and knows it with the answer");
+    assert_eq!(state.counts().recalls, 1);
+}
+
+/// What the specification knows of a client: the access of its open, and its delegation.
+#[derive(Clone, Default)]
+struct Peer {
+    open: Option<(u32, stateid4)>,
+    held: Option<(Power, stateid4)>,
+    recalled: bool,
+    revoked: Option<stateid4>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Call {
+    /// Makes way as an OPEN does, and if the way is free opens, and asks for whatever it can get.
+    Open(usize, u32),
+    Close(usize),
+    Return(usize),
+    /// Makes way as a SETATTR does.
+    Change(usize),
+    /// All recalls are overdue, and whoever has not answered loses.
+    TimeOut,
+    Free(usize),
+}
+
+#[derive(Clone)]
+struct World {
+    state: State,
+    clients: [ClientId; 3],
+    peers: [Peer; 3],
+    now: Timestamp,
+}
+
+impl World {
+    /// Whether the way is free for a use by a client; what is not is recalled then.
+    fn make_way(&mut self, who: usize, what: Use) -> bool {
+        let mut expected = Vec::new();
+        let mut free = true;
+        for (i, peer) in self.peers.iter_mut().enumerate().filter(|(i, _)| *i != who) {
+            let Some((power, stateid)) = peer.held else { continue };
+            if what == Use::Look && power == Power::Read {
+                continue;
+            }
+            free = false;
+            if !std::mem::replace(&mut peer.recalled, true) {
+                expected.push((self.clients[i], stateid));
+            }
+        }
+        assert_eq!(self.state.is_delegated(FILE, what, Some(self.clients[who])), !free);
+        let recalls = self.state.recall_delegations(FILE, what, Some(self.clients[who]), self.now);
+        let got: Vec<_> = recalls.iter().map(|r| (r.client, r.stateid)).collect();
+        assert_eq!(got.len(), expected.len());
+        assert!(expected.iter().all(|e| got.contains(e)));
+        free
+    }
+
+    fn open(&mut self, who: usize, access: u32) {
+        if !self.make_way(who, Use::of_open(access, 0)) {
+            return;
+        }
+        let stateid = self.state.open(self.clients[who], &owner(), FILE, access, 0).unwrap().stateid;
+        let access = access | self.peers[who].open.map_or(0, |(access, _)| access);
+        self.peers[who].open = Some((access, stateid));
+        let got = self.state.delegate(self.clients[who], FILE, (access, Wish::Any), 1, self.now);
+        let others = || self.peers.iter().enumerate().filter(|(i, _)| *i != who).map(|(_, peer)| peer);
+        let power = if access == BOTH { Power::Write } else { Power::Read };
+        let fits = match access {
+            BOTH => others().all(|p| p.open.is_none() && p.held.is_none()),
+            READ => others().all(|p| {
+                p.open.is_none_or(|(a, _)| a & WRITE == 0) && p.held.is_none_or(|(power, _)| power == Power::Read)
+            }),
+            _ => false,
+        };
+        match fits && self.peers[who].held.is_none() {
+            true => self.peers[who].held = Some((power, got.unwrap().0)),
+            false => assert!(got.is_err()),
+        }
+    }
+
+    fn apply(&mut self, call: Call) {
+        self.now = self.now.after(Duration::from_secs(1));
+        match call {
+            Call::Open(who, access) => self.open(who, access),
+            Call::Close(who) => {
+                let Some((_, stateid)) = self.peers[who].open.take() else { return };
+                self.state.close(self.clients[who], FILE, &stateid).unwrap();
+            }
+            Call::Return(who) => {
+                let Some((power, stateid)) = self.peers[who].held.take() else { return };
+                self.peers[who].recalled = false;
+                assert_eq!(self.state.return_delegation(self.clients[who], FILE, &stateid), Ok(power));
+            }
+            Call::Change(who) => {
+                self.make_way(who, Use::Change);
+            }
+            Call::TimeOut => {
+                self.now = self.now.after(LEASE);
+                for (peer, client) in self.peers.iter_mut().zip(self.clients) {
+                    if std::mem::take(&mut peer.recalled) {
+                        peer.revoked = peer.held.take().map(|(_, stateid)| stateid);
+                    }
+                    self.state.distrusted(client, self.now);
+                }
+            }
+            Call::Free(who) => {
+                let Some(stateid) = self.peers[who].revoked.take() else { return };
+                assert_eq!(self.state.free_stateid(self.clients[who], &stateid), Ok(()));
+            }
+        }
+        self.check();
+    }
+
+    fn check(&mut self) {
+        let effects = self.state.take_effects();
+        let is_open = self.peers.iter().any(|p| p.open.is_some() || p.held.is_some());
+        assert_eq!(self.state.is_open(FILE), is_open);
+        let last = effects.iter().any(|effect| *effect == Effect::LastClose(FILE));
+        assert!(!last || !is_open);
+        let counts = self.state.counts();
+        assert_eq!(counts.delegations, self.peers.iter().filter(|p| p.held.is_some()).count());
+        assert_eq!(counts.recalls, self.peers.iter().filter(|p| p.recalled).count());
+        // The promise: nobody else writes, or has it open at all, while it is delegated.
+        for (i, peer) in self.peers.iter().enumerate() {
+            let others: Vec<_> = (0..3).filter(|j| *j != i).map(|j| &self.peers[j]).collect();
+            match peer.held {
+                Some((Power::Write, _)) => assert!(others.iter().all(|p| p.open.is_none() && p.held.is_none())),
+                Some((Power::Read, _)) => {
+                    assert!(others.iter().all(|p| p.open.is_none_or(|(access, _)| access & WRITE == 0)));
+                }
+                None => {}
+            }
+            if let Some((power, stateid)) = peer.held {
+                assert_eq!(self.state.find_delegation(self.clients[i], FILE, &stateid), Ok(power));
+            }
+            if let Some(stateid) = peer.revoked {
+                assert_eq!(self.state.test_stateid(self.clients[i], &stateid), NFS4ERR_DELEG_REVOKED);
+            }
+        }
+    }
+}
+
+fn world() -> World {
+    let (state, clients) = clients();
+    World { state, clients: clients.map(|(client, _)| client), peers: Default::default(), now: at(0) }
+}
+
+#[test]
+fn every_short_history_of_two_clients() {
+    let mut calls = vec![Call::TimeOut];
+    for who in 0..2 {
+        calls.extend([READ, WRITE, BOTH].map(|access| Call::Open(who, access)));
+        calls.extend([Call::Close(who), Call::Return(who), Call::Change(who), Call::Free(who)]);
+    }
+    walk(&world(), &calls, 4, World::apply);
+}
+
+#[test]
+fn every_short_history_of_three_clients() {
+    let mut calls = vec![Call::TimeOut, Call::Change(0)];
+    for who in 0..3 {
+        calls.extend([READ, BOTH].map(|access| Call::Open(who, access)));
+        calls.extend([Call::Close(who), Call::Return(who)]);
+    }
+    walk(&world(), &calls, 4, World::apply);
+}
