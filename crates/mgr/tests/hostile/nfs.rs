@@ -109,6 +109,23 @@ impl Session {
     /// Sends operations behind a SEQUENCE; all must succeed. Returns their results.
     pub fn ops(&mut self, mut ops: Vec<nfs_argop4>) -> io::Result<Vec<nfs_resop4>> {
         ops.insert(0, self.sequence());
+        self.all(ops)
+    }
+
+    /// As [`Session::ops`], with the first request on another slot, whose reply is to be kept.
+    pub fn first_on_slot(&mut self, slot: u32, mut ops: Vec<nfs_argop4>) -> io::Result<Vec<nfs_resop4>> {
+        let sequence = SEQUENCE4args {
+            sa_sessionid: self.id,
+            sa_sequenceid: 1,
+            sa_slotid: slot,
+            sa_highest_slotid: slot,
+            sa_cachethis: true,
+        };
+        ops.insert(0, nfs_argop4::OP_SEQUENCE(sequence));
+        self.all(ops)
+    }
+
+    fn all(&mut self, ops: Vec<nfs_argop4>) -> io::Result<Vec<nfs_resop4>> {
         let reply = self.exchange(compound(ops))?;
         if reply.status == NFS4_OK { Ok(reply.resarray.into_iter().skip(1).collect()) } else { Err(broken(reply)) }
     }

@@ -1,0 +1,128 @@
+//! As many clients as a small cluster has, each with every slot in use, files open, locks and layouts, that all die at once: what they
+//! take, and that nothing of them is left.
+
+#[path = "../room/cluster.rs"]
+#[allow(dead_code)]
+mod cluster;
+#[path = "../hostile/dice.rs"]
+mod dice;
+#[path = "../hostile/link.rs"]
+#[allow(dead_code)]
+mod link;
+#[path = "../../../../fuzz/mutate.rs"]
+mod mutate;
+#[path = "../hostile/nfs.rs"]
+#[allow(dead_code)]
+mod nfs;
+
+use cluster::Cluster;
+use link::Place;
+use nfs::Session;
+use std::time::Duration;
+use wire::nfs4::*;
+
+const GUESTS: u64 = 64;
+const FILES: u64 = 20;
+/// Slots that Linux asks for.
+const SLOTS: u32 = 64;
+/// What one of them may take, in bytes: 64 replies kept, and the state of its files.
+const GUEST_MAX: usize = 1 << 20;
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The stateid that the operation before returned (RFC 8881 §16.2.3.1.2).
+const CURRENT: stateid4 = stateid4 { seqid: 1, other: [0; 12] };
+
+fn open(name: String, client: u64) -> nfs_argop4 {
+    nfs_argop4::OP_OPEN(OPEN4args {
+        seqid: 0,
+        share_access: OPEN4_SHARE_ACCESS_BOTH | OPEN4_SHARE_ACCESS_WANT_NO_DELEG,
+        share_deny: 0,
+        owner: open_owner4 { clientid: client, owner: name.clone().into() },
+        openhow: openflag4::OPEN4_CREATE(createhow4::UNCHECKED4(fattr4 {
+            attrmask: vec![],
+            attr_vals: Default::default(),
+        })),
+        claim: open_claim4::CLAIM_NULL(name.into()),
+    })
+}
+
+/// Makes a file, writes it, and holds it by an open, a lock and a layout.
+fn hold(session: &mut Session, name: String) {
+    let lock = nfs_argop4::OP_LOCK(LOCK4args {
+        locktype: WRITE_LT,
+        reclaim: false,
+        offset: 0,
+        length: u64::MAX,
+        locker: locker4::TRUE(open_to_lock_owner4 {
+            open_seqid: 0,
+            open_stateid: CURRENT,
+            lock_seqid: 0,
+            lock_owner: lock_owner4 { clientid: session.client, owner: name.clone().into() },
+        }),
+    });
+    let write = nfs_argop4::OP_WRITE(WRITE4args {
+        stateid: CURRENT,
+        offset: 0,
+        stable: UNSTABLE4,
+        data: bytes::Bytes::from_static(&[7; 4096]),
+    });
+    let layoutget = nfs_argop4::OP_LAYOUTGET(LAYOUTGET4args {
+        loga_signal_layout_avail: false,
+        loga_layout_type: layout::kinds::native::KIND,
+        loga_iomode: LAYOUTIOMODE4_RW,
+        loga_offset: 0,
+        loga_length: u64::MAX,
+        loga_minlength: 0,
+        loga_stateid: CURRENT,
+        loga_maxcount: 4096,
+    });
+    let open = open(name, session.client);
+    session.ops(vec![nfs_argop4::OP_PUTROOTFH, open, lock, write, layoutget]).expect("a file of one's own");
+}
+
+/// Memory that this process has in use, in bytes.
+fn resident() -> usize {
+    let text = std::fs::read_to_string("/proc/self/status").expect("Linux tells");
+    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("how much is in use");
+    line.split_whitespace().next().and_then(|n| n.parse::<usize>().ok()).expect("a number") << 10
+}
+
+#[test]
+fn nothing_is_left_of_clients_that_die() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("runtime");
+    let mut cluster = runtime.block_on(Cluster::stopped(2, "64K"));
+    // With the time of courtesy, which nobody cuts short, they are gone after eighteen seconds.
+    cluster.config.lease_secs = 2;
+    runtime.block_on(cluster.start_mgr());
+    runtime.block_on(cluster.wait_up(2));
+    let place = Place::Tcp(cluster.mgr().addresses()[0].socket_addr().expect("TCP"));
+    let number = |group: &str, name: &str| {
+        let status = cluster.mgr().status();
+        status.group(group).expect("it is shown").get_number(name)
+    };
+    let state = || ["clients", "sessions", "open_files", "locks", "layouts"].map(|name| number("mgr", name));
+    let before = resident();
+    let guest = |guest: u64| {
+        let mut session = Session::establish(&place, 0, true, PATIENCE).expect("a session");
+        for slot in 1..SLOTS {
+            session.first_on_slot(slot, vec![nfs_argop4::OP_PUTROOTFH, nfs_argop4::OP_GETFH]).expect("a request");
+        }
+        (0..FILES).for_each(|file| hold(&mut session, format!("{guest}-{file}")));
+        session
+    };
+    let sessions: Vec<_> = (0..GUESTS).map(guest).collect();
+    let each = resident().saturating_sub(before) / GUESTS as usize;
+    println!("{each} bytes for each of {GUESTS} clients with {FILES} files and {SLOTS} slots in use");
+    assert!(each <= GUEST_MAX, "{each} bytes for each client");
+    assert_eq!(number("mgr", "layouts"), GUESTS * FILES);
+    // Their connections end, and nobody says goodbye.
+    drop(sessions);
+    runtime.block_on(cluster::until("their state is gone", || state() == [0; 5]));
+    runtime.block_on(cluster::until("no memory is held", || number("network", "memory_held_bytes") == 0));
+    // What they had written and not committed is in the files, and others get at it at once.
+    let mut other = Session::establish(&place, 0, true, PATIENCE).expect("a session");
+    hold(&mut other, "0-0".to_owned());
+    assert_eq!(state(), [1; 5]);
+    drop(other);
+    runtime.block_on(cluster.mgr.take().expect("it runs").stop());
+}
