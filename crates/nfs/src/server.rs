@@ -20,6 +20,7 @@ pub use counters::{Counters, OpCount};
 
 use crate::exports::Place;
 use crate::fs::{Ctx, FileSystem, Iomode, LayoutGone};
+use crate::state::delegations::Use;
 use crate::state::layouts::Filter;
 use crate::state::{self, Effect, Gone, State};
 use bytes::Bytes;
@@ -170,7 +171,11 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
     /// Notes that a client opened a file that it reached by an export.
     fn note_reached(&self, client: u64, file: FileId, place: Place) {
         let state = lock(&self.state);
-        let in_use = |file| state.is_open(file) || state.conflicting_layouts(file, Filter::ALL, None);
+        let in_use = |file| {
+            state.is_open(file)
+                || state.conflicting_layouts(file, Filter::ALL, None)
+                || state.is_delegated(file, Use::Change, None)
+        };
         lock(&self.reached).note(client, file, place, in_use);
     }
 

@@ -12,6 +12,7 @@ mod good;
 mod link;
 #[path = "../../../../fuzz/mutate.rs"]
 mod mutate;
+#[allow(dead_code)]
 mod nfs;
 
 use cluster::Cluster;

@@ -129,13 +129,14 @@ impl Settings {
 
     /// Where to serve NFS, and where clients are to come instead.
     fn nfs(&self) -> Result<(Option<Nfs>, Vec<SocketAddr>), Failure> {
-        let resolved = |texts: &[String]| texts.iter().map(|text| resolve(text)).collect::<Result<Vec<_>, _>>();
+        let resolved =
+            |name, texts: &[String]| texts.iter().map(|text| resolve(name, text)).collect::<Result<Vec<_>, _>>();
         let listen = match self.nfs_listen.as_deref() {
             None => None,
             Some([one]) if one == "none" => Some(Nfs::At(Vec::new())),
-            Some(texts) => Some(Nfs::At(resolved(texts)?)),
+            Some(texts) => Some(Nfs::At(resolved("nfs_listen", texts)?)),
         };
-        Ok((listen, resolved(self.nfs_advertise.as_deref().unwrap_or_default())?))
+        Ok((listen, resolved("nfs_advertise", self.nfs_advertise.as_deref().unwrap_or_default())?))
     }
 
     fn config(self) -> Result<Config, Failure> {
@@ -144,7 +145,7 @@ impl Settings {
                 .next("give --config FILE, or --dir and --cluster-file"));
         };
         let listen = self.listen.unwrap_or_else(|| vec![LISTEN.to_owned()]);
-        let listen = listen.iter().map(|text| resolve(text)).collect::<Result<Vec<_>, _>>()?;
+        let listen = listen.iter().map(|text| resolve("listen", text)).collect::<Result<Vec<_>, _>>()?;
         let cluster = ClusterFile::load(&file)?;
         let mut config = Config::new(dir, cluster.fsid, cluster.key, listen);
         config.unix = self.unix.unwrap_or(config.unix);
@@ -163,11 +164,11 @@ impl Settings {
     }
 }
 
-fn resolve(text: &str) -> Result<SocketAddr, Failure> {
+fn resolve(name: &str, text: &str) -> Result<SocketAddr, Failure> {
     let hint = "write host:port, as in 10.0.0.7:2050";
-    let found = text.to_socket_addrs().map_err(|e| Failure::usage(format!("listen: {text:?}: {e}")).next(hint))?;
+    let found = text.to_socket_addrs().map_err(|e| Failure::usage(format!("{name}: {text:?}: {e}")).next(hint))?;
     let mut found = found;
-    found.next().ok_or_else(|| Failure::usage(format!("listen: {text:?}: no such host")).next(hint))
+    found.next().ok_or_else(|| Failure::usage(format!("{name}: {text:?}: no such host")).next(hint))
 }
 
 #[cfg(test)]
@@ -198,8 +199,8 @@ mod tests {
     fn what_is_missing_or_wrong_is_said() {
         assert_eq!(Settings::default().config().map(drop).unwrap_err().code, Exit::Usage);
         for bad in ["", "nowhere", "h:x", "127.0.0.1:65536"] {
-            assert_eq!(resolve(bad).unwrap_err().code, Exit::Usage, "{bad}");
+            assert_eq!(resolve("listen", bad).unwrap_err().code, Exit::Usage, "{bad}");
         }
-        assert!(resolve("127.0.0.1:0").is_ok());
+        assert!(resolve("listen", "127.0.0.1:0").is_ok());
     }
 }
