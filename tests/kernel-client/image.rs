@@ -10,10 +10,27 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// The kernel: the newest one of the system's own release.
+/// The kernel: the newest one of the system's own release, unless `WEIR_TEST_KERNEL` names another package, or the file of
+/// one.
 const KERNEL: &str = "linux-image-cloud-amd64";
 /// What is in the root beside libraries.
-const PROGRAMS: [&str; 4] = ["busybox-static", "kmod", "nfs-common", "util-linux"];
+const PROGRAMS: [&str; 6] = ["attr", "busybox-static", "kmod", "nfs-common", "util-linux", "xfsprogs"];
+/// Libraries that those packages ask for and the programs that are used do not.
+const UNUSED_LIBRARIES: [&str; 3] = ["libicu", "libperl", "libpython"];
+/// What is not taken into the root, all that begins with these.
+const UNUSED: &[&str] = &[
+    "usr/lib/python3",
+    "usr/lib/x86_64-linux-gnu/gconv",
+    "usr/lib/x86_64-linux-gnu/perl",
+    "usr/sbin/mkfs.xfs",
+    "usr/sbin/xfs_db",
+    "usr/sbin/xfs_repair",
+    "usr/sbin/xfs_scrub",
+    "usr/share/doc",
+    "usr/share/locale",
+    "usr/share/man",
+    "usr/share/perl5",
+];
 /// Modules, as folders and files below `kernel/` of the module tree.
 const MODULES: &[&str] = &[
     "crypto",
@@ -56,7 +73,7 @@ impl Image {
         let lock = File::create(store.join("lock")).expect("a lock");
         lock.lock().expect("the lock");
         let mut recipe = DefaultHasher::new();
-        (KERNEL, PROGRAMS, MODULES, INIT, include_str!("image.rs")).hash(&mut recipe);
+        (kernel_wanted(), INIT, include_str!("image.rs")).hash(&mut recipe);
         let dir = store.join(format!("{:016x}", recipe.finish()));
         if !dir.join("done").exists() {
             eprintln!("making the image of a guest in {}", dir.display());
@@ -68,21 +85,31 @@ impl Image {
     }
 }
 
+fn kernel_wanted() -> String {
+    std::env::var("WEIR_TEST_KERNEL").unwrap_or_else(|_| KERNEL.to_owned())
+}
+
 fn make(dir: &Path) -> io::Result<()> {
     let (packages, tree, unpacked) = (dir.join("packages"), dir.join("tree"), dir.join("unpacked"));
     fs::create_dir_all(&packages)?;
-    let known = || output(Command::new("apt-cache").args(["show", "--no-all-versions", KERNEL])).is_ok();
+    let kernel = kernel_wanted();
+    let is_file = kernel.ends_with(".deb");
+    let asked = if is_file { PROGRAMS[0] } else { &kernel };
+    let known = || output(Command::new("apt-cache").args(["show", "--no-all-versions", asked])).is_ok();
     if !known() {
         repeatedly(|| run(Command::new("apt-get").args(["-qq", "update"])))?;
     }
-    let kernel = depends(&[KERNEL])?.into_iter().find(|name| name.starts_with("linux-image-") && name != KERNEL);
-    let kernel = kernel.ok_or_else(|| io::Error::other("no kernel package"))?;
-    let libraries =
-        depends(&PROGRAMS)?.into_iter().filter(|name| name.starts_with("lib") && !name.starts_with("libperl"));
-    let programs = PROGRAMS.iter().map(|name| (*name).to_owned()).chain(libraries).collect::<Vec<_>>();
-    for wanted in [&programs[..], std::slice::from_ref(&kernel)] {
-        repeatedly(|| run(Command::new("apt-get").args(["-qq", "download"]).args(wanted).current_dir(&packages)))?;
+    let used = |name: &String| name.starts_with("lib") && !UNUSED_LIBRARIES.iter().any(|no| name.starts_with(no));
+    let libraries = depends(&PROGRAMS)?.into_iter().filter(used);
+    let mut wanted = PROGRAMS.iter().map(|name| (*name).to_owned()).chain(libraries).collect::<Vec<_>>();
+    if is_file {
+        fs::copy(&kernel, packages.join("linux-image-given.deb"))?;
+    } else {
+        // A package that names the newest one, or that one itself.
+        let newest = depends(&[&kernel])?.into_iter().find(|name| name.starts_with("linux-image-") && *name != kernel);
+        wanted.push(newest.unwrap_or(kernel));
     }
+    repeatedly(|| run(Command::new("apt-get").args(["-qq", "download"]).args(&wanted).current_dir(&packages)))?;
     for merged in ["bin", "sbin", "lib", "lib64"] {
         fs::create_dir_all(tree.join("usr").join(merged))?;
         std::os::unix::fs::symlink(format!("usr/{merged}"), tree.join(merged))?;
@@ -99,11 +126,8 @@ fn make(dir: &Path) -> io::Result<()> {
     let release = the_only(&unpacked.join("lib/modules"))?;
     fs::rename(unpacked.join(format!("boot/vmlinuz-{release}")), dir.join("kernel"))?;
     modules(&unpacked, &tree, &release)?;
-    for unused in
-        ["usr/share/doc", "usr/share/man", "usr/share/locale", "usr/share/perl5", "usr/lib/x86_64-linux-gnu/perl"]
-    {
-        let _ = fs::remove_dir_all(tree.join(unused));
-    }
+    let unused = UNUSED.iter().map(|path| format!("{path}*")).collect::<Vec<_>>().join(" ");
+    run(Command::new("sh").args(["-c", &format!("rm -rf {unused}")]).current_dir(&tree))?;
     for (file, content) in [
         ("init", INIT),
         ("etc/passwd", "root:x:0:0:root:/root:/bin/sh\nalice:x:1000:1000::/:/bin/sh\nbob:x:1001:1001::/:/bin/sh\n"),

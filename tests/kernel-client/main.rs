@@ -19,3 +19,5 @@ mod proxy;
 mod relay;
 mod relayed;
 mod servers;
+mod sharing;
+mod ways;

@@ -11,7 +11,13 @@ use std::time::{Duration, Instant};
 /// A new file system in `home` with so many iods, and further options for the mgr. Guests reach the mgr at the port of its
 /// proxy, and the iods where they really are.
 pub fn start(home: &Path, iods: usize, options: &[&str]) -> Lab {
-    start_at(home, options, &(0..iods).map(|_| free_port()).map(|port| (port, port)).collect::<Vec<_>>())
+    start_with_lease(home, iods, 20, options)
+}
+
+/// As [`start`], with another lease than 20 seconds.
+pub fn start_with_lease(home: &Path, iods: usize, lease_secs: u32, options: &[&str]) -> Lab {
+    let ways: Vec<_> = (0..iods).map(|_| free_port()).map(|port| (port, port)).collect();
+    start_at(home, lease_secs, options, &ways)
 }
 
 /// As [`start`], with relays between the guests and everything else: that of the mgr, then those of the iods.
@@ -19,14 +25,15 @@ pub fn start_behind_relays(home: &Path, iods: usize, options: &[&str], seed: u64
     let ports: Vec<u16> = (0..iods).map(|_| free_port()).collect();
     let mut relays: Vec<Relay> = ports.iter().zip(seed..).map(|(port, seed)| Relay::start(*port, seed)).collect();
     let ways: Vec<_> = ports.into_iter().zip(&relays).map(|(port, relay)| (port, relay.port())).collect();
-    let lab = start_at(home, options, &ways);
+    let lab = start_at(home, 20, options, &ways);
     relays.insert(0, Relay::start(lab.mgr.proxy.address().port(), !seed));
     (lab, relays)
 }
 
 /// An iod for each way: the port where it serves NFS, and the port that guests are told.
-fn start_at(home: &Path, options: &[&str], ways: &[(u16, u16)]) -> Lab {
-    let options = [&["--lease-secs", "20"], options].concat();
+fn start_at(home: &Path, lease_secs: u32, options: &[&str], ways: &[(u16, u16)]) -> Lab {
+    let lease = lease_secs.to_string();
+    let options = [&["--lease-secs", &lease], options].concat();
     Lab::start_each_with(home, ways.len(), &options, |i| {
         let (listen, told) = (format!("127.0.0.1:{}", ways[i].0), format!("{HOST}:{}", ways[i].1));
         vec!["--nfs-listen".into(), listen, "--nfs-advertise".into(), told]
@@ -35,9 +42,18 @@ fn start_at(home: &Path, options: &[&str], ways: &[(u16, u16)]) -> Lab {
 
 /// A number of the mgr's status.
 pub fn number(lab: &Lab, group: &str, name: &str) -> u64 {
+    look(lab, group, name).unwrap_or_else(|| panic!("no {name} in {group}"))
+}
+
+/// How often something was done that the mgr's status counts; what never happened is not in it.
+pub fn counted(lab: &Lab, group: &str, name: &str) -> u64 {
+    look(lab, group, name).unwrap_or(0)
+}
+
+fn look(lab: &Lab, group: &str, name: &str) -> Option<u64> {
     let status = status(lab);
     let group = status.iter().find(|g| g["group"] == group).unwrap_or_else(|| panic!("no group {group}: {status:?}"));
-    group["values"][name].as_u64().unwrap_or_else(|| panic!("no {name}: {group}"))
+    group["values"][name].as_u64()
 }
 
 /// How many iods the mgr reaches.

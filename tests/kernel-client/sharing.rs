@@ -1,0 +1,116 @@
+//! Two guests and the same files: cut, removed, renamed and listed by one while the other uses them.
+
+use crate::guest::{Guest, full};
+use crate::servers;
+
+/// Starts a process that opens a file as descriptor 3 and does this with it; before it does `then`, it waits for
+/// [`let_go`].
+fn hold(guest: &mut Guest, file: &str, first: &str, then: &str) {
+    guest.ok(&format!(
+        "rm -f /tmp/go /tmp/held /tmp/gone
+        (exec 3<>{file}; {first}; touch /tmp/held; until [ -e /tmp/go ]; do usleep 50000; done; {then}; exec 3<&-
+        touch /tmp/gone) >/tmp/said 2>&1 &
+        until [ -e /tmp/held ]; do usleep 50000; done"
+    ));
+}
+
+/// Lets that process do the rest, and waits for its end; what it has said.
+fn let_go(guest: &mut Guest) -> String {
+    guest.ok("touch /tmp/go; until [ -e /tmp/gone ]; do usleep 50000; done; cat /tmp/said")
+}
+
+#[test]
+fn two_guests_change_what_the_other_has_open() {
+    let home = tempfile::tempdir().unwrap();
+    let lab = servers::start(home.path(), 3, &["--stripe-unit", "1M", "--mds-threshold", "0"]);
+    let number = |name| servers::number(&lab, "mgr", name);
+    let (mut one, mut other) = Guest::boot_two();
+    let port = lab.mgr.proxy.address().port();
+    one.mount(port, "vers=4.2");
+    other.mount(port, "vers=4.1");
+    one.ok("dd if=/dev/urandom of=/tmp/data bs=1M count=4 2>/dev/null");
+
+    // Cut by one who has no layout, under one who has: it is recalled, and nothing of before the cut comes back.
+    let writes = "dd if=/tmp/data of=/mnt/cut bs=1M count=4 conv=notrunc,fsync 2>/dev/null";
+    let grows = "dd if=/tmp/data of=/mnt/cut bs=1M seek=2 skip=2 count=1 conv=notrunc,fsync 2>/dev/null";
+    hold(&mut one, "/mnt/cut", writes, grows);
+    let recalls = servers::number(&lab, "operations", "recalls");
+    other.ok("truncate -s 100 /mnt/cut");
+    assert!(servers::number(&lab, "operations", "recalls") > recalls);
+    assert_eq!(other.ok("stat -c %s /mnt/cut"), "100");
+    assert_eq!(let_go(&mut one), "");
+    one.ok(
+        "(head -c 100 /tmp/data; head -c 2097052 /dev/zero; tail -c 2097152 /tmp/data | head -c 1048576) > /tmp/cut",
+    );
+    let wanted = one.ok("md5sum < /tmp/cut");
+    assert_eq!(one.ok("echo 3 > /proc/sys/vm/drop_caches; md5sum < /mnt/cut"), wanted);
+    assert_eq!(other.ok("md5sum < /mnt/cut"), wanted);
+
+    // Removed by the other, and by the one itself: there as long as it is open, gone after that.
+    for by_other in [true, false] {
+        let says = "head -c 1048576 <&3 | md5sum; echo more >&3; cat <&3 | wc -c";
+        hold(&mut one, "/mnt/removed", "cp /tmp/data /mnt/removed; sync", says);
+        let by = if by_other { &mut other } else { &mut one };
+        assert_eq!(by.ok("rm /mnt/removed; ls -A /mnt"), "cut");
+        let start = one.ok("head -c 1048576 /tmp/data | md5sum");
+        assert_eq!(let_go(&mut one), format!("{start}\n{}", (3 << 20) - 5));
+    }
+    servers::until(|| servers::number(&lab, "work", "orphans") + servers::number(&lab, "work", "doomed") == 0);
+
+    // Renamed while it is open.
+    hold(&mut one, "/mnt/a", ":", "echo more >&3; cat /mnt/b");
+    other.ok("mv /mnt/a /mnt/b");
+    assert_eq!(let_go(&mut one), "more");
+    assert_eq!(other.ok("cat /mnt/b"), "more");
+    // Renamed over one that is open: what the other opened stays what it was.
+    other.ok("echo new > /mnt/c");
+    hold(&mut one, "/mnt/b", ":", "cat <&3");
+    other.ok("mv /mnt/c /mnt/b");
+    assert_eq!(let_go(&mut one), "more");
+    assert_eq!(one.ok("cat /mnt/b; ls -A /mnt"), "new\nb\ncut");
+    servers::until(|| number("open_files") == 0);
+
+    // Listed while it changes: each name that is there all the time comes once.
+    let names = if full() { 100_000 } else { 1500 };
+    one.ok(&format!("mkdir /mnt/many; cd /mnt/many; seq -w {names} | xargs -n 500 mkdir"));
+    other.ok("rm -f /tmp/stop; cd /mnt/many; touch /tmp/busy
+        (until [ -e /tmp/stop ]; do touch new1 new2 new3 x$((i = i + 1)); rm new1 new2 new3; done; rm /tmp/busy) >/dev/null 2>&1 &");
+    for _ in 0..3 {
+        assert_eq!(one.ok("ls -1 /mnt/many 2>/dev/null > /tmp/ls; grep -c '^[0-9]' /tmp/ls"), names.to_string());
+        assert_eq!(one.ok("sort /tmp/ls | uniq -d"), "");
+    }
+    other.ok("touch /tmp/stop; while [ -e /tmp/busy ]; do usleep 50000; done; ls /mnt/many | grep -c x");
+    one.ok("umount /mnt");
+    other.ok("umount /mnt");
+    servers::until(|| number("layouts") == 0);
+    lab.fsck();
+}
+
+#[test]
+fn nothing_is_left_of_a_guest_that_lost_its_power() {
+    let home = tempfile::tempdir().unwrap();
+    let lab = servers::start_with_lease(home.path(), 2, 5, &["--stripe-unit", "1M", "--mds-threshold", "0"]);
+    let number = |name| servers::number(&lab, "mgr", name);
+    let idle = (number("clients"), number("sessions"));
+    let (mut one, mut other) = Guest::boot_two();
+    let port = lab.mgr.proxy.address().port();
+    one.mount(port, "vers=4.2");
+    other.mount(port, "vers=4.2");
+    let writes = "flock 3; dd if=/dev/urandom of=/mnt/file bs=1M count=4 conv=notrunc,fsync 2>/dev/null";
+    hold(&mut one, "/mnt/file", writes, ":");
+    one.ok("(exec 4<>/mnt/removed; echo x >&4; rm /mnt/removed; sleep 1000) >/dev/null 2>&1 &
+        while [ -e /mnt/removed ] || [ $(ls -A /mnt | wc -l) != 1 ]; do usleep 50000; done");
+    assert_ne!(other.run("flock -n /mnt/file true").status, 0);
+    assert!(number("open_files") >= 2 && number("locks") >= 1 && number("layouts") >= 1);
+    drop(one);
+    // Its lock goes to the next as soon as the lease is over.
+    assert_eq!(other.ok("flock /mnt/file true; stat -c %s /mnt/file"), (4 << 20).to_string());
+    other.ok("umount /mnt");
+    drop(other);
+    servers::until(|| {
+        let left = ["open_files", "locks", "layouts", "lock_waits", "recalls_pending"].map(number);
+        left == [0; 5] && (number("clients"), number("sessions")) == idle
+    });
+    servers::until(|| servers::number(&lab, "work", "orphans") + servers::number(&lab, "work", "doomed") == 0);
+    lab.fsck();
+}
