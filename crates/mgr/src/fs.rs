@@ -1,5 +1,6 @@
 //! The file system as the NFS server sees it: each method of its door, handed on to the namespace or the room.
 
+use crate::counters::add;
 use crate::handle;
 use crate::room::{Room, now};
 use bytes::Bytes;
@@ -309,6 +310,10 @@ impl FileSystem for Files {
         body: Bytes,
     ) -> Result<Option<u64>> {
         self.0.layout_commit(ctx, file, last_byte, mtime, &body).await
+    }
+
+    fn layout_faults(&self, _: FileId, count: usize) {
+        add(&self.0.counters.layout_faults, count as u64);
     }
 
     async fn layout_gone(

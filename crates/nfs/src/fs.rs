@@ -508,6 +508,9 @@ pub trait FileSystem: Send + Sync + 'static {
         why: LayoutGone,
     ) -> impl Future<Output = Result<()>> + Send;
 
+    /// A client says that so many operations on a file failed at data servers.
+    fn layout_faults(&self, _file: FileId, _count: usize) {}
+
     /// When a client should prefer this server to its layout of a file; asked only with [`FsInfo::thresholds`].
     fn threshold(&self, _ctx: &Ctx, _file: FileId) -> impl Future<Output = Result<Option<Threshold>>> + Send {
         async { Ok(None) }

@@ -14,6 +14,8 @@ use xdr::Segments;
 
 /// Largest file in bytes.
 pub const SIZE_MAX: u64 = 4 << 20;
+/// What is stored or is a hole as a whole, in bytes.
+const BLOCK: usize = 4096;
 /// The one layout type offered, in the private range.
 pub const LAYOUT_KIND: u32 = 0x8000_5745;
 /// The one device there is.
@@ -413,12 +415,22 @@ impl FileSystem for Memory {
 
     async fn seek(&self, _: &Ctx, file: FileId, offset: u64, what: crate::fs::Content) -> Result<SeekOut> {
         let mut inner = self.lock();
-        let size = inner.bytes(file)?.len() as u64;
+        let bytes = inner.bytes(file)?;
+        let size = bytes.len() as u64;
         if offset >= size {
             return Err(Status::NxIo);
         }
-        let offset = if what == crate::fs::Content::Data { offset } else { size };
-        Ok(SeekOut { offset, eof: offset == size })
+        // A block of zeros is a hole.
+        let is_hole = |block: &[u8]| block.iter().all(|byte| *byte == 0);
+        let wanted = what == crate::fs::Content::Hole;
+        let first = offset / BLOCK as u64;
+        let blocks = (first..).zip(bytes.chunks(BLOCK).skip(first as usize));
+        let found = blocks.into_iter().find(|(_, block)| is_hole(block) == wanted).map(|(n, _)| n * BLOCK as u64);
+        match found.map(|found| found.max(offset)) {
+            Some(offset) => Ok(SeekOut { offset, eof: false }),
+            None if wanted => Ok(SeekOut { offset: size, eof: true }),
+            None => Err(Status::NxIo),
+        }
     }
 
     async fn allocate(&self, ctx: &Ctx, file: FileId, range: ByteRange) -> Result<()> {

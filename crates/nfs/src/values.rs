@@ -6,6 +6,9 @@ use bytes::Bytes;
 use types::{Attrs, FileId, FileKind, StatFs, Timestamp};
 use wire::nfs4::{fsid4, nfsstat4};
 
+/// Layout types from here on are for private use (RFC 8881 §3.3.13).
+const LAYOUT_TYPES_PRIVATE: u32 = 0x8000_0000;
+
 /// Attribute values; `None` is one that is not known here or was not sent.
 ///
 /// Times, sizes and numbers are in the units of the attributes' descriptions (RFC 8881 §5.8, §5.12).
@@ -94,7 +97,9 @@ impl Values {
         self.maxname = Some(info.max_name);
         self.maxread = Some(info.max_read);
         self.maxwrite = Some(info.max_write);
-        self.fs_layout_types = Some(info.layout_types.clone());
+        // Types of private use are a matter between us and our own client: others may not even be able to read them.
+        let known = info.layout_types.iter().copied().filter(|kind| *kind < LAYOUT_TYPES_PRIVATE);
+        self.fs_layout_types = Some(known.collect());
         self.layout_blksize = Some(info.layout_block);
         self.xattr_support = Some(info.xattrs);
     }

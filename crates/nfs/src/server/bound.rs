@@ -29,7 +29,7 @@ pub fn reply_bound(body: &[u8]) -> usize {
         if number < OP_ACCESS as u32 || number > OP_REMOVEXATTR as u32 {
             continue;
         }
-        sum += if number == OP_READ as u32 {
+        sum += if number == OP_READ as u32 || number == OP_READ_PLUS as u32 {
             // Stateid and offset come before the count.
             PLAIN + (word(at + 7) as usize).min(limits::PAYLOAD_MAX)
         } else if number == OP_READDIR as u32 {

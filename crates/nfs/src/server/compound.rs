@@ -222,6 +222,15 @@ impl<F: FileSystem, C: Callbacks> Compound<'_, F, C> {
         Ok(if any_age { stateid4 { seqid: 0, ..stateid } } else { stateid })
     }
 
+    /// As [`Compound::stateid`], where the current one means that of the saved filehandle (RFC 7862 §15.2.3).
+    pub(super) fn saved_stateid(&self, asked: stateid4) -> Answer<stateid4> {
+        if asked != CURRENT {
+            return Ok(asked);
+        }
+        let saved = self.saved.map(|h| h.stateid).filter(|s| s.other != ANONYMOUS.other);
+        saved.map(|s| stateid4 { seqid: 0, ..s }).ok_or(NFS4ERR_BAD_STATEID.into())
+    }
+
     /// As [`Compound::stateid`], with the sequence number that was returned: for CLOSE and OPEN_DOWNGRADE.
     pub(super) fn exact_stateid(&self, asked: stateid4) -> Answer<stateid4> {
         if asked != CURRENT {

@@ -31,7 +31,9 @@ pub struct Counters {
     pub read_bytes: u64,
     /// Payload bytes that WRITE took: writes that did not use a layout.
     pub write_bytes: u64,
-    /// CB_LAYOUTRECALLs sent, repetitions included.
+    /// Payload bytes that COPY moved.
+    pub copied_bytes: u64,
+    /// CB_LAYOUTRECALLs and CB_RECALLs sent, repetitions included.
     pub recalls: u64,
     /// Layouts given.
     pub layouts: u64,
@@ -51,6 +53,7 @@ pub(super) struct Counting {
     pub(super) replays: AtomicU64,
     pub(super) read_bytes: AtomicU64,
     pub(super) write_bytes: AtomicU64,
+    pub(super) copied_bytes: AtomicU64,
     pub(super) recalls: AtomicU64,
     pub(super) layouts: AtomicU64,
     ops: [[AtomicU64; 2]; NUMBERS + 1],
@@ -63,6 +66,7 @@ impl Default for Counting {
             replays: AtomicU64::new(0),
             read_bytes: AtomicU64::new(0),
             write_bytes: AtomicU64::new(0),
+            copied_bytes: AtomicU64::new(0),
             recalls: AtomicU64::new(0),
             layouts: AtomicU64::new(0),
             ops: [const { [const { AtomicU64::new(0) }; 2] }; NUMBERS + 1],
@@ -91,6 +95,7 @@ impl Counting {
             ops: self.ops.iter().enumerate().map(count).filter(|c| c.ok + c.failed > 0).collect(),
             read_bytes: self.read_bytes.load(Relaxed),
             write_bytes: self.write_bytes.load(Relaxed),
+            copied_bytes: self.copied_bytes.load(Relaxed),
             recalls: self.recalls.load(Relaxed),
             layouts: self.layouts.load(Relaxed),
         }

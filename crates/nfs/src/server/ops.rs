@@ -9,6 +9,7 @@ mod backchannel_ctl;
 mod bind_conn_to_session;
 mod close;
 mod commit;
+mod copy;
 mod create;
 mod create_session;
 mod deallocate;
@@ -23,8 +24,10 @@ mod getfh;
 mod getxattr;
 mod io_advise;
 mod layoutcommit;
+mod layouterror;
 mod layoutget;
 mod layoutreturn;
+mod layoutstats;
 mod link;
 mod listxattrs;
 mod lock;
@@ -39,6 +42,7 @@ mod putfh;
 mod putpubfh;
 mod putrootfh;
 mod read;
+mod read_plus;
 mod readdir;
 mod readlink;
 mod reclaim_complete;
@@ -145,8 +149,12 @@ registry! {
         OP_DESTROY_CLIENTID => destroy_clientid,
         OP_RECLAIM_COMPLETE => reclaim_complete,
         OP_ALLOCATE => allocate,
+        OP_COPY => copy,
         OP_DEALLOCATE => deallocate,
         OP_IO_ADVISE => io_advise,
+        OP_LAYOUTERROR => layouterror,
+        OP_LAYOUTSTATS => layoutstats,
+        OP_READ_PLUS => read_plus,
         OP_SEEK => seek,
         OP_SETXATTR => setxattr,
         OP_REMOVEXATTR => removexattr,
@@ -204,6 +212,7 @@ pub(super) fn changes(op: nfs_opnum4) -> bool {
             | OP_DESTROY_CLIENTID
             | OP_RECLAIM_COMPLETE
             | OP_ALLOCATE
+            | OP_COPY
             | OP_DEALLOCATE
             | OP_SETXATTR
             | OP_REMOVEXATTR

@@ -36,6 +36,8 @@ struct LayoutState {
     file: FileId,
     kind: layouttype4,
     seqid: u32,
+    /// That of the last LAYOUTGET.
+    granted: u32,
     segments: Segments,
     pending: Vec<Pending>,
     /// When it was taken away; kept until the client shows that it knows.
@@ -296,6 +298,7 @@ impl State {
                 Some(state) if state.revoked.is_none() => {
                     state.segments.add(segment);
                     state.seqid = stateids::next_seqid(state.seqid);
+                    state.granted = state.seqid;
                     return Ok(stateid4 { seqid: state.seqid, other });
                 }
                 // The client begins anew with an open stateid, so it knows that the old layout is gone.
@@ -305,8 +308,10 @@ impl State {
         let other = self.new_other(Kind::Layout);
         let mut segments = Segments::default();
         segments.add(segment);
-        self.layouts
-            .add(other, LayoutState { client, file, kind, seqid: 1, segments, pending: Vec::new(), revoked: None });
+        self.layouts.add(
+            other,
+            LayoutState { client, file, kind, seqid: 1, granted: 1, segments, pending: Vec::new(), revoked: None },
+        );
         Ok(stateid4 { seqid: 1, other })
     }
 
@@ -332,6 +337,19 @@ impl State {
         }
         check_layout_seqid(stateid.seqid, state.seqid)?;
         Ok(state)
+    }
+
+    /// Whether a client has layouts of a file under this stateid, of whatever type.
+    ///
+    /// # Errors
+    /// BAD_STATEID, ADMIN_REVOKED.
+    pub fn check_layout(&self, client: ClientId, file: FileId, stateid: &stateid4) -> Result<()> {
+        match stateids::form(stateid, self.config.boot_epoch)? {
+            Form::Ordinary(Kind::Layout) => {}
+            _ => return Err(NFS4ERR_BAD_STATEID),
+        }
+        let kind = self.layouts.get(client, stateid)?.kind;
+        self.find_layout(client, file, kind, stateid).map(|_| ())
     }
 
     /// Whether LAYOUTCOMMIT of this range may go ahead: the client must hold part of it for writing (§18.42.3).
@@ -370,8 +388,11 @@ impl State {
 
     /// LAYOUTRETURN of type FILE (§18.44). Returning what is not held is no error.
     ///
+    /// A client does not return layouts while it waits for more: what it has not seen yet would be lost without its knowing.
+    ///
     /// # Errors
-    /// BAD_STATEID. A revoked layout can be returned: that shows that the client knows, and forgets it.
+    /// BAD_STATEID, OLD_STATEID (a LAYOUTGET came between). A revoked layout can be returned: that shows that the client
+    /// knows, and forgets it.
     pub fn return_layout(
         &mut self,
         client: ClientId,
@@ -389,7 +410,11 @@ impl State {
                 self.layouts.remove(&stateid.other);
                 return Ok(ReturnedLayout { stateid: None, pieces: Vec::new() });
             }
-            found => found?,
+            found => {
+                if (stateid.seqid.wrapping_sub(found?.granted) as i32) < 0 {
+                    return Err(NFS4ERR_OLD_STATEID);
+                }
+            }
         };
         let pieces = self.layouts.give_back(&stateid.other, filter);
         let stateid = self.layouts.by_other.get_mut(&stateid.other).map(|state| {

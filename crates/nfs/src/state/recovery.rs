@@ -14,12 +14,22 @@ pub struct Recovery {
     /// Owners that may still reclaim; grace ends when there are none.
     waiting: HashSet<Bytes>,
     until: Timestamp,
+    /// However many reclaims come, it is over then.
+    last: Timestamp,
+    /// How long after a reclaim the next one is waited for.
+    patience: Duration,
 }
 
 impl Recovery {
-    /// A grace period of one lease when there are records, none otherwise.
+    /// A grace period of one lease when there are records, none otherwise; of up to two as long as reclaims come one after
+    /// another, for a client that has begun shall be able to finish.
     pub fn new(records: Vec<ClientRecord>, now: Timestamp, lease: Duration) -> Self {
-        Recovery { waiting: records.into_iter().map(|r| r.owner).collect(), until: now.after(lease) }
+        Recovery {
+            waiting: records.into_iter().map(|r| r.owner).collect(),
+            until: now.after(lease),
+            last: now.after(lease * 2),
+            patience: lease / 4,
+        }
     }
 
     /// Whether reclaims are granted and everything that could conflict with them is not.
@@ -30,6 +40,11 @@ impl Recovery {
     /// The owner reclaims nothing more.
     pub(crate) fn complete(&mut self, owner: &Bytes) {
         self.waiting.remove(owner);
+    }
+
+    /// Something was reclaimed.
+    fn reclaimed(&mut self, now: Timestamp) {
+        self.until = self.until.max(now.after(self.patience).min(self.last));
     }
 
     /// Those that may still reclaim although the time for it is over, in order.
@@ -45,12 +60,17 @@ impl Recovery {
 
 impl State {
     /// Whether the server is in its grace period. It ends when everybody known has said RECLAIM_COMPLETE, or a lease after
-    /// the start; then not before the records of those who did not are gone from the disk ([`Effect::GraceOver`]), for
+    /// the start, or two while reclaims come; then not before the records of those who did not are gone from the disk ([`Effect::GraceOver`]), for
     /// after another restart they must not reclaim what others have had meanwhile (§8.4.3, the second edge condition).
     ///
     /// [`Effect::GraceOver`]: crate::state::Effect::GraceOver
     pub fn in_grace(&self) -> bool {
         self.recovery.in_grace()
+    }
+
+    /// A reclaim was granted: the grace period does not end at once, in the middle of what the client is doing.
+    pub fn reclaimed(&mut self, now: Timestamp) {
+        self.recovery.reclaimed(now);
     }
 
     /// The records of these owners are gone: they reclaim no more.

@@ -285,7 +285,22 @@ fn data(dice: &mut Dice, seen: &Seen) -> Arg {
 /// Operations of version 4.2, and those that never are for a session's middle.
 fn others(dice: &mut Dice, seen: &Seen, peer: &Peer) -> Arg {
     let stateid = seen.stateid(dice);
-    match dice.byte() % 18 {
+    match dice.byte() % 22 {
+        18 => Arg::OP_READ_PLUS(READ_PLUS4args {
+            rpa_stateid: stateid,
+            rpa_offset: dice.number(),
+            rpa_count: dice.number() as u32,
+        }),
+        19 => Arg::OP_COPY(COPY4args {
+            ca_src_stateid: stateid,
+            ca_dst_stateid: seen.stateid(dice),
+            ca_src_offset: dice.of(&[0, 0, 1]),
+            ca_dst_offset: dice.number(),
+            ca_count: dice.of(&[0, 0, 1, 4096, u64::MAX]),
+            ..COPY4args::default()
+        }),
+        20 => Arg::OP_LAYOUTSTATS(LAYOUTSTATS4args { lsa_stateid: stateid, ..LAYOUTSTATS4args::default() }),
+        21 => Arg::OP_LAYOUTERROR(LAYOUTERROR4args { lea_stateid: stateid, ..LAYOUTERROR4args::default() }),
         16 => Arg::OP_DELEGRETURN(DELEGRETURN4args { deleg_stateid: stateid }),
         17 => Arg::OP_BACKCHANNEL_CTL(BACKCHANNEL_CTL4args {
             bca_cb_program: 0x4000_0000,
@@ -346,10 +361,19 @@ fn less_again(dice: &mut Dice, seen: &Seen, ops: &mut Vec<Arg>) {
     }));
 }
 
+/// Opens two files and copies one into the other.
+fn copying(dice: &mut Dice, seen: &Seen, ops: &mut Vec<Arg>) {
+    let current = stateid4 { seqid: 1, other: [0; 12] };
+    let opening = |dice: &mut Dice| Arg::OP_OPEN(OPEN4args { share_access: 3, ..open(dice, seen) });
+    ops.extend([opening(dice), Arg::OP_SAVEFH, Arg::OP_PUTROOTFH, opening(dice)]);
+    ops.push(Arg::OP_COPY(COPY4args { ca_src_stateid: current, ca_dst_stateid: current, ..COPY4args::default() }));
+}
+
 /// Operations that only make sense one after another.
 fn idiom(dice: &mut Dice, seen: &Seen, ops: &mut Vec<Arg>) {
     let (dir, link) = (Bytes::from_static(b"dir"), Bytes::from_static(b"link"));
-    match dice.byte() % 8 {
+    match dice.byte() % 9 {
+        8 => copying(dice, seen, ops),
         7 => {
             let deleg_stateid = seen.stateids.last().copied().unwrap_or_default();
             ops.push(Arg::OP_OPEN(OPEN4args { share_access: 3, share_deny: 0, ..open(dice, seen) }));
@@ -406,7 +430,13 @@ fn idiom(dice: &mut Dice, seen: &Seen, ops: &mut Vec<Arg>) {
                 loga_stateid: stateid4 { seqid: 1, other: [0; 12] },
                 loga_maxcount: 4096,
             };
-            ops.extend([Arg::OP_OPEN(open(dice, seen)), Arg::OP_LAYOUTGET(layout), data(dice, seen)]);
+            let lsa_stateid = layout.loga_stateid;
+            ops.extend([Arg::OP_OPEN(open(dice, seen)), Arg::OP_LAYOUTGET(layout)]);
+            ops.push(match dice.byte() % 4 {
+                0 => Arg::OP_LAYOUTSTATS(LAYOUTSTATS4args { lsa_stateid, ..LAYOUTSTATS4args::default() }),
+                1 => Arg::OP_LAYOUTERROR(LAYOUTERROR4args { lea_stateid: lsa_stateid, ..LAYOUTERROR4args::default() }),
+                _ => data(dice, seen),
+            });
         }
     }
 }

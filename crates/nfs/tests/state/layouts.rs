@@ -94,6 +94,17 @@ fn one_type_is_recalled_and_the_other_left() {
 }
 
 #[test]
+fn nothing_is_returned_while_more_is_on_its_way() {
+    let (mut state, [(a, open), _]) = two_clients();
+    let first = state.grant_layout(a, FILE, KIND, &open, segment(Iomode::Read, units(0, 2))).unwrap();
+    let second = state.grant_layout(a, FILE, KIND, &first, segment(Iomode::Read, units(2, 4))).unwrap();
+    assert_eq!(state.return_layout(a, FILE, KIND, &first, Filter::ALL), Err(NFS4ERR_OLD_STATEID));
+    // What a recall made of it the client need not know.
+    state.recall_layouts(FILE, Filter::ALL, None, at(0));
+    assert_eq!(state.return_layout(a, FILE, KIND, &second, Filter::ALL).unwrap().pieces.len(), 1);
+}
+
+#[test]
 fn only_the_right_stateids_get_layouts() {
     let (mut state, [(a, open), (b, _)]) = two_clients();
     let read_only = state.open(a, &Bytes::from_static(b"reader"), FILE, 1, 0).unwrap().stateid;

@@ -432,3 +432,22 @@ fn client_ids_of_two_starts_never_meet() {
     assert_eq!(sequence(&mut after, &sequence_args(session, 0, 1, false), at(0)), Err(NFS4ERR_BADSESSION));
     assert_eq!(after.destroy_clientid(old), Err(NFS4ERR_STALE_CLIENTID));
 }
+
+#[test]
+fn grace_goes_on_while_reclaims_come_and_not_for_ever() {
+    let records = ["a", "b"].map(|owner| ClientRecord { owner: owner.into(), clientid: 1 });
+    let mut state = State::new(Config::new(7, ROLES, LEASE), records.into(), at(0));
+    let in_grace = |state: &mut State, secs| {
+        state.expire(at(secs));
+        state.take_effects().iter().all(|effect| !matches!(effect, Effect::GraceOver(_)))
+    };
+    assert!(in_grace(&mut state, 80));
+    state.reclaimed(at(80));
+    assert!(in_grace(&mut state, 102), "the next one is waited for");
+    assert!(!in_grace(&mut state, 103));
+    for secs in (100..200).step_by(10) {
+        state.reclaimed(at(secs));
+    }
+    assert!(in_grace(&mut state, 179));
+    assert!(!in_grace(&mut state, 180), "two leases are enough");
+}

@@ -30,7 +30,11 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
     let lock = |state: &mut State| {
         // The grace period may have ended meanwhile, and somebody else have had the lock.
         state.check_grace(client, args.reclaim)?;
-        state.lock(client, file, locker, (span, kind), wait, now)
+        let locked = state.lock(client, file, locker, (span, kind), wait, now)?;
+        if args.reclaim {
+            state.reclaimed(now);
+        }
+        Ok::<_, nfsstat4>(locked)
     };
     let locked = cx.change(lock).await??;
     match locked {

@@ -7,10 +7,10 @@ use crate::fs::{Change, FileSystem, OpenHow, access};
 use crate::server::callbacks::Callbacks;
 use crate::server::compound::{Answer, Compound};
 use crate::server::files::{change_info, check_regular};
-use crate::state::State;
 use crate::state::delegations::{NotGiven, Power, Use, Wish};
+use crate::state::{ClientId, State};
 use bytes::Bytes;
-use types::{Attrs, FileId, SetAttrs, Status, Verifier};
+use types::{Attrs, FileId, SetAttrs, Status, Timestamp, Verifier};
 use wire::nfs4::*;
 
 /// Delegated timestamps, and a delegation instead of an open (RFC 9754 §4, §5): wishes that are heard and not fulfilled.
@@ -35,7 +35,7 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
     let here = cx.file()?;
     let share = args.share_access & OPEN4_SHARE_ACCESS_BOTH;
     check_share(&args, cx.ctx.minor)?;
-    let client = cx.client();
+    let (client, now) = (cx.client(), cx.ctx.now);
     let reclaim = matches!(args.claim, open_claim4::CLAIM_PREVIOUS(_));
     cx.state(|state| state.check_grace(client, reclaim))?;
     if share & OPEN4_SHARE_ACCESS_WRITE != 0 {
@@ -59,11 +59,11 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
     let open = |state: &mut State| {
         // The grace period may have ended meanwhile, and others have been given delegations.
         state.check_grace(client, reclaim)?;
-        if state.is_delegated(file, what, Some(client)) {
-            return Err(if reclaim { NFS4ERR_RECLAIM_CONFLICT } else { NFS4ERR_DELAY });
-        }
-        if let Some(power) = reclaimed(&args.claim) {
-            state.check_delegation_reclaim(client, file, power)?;
+        let in_the_way = state.is_delegated(file, what, Some(client));
+        match in_the_way {
+            true if reclaim => return Err(NFS4ERR_RECLAIM_CONFLICT),
+            true => return Err(NFS4ERR_DELAY),
+            false => check_reclaim(state, client, file, &args.claim, now)?,
         }
         state.open(client, &args.owner.owner, file, share, args.share_deny)
     };
@@ -261,6 +261,23 @@ fn reclaimed(claim: &open_claim4) -> Option<Power> {
         open_claim4::CLAIM_PREVIOUS(OPEN_DELEGATE_WRITE) => Some(Power::Write),
         _ => None,
     }
+}
+
+/// Whether the delegation that is reclaimed with an open can be had; the grace period waits for more reclaims then.
+fn check_reclaim(
+    state: &mut State,
+    client: ClientId,
+    file: FileId,
+    claim: &open_claim4,
+    now: Timestamp,
+) -> Result<(), nfsstat4> {
+    if let Some(power) = reclaimed(claim) {
+        state.check_delegation_reclaim(client, file, power)?;
+    }
+    if matches!(claim, open_claim4::CLAIM_PREVIOUS(_)) {
+        state.reclaimed(now);
+    }
+    Ok(())
 }
 
 /// Gives a delegation with an open that is on record, if it can be and is of use.

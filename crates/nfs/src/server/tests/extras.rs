@@ -99,3 +99,118 @@ fn advice_needs_an_open_of_any_kind() {
     let bad = stateid4 { seqid: 1, other: [9; 12] };
     assert_eq!(peer.fails(vec![Arg::OP_PUTROOTFH, lookup("a"), advise(bad)]), NFS4ERR_BAD_STATEID);
 }
+
+fn pieces(result: &Res) -> (bool, Vec<read_plus_content>) {
+    match result {
+        Res::OP_READ_PLUS(READ_PLUS4res::NFS4_OK(ok)) => (ok.rpr_eof, ok.rpr_contents.clone()),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A file that begins and ends with a hole of 8 KiB, with 5 KiB in between.
+fn with_holes(peer: &Peer, name: &str) -> (stateid4, Bytes) {
+    let (stateid, handle) = file(peer, name);
+    peer.ok(write(&handle, stateid, 8192, &[7; 5120]));
+    peer.ok(setattr(&handle, stateid, size(24576)));
+    (stateid, handle)
+}
+
+#[test]
+fn a_hole_in_front_is_told_instead_of_sent() {
+    use read_plus_content::*;
+    let bench = Bench::default();
+    let peer = Peer::meet(&bench, 1);
+    peer.cache.set(false);
+    let (stateid, handle) = with_holes(&peer, "a");
+    let read = |rpa_offset, rpa_count| {
+        let args = READ_PLUS4args { rpa_stateid: stateid, rpa_offset, rpa_count };
+        pieces(&peer.ok(vec![putfh(&handle), Arg::OP_READ_PLUS(args)])[1])
+    };
+    let hole = |di_offset, di_length| NFS4_CONTENT_HOLE(data_info4 { di_offset, di_length });
+    let data = |d_offset, len: usize| NFS4_CONTENT_DATA(data4 { d_offset, d_data: vec![7; len].into() });
+    assert_eq!(read(100, 1000), (false, vec![hole(100, 1000)]));
+    assert_eq!(read(0, 8192 + 5), (false, vec![hole(0, 8192), data(8192, 5)]));
+    assert_eq!(read(8192, 5120), (false, vec![data(8192, 5120)]));
+    assert_eq!(read(16384, 1 << 20), (true, vec![hole(16384, 8192)]));
+    assert_eq!(read(24576, 5), (true, vec![]));
+    assert_eq!(read(0, 0), (false, vec![]));
+    let args = READ_PLUS4args { rpa_stateid: stateid, rpa_offset: 0, rpa_count: u32::MAX };
+    peer.cache.set(true);
+    assert_eq!(peer.fails(vec![putfh(&handle), Arg::OP_READ_PLUS(args)]), NFS4ERR_REP_TOO_BIG_TO_CACHE);
+}
+
+#[test]
+fn files_are_copied_with_their_holes() {
+    let bench = Bench::default();
+    let peer = Peer::meet(&bench, 1);
+    peer.cache.set(false);
+    let (from, source) = with_holes(&peer, "a");
+    let (to, target) = file(&peer, "b");
+    peer.ok(write(&target, to, 0, &[9; 4096]));
+    let args = COPY4args {
+        ca_src_stateid: from,
+        ca_dst_stateid: to,
+        ca_consecutive: true,
+        ca_synchronous: false,
+        ..COPY4args::default()
+    };
+    let copy = |args: COPY4args| vec![putfh(&source), Arg::OP_SAVEFH, putfh(&target), Arg::OP_COPY(args)];
+    let ok = |wr_count| {
+        Res::OP_COPY(COPY4res::NFS4_OK(COPY4resok {
+            cr_response: write_response4 {
+                wr_callback_id: vec![],
+                wr_count,
+                wr_committed: UNSTABLE4,
+                wr_writeverf: *b"memory!!",
+            },
+            cr_requirements: copy_requirements4 { cr_consecutive: true, cr_synchronous: true },
+        }))
+    };
+    assert_eq!(peer.ok(copy(args.clone()))[3], ok(24576), "to the end of the source");
+    let read_all = |handle: &Bytes, stateid| match &peer.ok(read(handle, stateid, 0, 1 << 16))[1] {
+        Res::OP_READ(READ4res::NFS4_OK(ok)) => ok.data.clone(),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(read_all(&source, from), read_all(&target, to));
+    assert_eq!(bench.server.counters().copied_bytes, 8192, "of data, in whole blocks");
+    let part = COPY4args { ca_src_offset: 8190, ca_dst_offset: 24576, ca_count: 4, ..args.clone() };
+    assert_eq!(peer.ok(copy(part))[3], ok(4));
+    assert_eq!(&read_all(&target, to)[24576..], &[0, 0, 7, 7]);
+    let beyond = COPY4args { ca_src_offset: 24577, ..args.clone() };
+    assert_eq!(peer.fails(copy(beyond)), NFS4ERR_INVAL);
+    let too_much = COPY4args { ca_count: 24577, ..args.clone() };
+    assert_eq!(peer.fails(copy(too_much)), NFS4ERR_INVAL);
+    let far = COPY4args { ca_dst_offset: u64::MAX, ca_count: 1, ..args.clone() };
+    assert_eq!(peer.fails(copy(far)), NFS4ERR_FBIG);
+    let elsewhere = COPY4args { ca_source_server: vec![netloc4::NL4_NAME(text("another"))], ..args.clone() };
+    assert_eq!(peer.fails(copy(elsewhere)), NFS4ERR_NOTSUPP);
+    let itself = vec![putfh(&target), Arg::OP_SAVEFH, Arg::OP_COPY(args.clone())];
+    assert_eq!(peer.fails(itself), NFS4ERR_INVAL);
+    let unknown = COPY4args { ca_src_stateid: stateid4 { seqid: 1, other: [9; 12] }, ..args };
+    assert_eq!(peer.fails(copy(unknown)), NFS4ERR_BAD_STATEID);
+}
+
+#[test]
+fn what_clients_tell_of_their_layouts_is_taken_and_checked() {
+    let bench = Bench::default();
+    let peer = Peer::meet(&bench, 1);
+    let (stateid, handle) = file(&peer, "a");
+    let get = Arg::OP_LAYOUTGET(layoutget(stateid, LAYOUTIOMODE4_RW));
+    let held = layout(&peer.ok(vec![putfh(&handle), get])[1]).logr_stateid;
+    let stats = |lsa_stateid| {
+        let args = LAYOUTSTATS4args { lsa_stateid, lsa_length: u64::MAX, ..LAYOUTSTATS4args::default() };
+        vec![putfh(&handle), Arg::OP_LAYOUTSTATS(args)]
+    };
+    peer.ok(stats(held));
+    assert_eq!(peer.fails(stats(stateid)), NFS4ERR_BAD_STATEID);
+    let error = device_error4 { de_deviceid: [1; 16], de_status: NFS4ERR_NXIO, de_opnum: OP_WRITE };
+    let faults = |lea_stateid| {
+        let lea_errors = vec![error; 2];
+        vec![
+            putfh(&handle),
+            Arg::OP_LAYOUTERROR(LAYOUTERROR4args { lea_offset: 0, lea_length: 1, lea_stateid, lea_errors }),
+        ]
+    };
+    peer.ok(faults(held));
+    assert_eq!(peer.fails(faults(stateid)), NFS4ERR_BAD_STATEID);
+}

@@ -1,0 +1,142 @@
+//! COPY: bytes of the saved file into the current one, without passing the client (RFC 7862 §15.2).
+//!
+//! Always at once and in order. The bytes pass this server; holes do not.
+
+use crate::fs::FileSystem;
+use crate::fs::{Content, Stability};
+use crate::server::callbacks::Callbacks;
+use crate::server::compound::{Answer, Compound};
+use crate::server::counters;
+use crate::state::opens::Access;
+use types::{ByteRange, FileId, SetAttrs, Status, Verifier};
+use wire::nfs4::*;
+
+/// Most bytes that one COPY moves, holes not counted: the client asks for the rest. A slot of its session is busy meanwhile.
+const MOVED_MAX: u64 = 32 << 20;
+
+pub(super) async fn run<F: FileSystem, C: Callbacks>(
+    cx: &mut Compound<'_, F, C>,
+    args: COPY4args,
+) -> Answer<COPY4resok> {
+    let (from, to) = (cx.saved_file()?, cx.file()?);
+    if !args.ca_source_server.is_empty() {
+        return Err(NFS4ERR_NOTSUPP.into());
+    }
+    cx.check_same_export()?;
+    if from == to {
+        return Err(NFS4ERR_INVAL.into());
+    }
+    let source = cx.saved_stateid(args.ca_src_stateid)?;
+    cx.permit(from, source, Access::Read).await?;
+    cx.permit(to, args.ca_dst_stateid, Access::Write).await?;
+    let size = cx.regular(from).await?.size;
+    let left = size.checked_sub(args.ca_src_offset).ok_or(NFS4ERR_INVAL)?;
+    let count = if args.ca_count == 0 { left } else { args.ca_count };
+    let end = args.ca_dst_offset.checked_add(count);
+    if count > left {
+        return Err(NFS4ERR_INVAL.into());
+    }
+    if end.is_none_or(|end| end > cx.info().max_file_size) {
+        return Err(NFS4ERR_FBIG.into());
+    }
+    let range = ByteRange { offset: args.ca_src_offset, len: count };
+    let mut copy =
+        Copy { from, to, shift: args.ca_dst_offset.wrapping_sub(args.ca_src_offset), moved: 0, verifier: None };
+    let done = copy.run(cx, range).await?;
+    counters::add(&cx.server.counters.copied_bytes, copy.moved);
+    let verifier = match copy.verifier {
+        Some(verifier) => verifier,
+        // Nothing but holes: what COMMIT would say.
+        None => cx.fs().commit(&cx.ctx, to, ByteRange { offset: args.ca_dst_offset, len: done }).await?,
+    };
+    Ok(COPY4resok {
+        cr_response: write_response4 {
+            wr_callback_id: Vec::new(),
+            wr_count: done,
+            wr_committed: UNSTABLE4,
+            wr_writeverf: verifier.0,
+        },
+        cr_requirements: copy_requirements4 { cr_consecutive: true, cr_synchronous: true },
+    })
+}
+
+/// A copy on its way.
+struct Copy {
+    from: FileId,
+    to: FileId,
+    /// What is added to an offset of the source, modulo 2^64.
+    shift: u64,
+    moved: u64,
+    /// That of the first write. Should that of a later one differ, COMMIT tells the client, which begins anew.
+    verifier: Option<Verifier>,
+}
+
+impl Copy {
+    /// Copies up to a whole range; returns how much of it, from its front.
+    async fn run<F: FileSystem, C: Callbacks>(&mut self, cx: &Compound<'_, F, C>, range: ByteRange) -> Answer<u64> {
+        let mut at = range.offset;
+        while at < range.end() && self.moved < MOVED_MAX {
+            let data = match cx.fs().seek(&cx.ctx, self.from, at, Content::Data).await {
+                Ok(found) => found.offset.clamp(at, range.end()),
+                Err(Status::NxIo) => range.end(),
+                Err(error) => return Err(error.into()),
+            };
+            if data > at {
+                self.hole(cx, ByteRange { offset: at.wrapping_add(self.shift), len: data - at }).await?;
+                at = data;
+                continue;
+            }
+            let hole = match cx.fs().seek(&cx.ctx, self.from, at, Content::Hole).await {
+                Ok(found) => found.offset.clamp(at, range.end()),
+                Err(Status::NxIo) => range.end(),
+                Err(error) => return Err(error.into()),
+            };
+            let end = hole.min(at.saturating_add(MOVED_MAX - self.moved));
+            let before = at;
+            at = self.data(cx, at, end).await?;
+            if at == before {
+                // The source has become shorter.
+                break;
+            }
+        }
+        Ok(at - range.offset)
+    }
+
+    /// Copies bytes up to `end`; returns how far.
+    async fn data<F: FileSystem, C: Callbacks>(
+        &mut self,
+        cx: &Compound<'_, F, C>,
+        mut at: u64,
+        end: u64,
+    ) -> Answer<u64> {
+        let info = cx.info();
+        let most = info.max_read.min(info.max_write);
+        while at < end {
+            let read = cx.fs().read(&cx.ctx, self.from, at, (end - at).min(most) as u32).await?;
+            let bytes = read.data.to_bytes();
+            if bytes.is_empty() {
+                break;
+            }
+            let target = at.wrapping_add(self.shift);
+            let written = cx.fs().write(&cx.ctx, self.to, target, bytes, Stability::Unstable).await?;
+            self.verifier.get_or_insert(written.verifier);
+            self.moved += u64::from(written.count);
+            at += u64::from(written.count);
+        }
+        Ok(at)
+    }
+
+    /// Makes a hole of the target too, which ends not before it.
+    async fn hole<F: FileSystem, C: Callbacks>(&self, cx: &Compound<'_, F, C>, range: ByteRange) -> Answer<()> {
+        cx.recall_others(self.to).await;
+        let size = cx.fs().getattr(&cx.ctx, self.to).await?.size;
+        if range.offset < size {
+            cx.fs().deallocate(&cx.ctx, self.to, range).await?;
+        }
+        if range.end() > size {
+            let grown = SetAttrs { size: Some(range.end()), ..SetAttrs::default() };
+            cx.fs().setattr(&cx.ctx, self.to, grown, true).await?;
+        }
+        Ok(())
+    }
+}
