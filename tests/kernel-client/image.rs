@@ -151,10 +151,15 @@ fn modules(unpacked: &Path, tree: &Path, release: &str) -> io::Result<()> {
     for wanted in MODULES.iter().map(|module| Path::new("kernel").join(module)) {
         let parent = to.join(wanted.parent().unwrap_or(Path::new("")));
         fs::create_dir_all(&parent)?;
-        if from.join(&wanted).exists() {
-            run(Command::new("cp").arg("-a").arg(from.join(&wanted)).arg(&parent))?;
+        for there in [from.join(&wanted), from.join(&wanted).with_added_extension("xz")] {
+            if there.exists() {
+                run(Command::new("cp").arg("-a").arg(there).arg(&parent))?;
+            }
         }
     }
+    // Newer packages compress them, which not every tool of the guest understands.
+    let plain = "find . -name '*.ko.xz' -exec \"$0\" unxz {} +";
+    run(Command::new("sh").args(["-c", plain]).arg(tree.join("usr/bin/busybox")).current_dir(&to))?;
     for list in ["modules.order", "modules.builtin", "modules.builtin.modinfo"] {
         fs::copy(from.join(list), to.join(list))?;
     }

@@ -194,7 +194,8 @@ fn status_errno(status: Status) -> i32 {
         | Status::TooBig
         | Status::NoSession
         | Status::BadVersion
-        | Status::NoLayout => EIO,
+        | Status::NoLayout
+        | Status::NotHere => EIO,
     }
 }
 

@@ -26,8 +26,6 @@ struct Target {
     handle: DataHandle,
     /// Offset in the object.
     offset: u64,
-    /// Bytes from there to the end of the stripe unit: the next one is another iod's.
-    room: u64,
 }
 
 impl Objects {
@@ -46,13 +44,16 @@ impl Objects {
         if handle.rights.contains(needed) { Ok(handle) } else { Err(Status::CapRefused) }
     }
 
-    fn target(&self, ctx: &Ctx, needed: Rights, offset: u64) -> Result<Target> {
+    /// `NotHere` for a range of which another iod has a part: whoever asks for it here does not know how the file is dealt out,
+    /// and would take what is next in the object for what is next in the file.
+    fn target(&self, ctx: &Ctx, needed: Rights, offset: u64, len: u64) -> Result<Target> {
         let handle = self.handle(ctx, needed)?;
         let distribution = distribution(&handle)?;
         let place = distribution.place(offset);
         let unit = distribution.stripe_unit();
-        let room = if distribution.count() == 1 { u64::MAX } else { unit - offset % unit };
-        Ok(Target { handle, offset: place.offset, room })
+        let here = [DataHandle::ANY, place.index as u32].contains(&handle.stripe_index);
+        let whole = distribution.count() == 1 || len <= unit - offset % unit;
+        if here && whole { Ok(Target { handle, offset: place.offset }) } else { Err(Status::NotHere) }
     }
 
     /// Does file calls where they keep nobody else waiting.
@@ -105,15 +106,13 @@ impl DataServer for Objects {
     }
 
     async fn read(&self, ctx: &Ctx, offset: u64, len: u32) -> Result<ReadOut> {
-        let Target { handle, offset, room } = self.target(ctx, Rights::READ, offset)?;
-        let len = room.min(len.into()) as u32;
+        let Target { handle, offset } = self.target(ctx, Rights::READ, offset, len.into())?;
         let got = self.work(move |served| served.read_object(handle.object, handle.generation, offset, len)).await?;
         Ok(ReadOut { data: got.data.into(), eof: got.end })
     }
 
-    async fn write(&self, ctx: &Ctx, offset: u64, mut data: Bytes, stable: Stability) -> Result<WriteOut> {
-        let Target { handle, offset, room } = self.target(ctx, Rights::WRITE, offset)?;
-        data.truncate(room.min(data.len() as u64) as usize);
+    async fn write(&self, ctx: &Ctx, offset: u64, data: Bytes, stable: Stability) -> Result<WriteOut> {
+        let Target { handle, offset } = self.target(ctx, Rights::WRITE, offset, data.len() as u64)?;
         let (object, grant) = (handle.object, handle.grant);
         let count = data.len() as u32;
         let durable = stable != Stability::Unstable;

@@ -159,7 +159,7 @@ impl Client {
 
 /// A handle of a file over two iods, of which this is the one that it begins at.
 fn handle(generation: u32, rights: Rights) -> Bytes {
-    DataHandle::sign(&key(), FSID, OBJECT, Generation(generation), rights, (UNIT, 2), 1).to_bytes()
+    DataHandle::sign(&key(), FSID, OBJECT, Generation(generation), rights, (UNIT, 2, 0), 1).to_bytes()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -173,18 +173,24 @@ async fn bytes_go_where_the_handle_says() {
         let written = client.write(&handle, 0, &[minor as u8; 1000], UNSTABLE4).await.unwrap();
         assert_eq!((written.count, written.committed), (1000, UNSTABLE4));
         assert_eq!(client.commit(&handle).await, Ok(written.writeverf));
-        // What reaches into the stripe unit of the other iod stays there; the next here is the third of the file.
-        let over = client.write(&handle, u64::from(UNIT) - 10, &[3; 100], DATA_SYNC4).await.unwrap();
-        assert_eq!((over.count, over.committed), (10, DATA_SYNC4));
+        // What reaches into the stripe unit of the other iod, or lies in it, is not done in part; the next here is the third of
+        // the file.
+        for (offset, len) in [(u64::from(UNIT) - 10, 11), (u64::from(UNIT), 10), (0, UNIT + 1)] {
+            let write = client.write(&handle, offset, &vec![3; len as usize], DATA_SYNC4).await;
+            assert_eq!(write.unwrap_err(), NFS4ERR_PNFS_IO_HOLE);
+            assert_eq!(client.read(&handle, offset, len).await.unwrap_err(), NFS4ERR_PNFS_IO_HOLE);
+        }
+        let end = client.write(&handle, u64::from(UNIT) - 10, &[3; 10], DATA_SYNC4).await.unwrap();
+        assert_eq!((end.count, end.committed), (10, DATA_SYNC4));
         let third = client.write(&handle, 2 * u64::from(UNIT), b"third", DATA_SYNC4).await.unwrap();
         assert_eq!(third.count, 5);
         assert_eq!(client.read(&handle, 0, 1000).await.unwrap().data, [minor as u8; 1000][..]);
-        let read = client.read(&handle, u64::from(UNIT) - 10, 100).await.unwrap();
+        let read = client.read(&handle, u64::from(UNIT) - 10, 10).await.unwrap();
         assert_eq!((&read.data[..], read.eof), (&[3; 10][..], false));
         let read = client.read(&handle, 2 * u64::from(UNIT), 100).await.unwrap();
         assert_eq!((&read.data[..], read.eof), (&b"third"[..], true));
     }
-    assert_eq!((server.iod.counter("nfs.writes"), server.iod.counter("nfs.reads")), (6, 6));
+    assert_eq!((server.iod.counter("nfs.writes"), server.iod.counter("nfs.reads")), (12, 12));
     assert_eq!((server.iod.counter("nfs.write_bytes"), server.iod.counter("nfs.clients")), (2 * 1015, 1));
     assert_eq!(server.iod.client().size(OBJECT.0).unwrap().size, u64::from(UNIT) + 5);
 }
@@ -205,7 +211,7 @@ async fn nothing_is_done_without_a_genuine_handle() {
         assert_eq!(client.read(&good.slice(..len), 0, 4).await, Err(NFS4ERR_BADHANDLE), "{len} bytes");
     }
     let foreign = |key: [u8; 32], fsid: [u8; 16]| {
-        DataHandle::sign(&Key::new(key), Fsid(fsid), OBJECT, Generation(1), Rights::READ, (UNIT, 2), 1).to_bytes()
+        DataHandle::sign(&Key::new(key), Fsid(fsid), OBJECT, Generation(1), Rights::READ, (UNIT, 2, 0), 1).to_bytes()
     };
     assert_eq!(client.read(&foreign([1; 32], FSID.0), 0, 4).await, Err(NFS4ERR_BADHANDLE));
     assert_eq!(client.read(&foreign([3; 32], [6; 16]), 0, 4).await, Err(NFS4ERR_BADHANDLE));

@@ -39,6 +39,7 @@ pub fn to_nfs(status: Status) -> nfsstat4 {
         Status::XattrTooBig => NFS4ERR_XATTR2BIG,
         Status::CapRefused | Status::CapExpired | Status::Fenced => NFS4ERR_PNFS_NO_LAYOUT,
         Status::NoLayout => NFS4ERR_LAYOUTUNAVAILABLE,
+        Status::NotHere => NFS4ERR_PNFS_IO_HOLE,
     }
 }
 
@@ -80,6 +81,7 @@ pub fn from_nfs(status: nfsstat4) -> Option<Status> {
         NFS4ERR_XATTR2BIG => Status::XattrTooBig,
         NFS4ERR_PNFS_NO_LAYOUT => Status::Fenced,
         NFS4ERR_LAYOUTUNAVAILABLE | NFS4ERR_BADLAYOUT | NFS4ERR_UNKNOWN_LAYOUTTYPE => Status::NoLayout,
+        NFS4ERR_PNFS_IO_HOLE => Status::NotHere,
         NFS4ERR_SERVERFAULT => Status::ServerFault,
         NFS4ERR_REQ_TOO_BIG | NFS4ERR_REP_TOO_BIG => Status::TooBig,
         _ => Status::Io,

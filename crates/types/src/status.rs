@@ -85,11 +85,13 @@ pub enum Status {
     BadVersion = 2008,
     #[error("layout not available")]
     NoLayout = 2009,
+    #[error("bytes of another data server")]
+    NotHere = 2010,
 }
 
 impl Status {
     /// Every status, for tables and tests.
-    pub const ALL: [Status; 40] = {
+    pub const ALL: [Status; 41] = {
         use Status::*;
         [
             Perm,
@@ -132,6 +134,7 @@ impl Status {
             NoSession,
             BadVersion,
             NoLayout,
+            NotHere,
         ]
     };
 

@@ -1,7 +1,6 @@
 //! The files layout kind (LAYOUT4_NFSV4_1_FILES, RFC 8881 §13): the layout body and the device address body.
 //!
-//! The packing is sparse: a client sends a data server the offsets of the file. There is one filehandle for all data servers, and
-//! a layout is for the whole file.
+//! The packing is sparse: a client sends a data server the offsets of the file. A layout is for the whole file.
 
 use crate::NetAddress;
 use bytes::Bytes;
@@ -29,8 +28,21 @@ pub struct Body {
     pub stripe_unit: u32,
     /// Which of the device's stripe indices the first stripe unit of the file has.
     pub first_stripe_index: u32,
-    /// The filehandle for all data servers.
-    pub handle: Bytes,
+    /// A filehandle for each data server in the order of the device, or one for all of them (§13.3).
+    ///
+    /// Where there is but one, Linux (from 6.8 or so) takes the file for one that lies on a single data server, and sends it
+    /// requests that reach over the ends of stripe units.
+    pub handles: Vec<Bytes>,
+}
+
+/// Bytes of a body beside its filehandles.
+const BODY_LEN: usize = 16 + 4 + 4 + 8 + 4;
+
+impl Body {
+    /// Whether a body has room for so many filehandles of this length.
+    pub fn has_room(max: usize, handles: usize, len: usize) -> bool {
+        max.saturating_sub(BODY_LEN) / (4 + len.next_multiple_of(4)) >= handles
+    }
 }
 
 impl Xdr for Body {
@@ -40,7 +52,7 @@ impl Xdr for Body {
         out.u32(self.first_stripe_index);
         // nfl_pattern_offset: Linux takes no other.
         out.u64(0);
-        out.array(std::slice::from_ref(&self.handle), |out, handle| out.opaque(handle));
+        out.array(&self.handles, |out, handle| out.opaque(handle));
     }
 
     fn decode(input: &mut Reader) -> Result<Self, Malformed> {
@@ -53,9 +65,11 @@ impl Xdr for Body {
         if input.u64()? != 0 {
             return Err(Malformed::Invalid("a files layout whose pattern does not begin with the file"));
         }
-        let mut handles = input.array(1, |input| input.opaque(FILEHANDLE_MAX))?;
-        let handle = handles.pop().ok_or(Malformed::Invalid("a files layout without a filehandle"))?;
-        Ok(Body { device, stripe_unit: util & !FLAGS, first_stripe_index, handle })
+        let handles = input.array(STRIPE_COUNT_MAX, |input| input.opaque(FILEHANDLE_MAX))?;
+        if handles.is_empty() {
+            return Err(Malformed::Invalid("a files layout without a filehandle"));
+        }
+        Ok(Body { device, stripe_unit: util & !FLAGS, first_stripe_index, handles })
     }
 }
 
@@ -92,12 +106,17 @@ mod tests {
 
     #[test]
     fn bodies_have_their_golden_bytes() {
-        let body =
-            Body { device: [3; 16], stripe_unit: 1 << 20, first_stripe_index: 2, handle: Bytes::from_static(b"fh") };
+        let handles = vec![Bytes::from_static(b"fh")];
+        let body = Body { device: [3; 16], stripe_unit: 1 << 20, first_stripe_index: 2, handles };
         let mut golden = vec![3; 16];
         golden.extend([0, 0x10, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 2, b'f', b'h', 0, 0]);
         assert_eq!(body.to_bytes(), golden);
         assert_eq!(Body::from_bytes(&golden.into()).unwrap(), body);
+        let many = Body { handles: (0..5).map(|_| Bytes::from_static(b"fh")).collect(), ..body.clone() };
+        assert_eq!(Body::from_bytes(&many.to_bytes()).unwrap(), many);
+        let len = many.to_bytes().len();
+        assert!(Body::has_room(len, 5, 2) && !Body::has_room(len - 1, 5, 2) && !Body::has_room(len, 6, 2));
+        Body::from_bytes(&Body { handles: Vec::new(), ..body.clone() }.to_bytes()).unwrap_err();
         let dense = Body { stripe_unit: 65, ..body };
         Body::from_bytes(&dense.to_bytes()).unwrap_err();
     }

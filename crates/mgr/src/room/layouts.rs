@@ -11,7 +11,7 @@ use net::clock::unix_now;
 use nfs::fs::{Ctx, Iomode, LayoutAsk, LayoutGone, LayoutOut, Threshold};
 use std::net::SocketAddr;
 use types::{ByteRange, FileId, Generation, IodId, Status, Timestamp, limits};
-use wire::native::{DataHandle, Rights};
+use wire::native::{DATA_HANDLE_LEN, DataHandle, Rights};
 use xdr::Xdr;
 
 impl Room {
@@ -37,7 +37,7 @@ impl Room {
             Iomode::ReadWrite => (Rights::WRITE, &self.counters.layouts_write),
         };
         let body = match ask.kind {
-            files::KIND => self.files_body(&objects, info.generation, rights)?,
+            files::KIND => self.files_body(&objects, info.generation, rights, ask.max_body)?,
             flexfiles::KIND => self.flexfiles_body(ctx, &objects, info.generation, rights)?,
             _ => self.native_body(ctx, &objects, info.generation, rights)?,
         };
@@ -90,22 +90,44 @@ impl Room {
         self.iods.data_servers(&objects.record.iods).ok_or(Status::NoLayout)
     }
 
-    /// The filehandle of a file at its data servers.
-    fn data_handle(&self, objects: &Objects<'_>, generation: Generation, rights: Rights) -> Result<DataHandle, Status> {
-        let (record, cluster) = (&objects.record, self.iods.cluster());
+    /// What makes the filehandles of a file at its data servers, by the stripe index of each; and the number of the layout.
+    fn data_handles(
+        &self,
+        objects: &Objects<'_>,
+        generation: Generation,
+        rights: Rights,
+    ) -> Result<(impl Fn(u32) -> Bytes, u64), Status> {
+        let (record, cluster, file) = (&objects.record, self.iods.cluster(), objects.file);
         let unit = u32::try_from(record.stripe_unit).map_err(|_| Status::NoLayout)?;
-        let geometry = (unit, record.iods.len() as u32);
+        let count = record.iods.len() as u32;
         // Random, so that no mgr has given it out before.
         let grant = getrandom::u64().map_err(|_| Status::ServerFault)?;
-        Ok(DataHandle::sign(&cluster.key, cluster.fsid, objects.file, generation, rights, geometry, grant))
+        let handle = move |index| {
+            let geometry = (unit, count, index);
+            DataHandle::sign(&cluster.key, cluster.fsid, file, generation, rights, geometry, grant).to_bytes()
+        };
+        Ok((handle, grant))
     }
 
-    fn files_body(&self, objects: &Objects<'_>, generation: Generation, rights: Rights) -> Result<Bytes, Status> {
+    fn files_body(
+        &self,
+        objects: &Objects<'_>,
+        generation: Generation,
+        rights: Rights,
+        max: usize,
+    ) -> Result<Bytes, Status> {
         let servers = self.data_servers(objects)?;
         let (device, first_stripe_index) = self.devices.name(&objects.record.iods, servers, &self.iods.cluster().key);
-        let handle = self.data_handle(objects, generation, rights)?;
-        let (stripe_unit, handle) = (handle.stripe_unit, handle.to_bytes());
-        Ok(files::Body { device, stripe_unit, first_stripe_index, handle }.to_bytes())
+        let (handle, _) = self.data_handles(objects, generation, rights)?;
+        let count = objects.record.iods.len() as u32;
+        let handles = match files::Body::has_room(max, count as usize, DATA_HANDLE_LEN) {
+            // In the order of the device, in which the file does not begin with the first.
+            true => (0..count).map(|at| handle((at + count - first_stripe_index) % count)).collect(),
+            // A client that takes the file for one of a single data server is sent to the mgr by it.
+            false => vec![handle(DataHandle::ANY)],
+        };
+        let stripe_unit = objects.record.stripe_unit as u32;
+        Ok(files::Body { device, stripe_unit, first_stripe_index, handles }.to_bytes())
     }
 
     /// One mirror. Files on several iods only where the export says that its clients know striping: the others would fail.
@@ -121,21 +143,20 @@ impl Room {
         if striped && self.exports.rule(ctx.place).layout != KernelLayout::FlexfilesStriped {
             return Err(Status::NoLayout);
         }
-        let handle = self.data_handle(objects, generation, rights)?;
+        let (handle, grant) = self.data_handles(objects, generation, rights)?;
         // Not one of the special ones, which data servers refuse; of no age, as it never changes (RFC 8881 §8.2.2).
         let mut stateid = [0; 16];
         stateid[4..8].copy_from_slice(b"weir");
-        stateid[8..].copy_from_slice(&handle.grant.to_be_bytes());
-        let bytes = handle.to_bytes();
-        let server = |addresses| flexfiles::DataServer {
+        stateid[8..].copy_from_slice(&grant.to_be_bytes());
+        let server = |(index, addresses)| flexfiles::DataServer {
             device: self.devices.name_one(addresses, &self.iods.cluster().key),
             efficiency: 1,
             stateid,
-            handle: bytes.clone(),
+            handle: handle(index),
             user: ctx.cred.uid,
             group: ctx.cred.gid,
         };
-        let mirror = servers.into_iter().map(server).collect();
+        let mirror = (0..).zip(servers).map(server).collect();
         let stripe_unit = if striped { objects.record.stripe_unit } else { 0 };
         Ok(flexfiles::Body { stripe_unit, mirrors: vec![mirror], flags: 0, stats_hint: 0 }.to_bytes())
     }

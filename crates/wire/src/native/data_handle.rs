@@ -8,15 +8,15 @@ use xdr::{Malformed, Reader, Writer, Xdr};
 use super::{Key, Rights};
 
 /// First bytes of every one, and the version of what follows.
-const MAGIC: u32 = 0x5744_4801;
+const MAGIC: u32 = 0x5744_4802;
 /// Length in bytes: more would be refused by every client (`NFS4_FHSIZE` is 128).
 pub const DATA_HANDLE_LEN: usize = SIGNED_LEN + 32;
 /// Of it what the authenticator is over.
-const SIGNED_LEN: usize = 4 + 16 + 8 + 4 * 4 + 8;
+const SIGNED_LEN: usize = 4 + 16 + 8 + 5 * 4 + 8;
 
 const _: () = assert!(DATA_HANDLE_LEN <= types::limits::FILEHANDLE_MAX);
 
-/// The filehandle of a file at the data servers (RFC 8881 §13.3): the same at each of them.
+/// The filehandle of a file at a data server (RFC 8881 §13.3).
 ///
 /// It takes the place of opens and stateids, which an iod does not know. Fencing an object makes those of earlier generations
 /// worthless. It has no end of its own: a client keeps its layout, and the handle in it, for as long as it likes.
@@ -34,6 +34,8 @@ pub struct DataHandle {
     pub stripe_unit: u32,
     /// Number of iods that the file is dealt out to.
     pub stripe_count: u32,
+    /// Which of them it is for, counted from where the file begins; [`DataHandle::ANY`] for all of them.
+    pub stripe_index: u32,
     /// Number of the layout that it came with: no other of this file has it.
     pub grant: u64,
     /// Keyed BLAKE3 over all of the above.
@@ -41,6 +43,9 @@ pub struct DataHandle {
 }
 
 impl DataHandle {
+    /// The `stripe_index` of a handle that all iods of a file take.
+    pub const ANY: u32 = u32::MAX;
+
     /// A handle signed with `key`.
     pub fn sign(
         key: &Key,
@@ -48,11 +53,12 @@ impl DataHandle {
         object: FileId,
         generation: Generation,
         rights: Rights,
-        (stripe_unit, stripe_count): (u32, u32),
+        (stripe_unit, stripe_count, stripe_index): (u32, u32, u32),
         grant: u64,
     ) -> Self {
         let mac = [0; 32];
-        let mut handle = DataHandle { fsid, object, generation, rights, stripe_unit, stripe_count, grant, mac };
+        let mut handle =
+            DataHandle { fsid, object, generation, rights, stripe_unit, stripe_count, stripe_index, grant, mac };
         handle.mac = key.data_handle_mac(&handle.signed());
         handle
     }
@@ -74,6 +80,7 @@ impl DataHandle {
         out.u32(self.rights.0);
         out.u32(self.stripe_unit);
         out.u32(self.stripe_count);
+        out.u32(self.stripe_index);
         out.u64(self.grant);
     }
 
@@ -102,6 +109,7 @@ impl fmt::Debug for DataHandle {
             .field("rights", &self.rights)
             .field("stripe_unit", &self.stripe_unit)
             .field("stripe_count", &self.stripe_count)
+            .field("stripe_index", &self.stripe_index)
             .field("grant", &self.grant)
             .finish_non_exhaustive()
     }
@@ -125,6 +133,7 @@ impl Xdr for DataHandle {
             rights: Rights(input.u32()?),
             stripe_unit: input.u32()?,
             stripe_count: input.u32()?,
+            stripe_index: input.u32()?,
             grant: input.u64()?,
             mac: input.fixed()?,
         })

@@ -153,12 +153,11 @@ fn data_handles_have_their_golden_bytes_and_no_others_pass() {
     let key = Key::new([7; 32]);
     let sign = |grant| {
         let rights = Rights::READ | Rights::WRITE;
-        DataHandle::sign(&key, fsid(), FileId(9), Generation(3), rights, (1 << 20, 4), grant)
+        DataHandle::sign(&key, fsid(), FileId(9), Generation(3), rights, (1 << 20, 4, 2), grant)
     };
     let handle = sign(5);
     let bytes = handle.to_bytes();
-    let head =
-        "57444801303132333435363738396162636465660000000000000009000000030000000300100000000000040000000000000005";
+    let head = "5744480230313233343536373839616263646566000000000000000900000003000000030010000000000004000000020000000000000005";
     let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     assert_eq!((hex.strip_prefix(head).map(str::len), bytes.len()), (Some(64), DATA_HANDLE_LEN));
     handle.verify(&key, fsid()).unwrap();
