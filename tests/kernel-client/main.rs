@@ -4,6 +4,7 @@
 #[allow(dead_code)]
 mod cluster;
 mod deaths;
+mod delegations;
 mod exports;
 mod guest;
 mod image;

@@ -263,6 +263,10 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
                 more.extend(self.change(|state| state.distrusted(client, ctx.now)).1);
                 Ok(())
             }
+            Effect::LockFree { client, file, owner } => {
+                self.notify([notices::Notice::LockFree { client, file, owner }]);
+                Ok(())
+            }
             Effect::DelegationGone(file) => {
                 self.wake(file);
                 Ok(())

@@ -112,6 +112,15 @@ pub enum Effect {
     },
     /// A delegation of the file is gone: whoever waits for that may look again.
     DelegationGone(FileId),
+    /// A lock that this lock-owner was denied and waits for is free: tell it.
+    LockFree {
+        /// Whose it is.
+        client: ClientId,
+        /// Of which file.
+        file: FileId,
+        /// Who waits.
+        owner: Bytes,
+    },
     /// The last open of the file is gone, and the last delegation: a file without names may be reaped now.
     LastClose(FileId),
     /// A client holds no layout of these bytes for this use any more, without having sent LAYOUTRETURN.
@@ -203,6 +212,7 @@ impl State {
 
     /// The effects of all calls since the last take, in order.
     pub fn take_effects(&mut self) -> Vec<Effect> {
+        self.wake_lock_waiters();
         std::mem::take(&mut self.effects)
     }
 

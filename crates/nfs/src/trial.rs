@@ -90,6 +90,9 @@ impl Callbacks for Answers {
         }));
         let Some((_, call)) = inner.taken.last() else { return Err(Lost) };
         let second = match call.argarray.get(1) {
+            Some(nfs_cb_argop4::OP_CB_NOTIFY_LOCK(_)) => {
+                nfs_cb_resop4::OP_CB_NOTIFY_LOCK(CB_NOTIFY_LOCK4res { cnlr_status: status })
+            }
             Some(nfs_cb_argop4::OP_CB_RECALL(_)) => nfs_cb_resop4::OP_CB_RECALL(CB_RECALL4res { status }),
             Some(nfs_cb_argop4::OP_CB_GETATTR(_)) => nfs_cb_resop4::OP_CB_GETATTR(match (status, &inner.attributes) {
                 (NFS4_OK, Some(told)) => CB_GETATTR4res::NFS4_OK(CB_GETATTR4resok { obj_attributes: told.clone() }),

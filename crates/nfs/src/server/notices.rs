@@ -3,12 +3,15 @@
 use super::callbacks::Callbacks;
 use super::{Server, counters, lock};
 use crate::fs::FileSystem;
+use crate::state::ClientId;
 use crate::state::delegations::DelegationRecall;
+use bytes::Bytes;
 use futures_util::future;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use std::collections::VecDeque;
 use std::task::{Poll, Waker};
 use std::time::Duration;
+use types::FileId;
 use wire::nfs4::*;
 
 /// How many are under way at once; clients that do not answer hold up others only beyond that.
@@ -21,9 +24,18 @@ const ASK_AGAIN: Duration = Duration::from_millis(200);
 pub(super) enum Notice {
     /// CB_RECALL, until it is answered or the delegation is gone.
     Recall(DelegationRecall),
+    /// CB_NOTIFY_LOCK, once: who does not hear it asks again some time.
+    LockFree {
+        /// To whom.
+        client: ClientId,
+        /// The file.
+        file: FileId,
+        /// The lock-owner that waits.
+        owner: Bytes,
+    },
 }
 
-/// What is to be told, oldest first. There is at most one for each delegation.
+/// What is to be told, oldest first. There is at most one for each delegation and each lock that is waited for.
 #[derive(Debug, Default)]
 pub(super) struct Notices {
     queue: VecDeque<Notice>,
@@ -68,6 +80,13 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
     async fn tell(&self, notice: Notice) {
         match notice {
             Notice::Recall(recall) => self.tell_recall(recall).await,
+            Notice::LockFree { client, file, owner } => {
+                let arguments = CB_NOTIFY_LOCK4args {
+                    cnla_fh: self.handle_for(client.0, file),
+                    cnla_lock_owner: state_owner4 { clientid: client.0, owner },
+                };
+                self.call_back(client, OP_CB_NOTIFY_LOCK, &arguments).await;
+            }
         }
     }
 

@@ -7,7 +7,7 @@ mod waiting;
 
 use crate::spans::{Held, LockKind, Span, Spans};
 use crate::state::stateids::{self, Form, Kind};
-use crate::state::{ClientId, Result, State};
+use crate::state::{ClientId, Effect, Result, State};
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use types::{FileId, Timestamp, limits};
@@ -70,22 +70,38 @@ struct LockState {
 /// The locks of one file.
 #[derive(Clone, Debug, Default)]
 struct FileLocks {
-    held: BTreeMap<Owner, Spans<Other>>,
+    held: HeldBy,
     waiting: Waiting,
 }
 
+/// The locks held on one file, by lock-owner.
+type HeldBy = BTreeMap<Owner, Spans<Other>>;
+
+/// The locks of others that one of this kind would conflict with.
+fn conflicts<'a>(
+    held: &'a HeldBy,
+    me: &Owner,
+    span: Span,
+    kind: LockKind,
+) -> impl Iterator<Item = (&'a Owner, &'a Held<Other>)> {
+    let others = held.iter().filter(move |(owner, _)| *owner != me);
+    others.flat_map(move |(owner, spans)| {
+        let touched = spans.overlapping(span).iter();
+        touched.filter(move |held| held.kind.conflicts(kind)).map(move |held| (owner, held))
+    })
+}
+
+fn is_free(held: &HeldBy, me: &Owner, span: Span, kind: LockKind) -> bool {
+    conflicts(held, me, span, kind).next().is_none()
+}
+
 impl FileLocks {
-    /// The locks of others that one of this kind would conflict with.
     fn conflicts(&self, me: &Owner, span: Span, kind: LockKind) -> impl Iterator<Item = (&Owner, &Held<Other>)> {
-        let others = self.held.iter().filter(move |(owner, _)| *owner != me);
-        others.flat_map(move |(owner, spans)| {
-            let touched = spans.overlapping(span).iter();
-            touched.filter(move |held| held.kind.conflicts(kind)).map(move |held| (owner, held))
-        })
+        conflicts(&self.held, me, span, kind)
     }
 
     fn is_free(&self, me: &Owner, span: Span, kind: LockKind) -> bool {
-        self.conflicts(me, span, kind).next().is_none()
+        is_free(&self.held, me, span, kind)
     }
 
     /// Who waits for a lock that this one would conflict with, was there before `me`, and could have it now: it comes
@@ -112,6 +128,8 @@ pub struct Locks {
     revoked: HashMap<ClientId, BTreeSet<Other>>,
     /// Runs of bytes held.
     held: usize,
+    /// Files of which bytes were given up since those who wait were last told.
+    freed: BTreeSet<FileId>,
 }
 
 /// How much there is, by client and altogether.
@@ -178,6 +196,9 @@ impl Locks {
         let after = spans.len();
         count(&mut self.used, state.owner.0, before, after);
         self.held = self.held - before + after;
+        if kind != Some(LockKind::Write) {
+            self.freed.insert(state.file);
+        }
         if after == 0 {
             file.held.remove(&state.owner);
         }
@@ -193,6 +214,7 @@ impl Locks {
         let Some(spans) = file.held.get_mut(&state.owner) else { return };
         let before = spans.len();
         spans.remove_tag(*other);
+        self.freed.insert(state.file);
         let after = spans.len();
         count(&mut self.used, state.owner.0, before, after);
         self.held = self.held - before + after;
@@ -309,6 +331,19 @@ impl Locks {
 }
 
 impl State {
+    /// Tells of those who can have now what they were denied (§20.11).
+    pub(crate) fn wake_lock_waiters(&mut self) {
+        for file in std::mem::take(&mut self.locks.freed) {
+            let Some(FileLocks { held, waiting }) = self.locks.by_file.get_mut(&file) else { continue };
+            if waiting.is_empty() {
+                continue;
+            }
+            let woken = waiting.wake(|waiter| is_free(held, &waiter.owner, waiter.span, waiter.kind));
+            let free = |(client, owner)| Effect::LockFree { client, file, owner };
+            self.effects.extend(woken.into_iter().map(free));
+        }
+    }
+
     /// The locks that a stateid stands for.
     ///
     /// # Errors

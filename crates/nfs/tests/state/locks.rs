@@ -5,7 +5,7 @@ use bytes::Bytes;
 use nfs::spans::{LockKind, Span};
 use nfs::state::locks::{Denied, Locked, Locker};
 use nfs::state::opens::{Access, Permit};
-use nfs::state::{ClientId, Result, State};
+use nfs::state::{ClientId, Effect, Result, State};
 use proptest::prelude::*;
 use types::{FileId, limits};
 use wire::nfs4::nfsstat4::*;
@@ -331,11 +331,59 @@ fn who_does_not_ask_again_loses_its_turn() {
     }
     ask(&mut state, c, ALL, true, 6).unwrap();
     state.unlock(a.0, FILES[0], &held, Span::ALL).unwrap();
+    state.take_effects();
     // It asked every four seconds, so it is waited for twelve.
     assert!(matches!(ask(&mut state, a, ALL, false, 17), Ok(Locked::Denied(by)) if by.client == b.0));
     assert!(matches!(ask(&mut state, a, ALL, false, 18), Ok(Locked::Granted(_))));
+    // The other one waits to be told.
     state.expire(at(18));
+    assert_eq!(state.counts().lock_waits, 1);
+    state.expire(at(47));
     assert_eq!(state.counts().lock_waits, 0);
+}
+
+/// Who has been told since the last time that its lock is free.
+fn told(state: &mut State) -> Vec<ClientId> {
+    let told = |effect| match effect {
+        Effect::LockFree { client, file, owner } => {
+            assert_eq!((file, owner), (FILES[0], name("x")));
+            Some(client)
+        }
+        _ => None,
+    };
+    state.take_effects().into_iter().filter_map(told).collect()
+}
+
+#[test]
+fn whoever_waits_is_told_when_its_lock_is_free() {
+    let (mut state, [a, b, c]) = three();
+    let (low, high) = (Span { first: 0, last: 9 }, Span { first: 10, last: 19 });
+    let Ok(Locked::Granted(held)) = ask(&mut state, a, ALL, false, 0) else { panic!() };
+    let held = stateid4 { seqid: 0, ..held };
+    ask(&mut state, b, (low, LockKind::Write), true, 1).unwrap();
+    ask(&mut state, c, (Span { first: 5, last: 14 }, LockKind::Write), true, 1).unwrap();
+    assert!(told(&mut state).is_empty());
+    state.unlock(a.0, FILES[0], &held, high).unwrap();
+    assert!(told(&mut state).is_empty(), "nobody is free to go");
+    state.unlock(a.0, FILES[0], &held, low).unwrap();
+    assert_eq!(told(&mut state), [b.0], "the other would be in its way");
+    state.unlock(a.0, FILES[0], &held, low).unwrap();
+    assert!(told(&mut state).is_empty(), "told already");
+    let Ok(Locked::Granted(mine)) = ask(&mut state, b, (low, LockKind::Write), true, 2) else { panic!("free") };
+    state.unlock(b.0, FILES[0], &mine, low).unwrap();
+    assert_eq!(told(&mut state), [c.0]);
+    // By CLOSE, by the end of a client and by a weaker lock, too.
+    let all = (Span::ALL, LockKind::Write);
+    state.unlock(a.0, FILES[0], &held, Span::ALL).unwrap();
+    ask(&mut state, c, (low, LockKind::Read), false, 3).unwrap();
+    let Ok(Locked::Granted(_)) = ask(&mut state, b, (low, LockKind::Read), false, 3) else {
+        panic!("reads go together")
+    };
+    assert!(matches!(ask(&mut state, a, all, true, 3), Ok(Locked::Denied(_))));
+    state.close(b.0, FILES[0], &stateid4 { seqid: 0, ..b.1 }).unwrap();
+    assert!(told(&mut state).is_empty());
+    state.close(c.0, FILES[0], &stateid4 { seqid: 0, ..c.1 }).unwrap();
+    assert_eq!(told(&mut state), [a.0]);
 }
 
 #[test]

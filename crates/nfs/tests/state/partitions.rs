@@ -96,6 +96,7 @@ impl World {
                     self.state.distrusted(client, at(self.now));
                 }
                 Effect::DelegationGone(_)
+                | Effect::LockFree { .. }
                 | Effect::LastClose(_)
                 | Effect::LayoutGone { .. }
                 | Effect::SessionGone(_) => {}

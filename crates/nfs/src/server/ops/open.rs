@@ -86,12 +86,14 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
         }
     };
     cx.server.note_reached(client.0, file, cx.ctx.place);
+    // Who is to be told waits for long between two attempts.
+    let notifies = if cx.state(|state| state.is_callable(client)) { OPEN4_RESULT_MAY_NOTIFY_LOCK } else { 0 };
     cx.set_file(file);
     cx.set_stateid(opened.stateid);
     Ok(OPEN4resok {
         stateid: opened.stateid,
         cinfo: change_info(found.change),
-        rflags: OPEN4_RESULT_LOCKTYPE_POSIX | OPEN4_RESULT_PRESERVE_UNLINKED,
+        rflags: OPEN4_RESULT_LOCKTYPE_POSIX | OPEN4_RESULT_PRESERVE_UNLINKED | notifies,
         attrset: found.set.to_bitmap(),
         delegation,
     })

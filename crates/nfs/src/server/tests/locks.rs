@@ -351,3 +351,27 @@ fn what_was_written_through_a_layout_of_before_the_restart_can_be_committed() {
     complete(&one);
     assert_eq!(one.fails(commit(true, 6, 2)), NFS4ERR_NO_GRACE);
 }
+
+#[test]
+fn a_client_that_waits_is_called_when_its_lock_is_free() {
+    let bench = Bench::default();
+    let (one, two) = (Peer::meet(&bench, 1), Peer::meet(&bench, 2));
+    let (mine, handle) = file(&one, "a");
+    one.ok(setattr(&handle, mine, SetAttrs { mode: Some(0o666), ..SetAttrs::default() }));
+    let access = OPEN4_SHARE_ACCESS_BOTH | OPEN4_SHARE_ACCESS_WANT_NO_DELEG;
+    let theirs = opened(&two.ok(vec![Arg::OP_PUTROOTFH, Arg::OP_OPEN(open("a", access, PLAIN))])[1]).stateid;
+    let held = locked(&one.ok(on(&handle, new_lock(mine, "x", WRITE_LT, 0, 10))));
+    in_the_way(two.run(on(&handle, new_lock(theirs, "y", WRITEW_LT, 0, 10))));
+    let mut teller = std::pin::pin!(bench.server.deliver());
+    assert!(teller.as_mut().now_or_never().is_none());
+    assert!(bench.server.callbacks().taken().is_empty());
+    one.ok(unlock(&handle, held, 0, 10));
+    assert!(teller.as_mut().now_or_never().is_none());
+    let calls = bench.server.callbacks().taken();
+    let [(path, call)] = &calls[..] else { panic!("{calls:?}") };
+    assert_eq!(path.connection, two.connection);
+    let owner = state_owner4 { clientid: two.client, owner: text("y") };
+    let told = CB_NOTIFY_LOCK4args { cnla_fh: handle.clone(), cnla_lock_owner: owner };
+    assert_eq!(call.argarray[1], nfs_cb_argop4::OP_CB_NOTIFY_LOCK(told));
+    two.ok(on(&handle, new_lock(theirs, "y", WRITEW_LT, 0, 10)));
+}

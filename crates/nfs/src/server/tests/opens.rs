@@ -30,7 +30,7 @@ fn files_are_made_in_every_mode() {
     let made = peer.ok(in_root(open("a", OPEN4_SHARE_ACCESS_BOTH, guarded())));
     let ok = opened(&made[1]);
     assert_eq!(ok.attrset, mode(0).attrmask);
-    assert_eq!(ok.rflags, OPEN4_RESULT_LOCKTYPE_POSIX | OPEN4_RESULT_PRESERVE_UNLINKED);
+    assert_eq!(ok.rflags, OPEN4_RESULT_LOCKTYPE_POSIX | OPEN4_RESULT_PRESERVE_UNLINKED | OPEN4_RESULT_MAY_NOTIFY_LOCK);
     assert_eq!(ok.delegation, open_delegation4::OPEN_DELEGATE_NONE);
     assert_eq!(ok.stateid.seqid, 1);
     assert!(ok.cinfo.before < ok.cinfo.after);
