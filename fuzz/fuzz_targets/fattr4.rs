@@ -2,9 +2,9 @@
 #![cfg_attr(fuzzing, no_main)]
 
 use bytes::Bytes;
-use nfs::attrs::{Mask, decode, decode_set, encode, encode_set};
+use nfs::attrs::{Mask, decode, decode_first, decode_set, encode, encode_set};
 use nfs::fs::FsInfo;
-use wire::nfs4::fattr4;
+use wire::nfs4::{FATTR4_CHANGE, FATTR4_SIZE, fattr4};
 use xdr::Xdr;
 
 /// Feeds `data` to both decoders.
@@ -13,6 +13,11 @@ pub fn run(data: &[u8]) {
     if let Ok(values) = decode(&attrs) {
         let (mask, _) = Mask::from_bitmap(&attrs.attrmask);
         assert_eq!(decode(&encode(mask, &values)), Ok(values));
+    }
+    // What a client tells in a callback: all that was asked for, and perhaps more.
+    let asked = Mask::of(&[FATTR4_CHANGE, FATTR4_SIZE]);
+    if let (Ok(all), Ok(first)) = (decode(&attrs), decode_first(&attrs, asked)) {
+        assert_eq!((first.change, first.size), (all.change, all.size));
     }
     let info = FsInfo {
         lease_secs: 90,

@@ -89,3 +89,39 @@ fn read(reply: Bytes) -> Result<(CallbackEnd, Option<Answered>), Malformed> {
         None => Ok((CallbackEnd::Answered, None)),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// A good answer to CB_RECALL.
+    fn good() -> Vec<u8> {
+        let sequence = nfs_cb_resop4::OP_CB_SEQUENCE(CB_SEQUENCE4res::NFS4_OK(CB_SEQUENCE4resok::default()));
+        let recall = nfs_cb_resop4::OP_CB_RECALL(CB_RECALL4res { status: NFS4_OK });
+        CB_COMPOUND4res { status: NFS4_OK, tag: Bytes::new(), resarray: vec![sequence, recall] }.to_bytes().to_vec()
+    }
+
+    #[test]
+    fn an_answer_is_read() {
+        let (end, answered) = read(good().into()).unwrap();
+        assert_eq!((end, answered.unwrap().status), (CallbackEnd::Answered, NFS4_OK));
+    }
+
+    proptest! {
+        /// Clients answer what they like.
+        #[test]
+        fn damaged_answers_are_refused_or_read(at in 0..100usize, with in any::<u8>(), cut in 0..100usize) {
+            let mut bytes = good();
+            let at = at % bytes.len();
+            bytes[at] ^= with;
+            bytes.truncate(bytes.len() - cut % bytes.len());
+            let _ = read(bytes.into());
+        }
+
+        #[test]
+        fn random_answers_are_refused_or_read(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _ = read(bytes.into());
+        }
+    }
+}

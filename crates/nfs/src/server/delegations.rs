@@ -6,8 +6,8 @@ use super::notices::Notice;
 use super::{Server, lock};
 use crate::attrs::{self, Mask};
 use crate::fs::{Ctx, FileSystem};
-use crate::state::ClientId;
 use crate::state::delegations::{Use, Writer};
+use crate::state::{ClientId, State};
 use futures_util::future;
 use std::pin::pin;
 use std::task::Poll;
@@ -76,10 +76,9 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         self.wake(file);
     }
 
-    /// Has delegations recalled of a file that was changed without waiting for them, as its name was another's before.
-    pub(super) async fn recall_late(&self, ctx: &Ctx, file: FileId, except: ClientId) {
-        let recall =
-            |state: &mut crate::state::State| state.recall_delegations(file, Use::Change, Some(except), ctx.now);
+    /// Has delegations of a file recalled without waiting for them.
+    async fn recall_late(&self, ctx: &Ctx, file: FileId, except: Option<ClientId>) {
+        let recall = |state: &mut State| state.recall_delegations(file, Use::Change, except, ctx.now);
         let (recalls, effects) = self.change(recall);
         self.notify(recalls.into_iter().map(Notice::Recall));
         if let Err(error) = self.settle(ctx, effects).await {
@@ -114,12 +113,22 @@ impl<'a, F: FileSystem, C: Callbacks> Compound<'a, F, C> {
     /// As [`Compound::make_way`], for what has this name in a directory and is about to be changed by it. Without the right
     /// to look, or anything there, the operation itself will say so.
     pub(super) async fn make_way_by_name(&mut self, dir: FileId, name: &component4) -> Answer<Option<FileId>> {
-        if !self.state(crate::state::State::any_delegation) {
+        if !self.state(State::any_delegation) {
             return Ok(None);
         }
         let Ok(found) = self.fs().lookup(&self.ctx, dir, name).await else { return Ok(None) };
         self.make_way(found.id, Use::Change).await?;
         Ok(Some(found.id))
+    }
+
+    /// A name of a file was taken away, where `expected` was looked up before. What nobody waited for is recalled now: of a file
+    /// that had another name then, and of one without any name from the client itself, as a delegation would keep it for as
+    /// long as the client does not think of it.
+    pub(super) async fn recall_late(&self, file: FileId, orphaned: bool, expected: Option<FileId>) {
+        if orphaned || expected != Some(file) {
+            let except = (!orphaned).then(|| self.client());
+            self.server.recall_late(&self.ctx, file, except).await;
+        }
     }
 
     /// The attributes of a file, those of `mask` as its only writer knows them if somebody else has it alone.

@@ -15,8 +15,8 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
     cx.check_grace()?;
     let expected = cx.make_way_by_name(dir, &args.target).await?;
     let removed = cx.fs().remove(&cx.ctx, dir, &args.target).await?;
-    if expected != Some(removed.id) && cx.state(State::any_delegation) {
-        cx.server.recall_late(&cx.ctx, removed.id, cx.client()).await;
+    if cx.state(State::any_delegation) {
+        cx.recall_late(removed.id, removed.orphaned, expected).await;
     }
     if removed.orphaned {
         cx.server.orphaned(&cx.ctx, removed.id).await;

@@ -18,8 +18,8 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
     let expected = cx.make_way_by_name(to, &args.newname).await?;
     let renamed = cx.fs().rename(&cx.ctx, from, &args.oldname, to, &args.newname).await?;
     if let Some((replaced, orphaned)) = renamed.replaced {
-        if expected != Some(replaced) && cx.state(State::any_delegation) {
-            cx.server.recall_late(&cx.ctx, replaced, cx.client()).await;
+        if cx.state(State::any_delegation) {
+            cx.recall_late(replaced, orphaned, expected).await;
         }
         if orphaned {
             cx.server.orphaned(&cx.ctx, replaced).await;

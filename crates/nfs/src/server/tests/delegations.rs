@@ -194,6 +194,9 @@ fn a_delegation_keeps_a_removed_file() {
     let handle = make(&peer, "a");
     let (stateid, held) = holder(&peer, "a", BOTH);
     peer.ok(remove("a"));
+    // Its own client is asked for it, too, and may use it until it has opened the file otherwise.
+    assert!(poll(pin!(bench.server.deliver())).is_pending());
+    assert_eq!(recalls(&bench), [CB_RECALL4args { stateid: held, truncate: false, fh: handle.clone() }]);
     peer.ok(close(&handle, stateid));
     peer.ok(write(&handle, held, 0, b"x"));
     assert!(bench.server.fs().told().reaped.is_empty());
