@@ -225,13 +225,24 @@ impl FileSystem for Files {
 
     async fn read(&self, ctx: &Ctx, file: FileId, offset: u64, len: u32) -> Result<ReadOut> {
         let outcome = self.0.read(ctx, file, offset, len).await;
-        self.0.unless_lost(ctx, file, ByteRange::new(offset, len.into()), outcome)
+        let range = ByteRange::new(offset, len.into());
+        match self.0.unless_lost(ctx, file, range, outcome) {
+            Err(Status::Io) if let Some(first) = self.0.before_lost(ctx, file, range) => {
+                self.0.read(ctx, file, offset, first as u32).await
+            }
+            outcome => outcome,
+        }
     }
 
     async fn write(&self, ctx: &Ctx, file: FileId, offset: u64, data: Bytes, stable: Stability) -> Result<WriteOut> {
         let range = ByteRange::new(offset, data.len() as u64);
-        let outcome = self.0.write(ctx, file, offset, data, stable).await;
-        self.0.unless_lost(ctx, file, range, outcome)
+        let outcome = self.0.write(ctx, file, offset, data.clone(), stable).await;
+        match self.0.unless_lost(ctx, file, range, outcome) {
+            Err(Status::Io) if let Some(first) = self.0.before_lost(ctx, file, range) => {
+                self.0.write(ctx, file, offset, data.slice(..first as usize), stable).await
+            }
+            outcome => outcome,
+        }
     }
 
     async fn commit(&self, ctx: &Ctx, file: FileId, _: ByteRange) -> Result<Verifier> {

@@ -81,6 +81,15 @@ impl<'a> Objects<'a> {
         }
     }
 
+    /// How many bytes there are in a range before the first that only a lost iod has.
+    pub(crate) fn before_lost(&self, range: ByteRange) -> u64 {
+        let lost = self.iods.lost();
+        let requests = plan(&self.distribution, &[range], RequestLimits::default());
+        let of_lost = requests.iter().filter(|request| lost.contains(&self.iod(request.index)));
+        let first = of_lost.flat_map(|request| &request.parts).map(|part| part.offset).min();
+        first.map_or(range.len, |first| first - range.offset)
+    }
+
     /// What the mgr shows to use these objects.
     fn capability(&self, rights: Rights) -> Capability {
         self.capability_of(self.generation, rights)

@@ -47,6 +47,15 @@ impl Room {
         }
     }
 
+    /// How many bytes at the beginning of a range can be reached where not all of them can. A kernel asks for more at a time
+    /// than a program does; it is told what there is, and asks again for the rest alone.
+    pub(crate) fn before_lost(&self, ctx: &Ctx, file: FileId, range: Option<ByteRange>) -> Option<u64> {
+        let range = range.filter(|_| !self.native.has(ctx.client))?;
+        let info = self.namespace.info(file).ok()?;
+        let first = self.objects(&info).ok()??.before_lost(range);
+        (first > 0 && first < range.len).then_some(first)
+    }
+
     fn is_lost(&self, file: FileId, range: Option<ByteRange>) -> bool {
         // What has to reach all objects first keeps everybody from the others too.
         let range = range.filter(|_| self.notes.cut(file).is_none() && !self.notes.is_fencing(file));

@@ -34,6 +34,44 @@ async fn an_iod_that_is_down_stops_its_own_data_only() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_lost_iod_has_is_an_error_and_nothing_else_is() {
+    let mut cluster = Cluster::stopped(2, "64").await;
+    cluster.config.iod_wait_secs = 0;
+    cluster.start_mgr().await;
+    let files = cluster.files();
+    let file = create(&files, "f").await;
+    write(&files, file, 0, &pattern(256, 1), Stability::FileSync).await;
+    let unstable = write(&files, file, 0, &pattern(256, 1), Stability::Unstable).await;
+    cluster.stop_iod(1);
+    until("the loss is noticed", || cluster.up() == 1).await;
+    // Half of the stripe units are there; a request for more gets those in front of the first that is not.
+    let there = |from: u64| (from / 64).is_multiple_of(2);
+    let first_there = if read(&files, file, 0, 64).await.is_ok() { 0 } else { 64 };
+    for unit in (0..256).step_by(64) {
+        let got = read(&files, file, unit, 256).await;
+        match there(unit + first_there) {
+            true => assert_eq!(got.unwrap(), pattern(256, 1)[unit as usize..unit as usize + 64]),
+            false => assert_eq!(got, Err(Status::Io)),
+        }
+        let data = Bytes::copy_from_slice(&pattern(256, 1)[unit as usize..]);
+        let written = files.write(&ctx(1), file, unit, data, Stability::Unstable).await;
+        match there(unit + first_there) {
+            // A COMMIT could not tell of it.
+            true => assert_eq!(written.map(|out| (out.count, out.stable)), Ok((64, Stability::FileSync))),
+            false => assert_eq!(written, Err(Status::Io)),
+        }
+    }
+    // What was not durable when the iod went is told by the verifier.
+    assert_ne!(commit(&files, file).await.unwrap(), unstable.verifier);
+    let set = types::SetAttrs { size: Some(0), ..Default::default() };
+    assert_eq!(files.setattr(&ctx(1), file, set, true).await, Err(Status::Io));
+    assert_eq!(files.getattr(&ctx(1), file).await.unwrap().size, 256);
+    cluster.start_iod(1);
+    cluster.wait_up(2).await;
+    assert_eq!(read(&files, file, 0, 256).await.unwrap().len(), 256);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_any_iod_names_still_work() {
     let mut cluster = Cluster::stopped(1, "64").await;
     cluster.stop_iod(0);

@@ -57,7 +57,8 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
         Ok(found) => found.offset,
         // Nothing but a hole is left of the file.
         Err(Status::NxIo) => u64::MAX,
-        Err(error) => return Err(error.into()),
+        // Who cannot tell holes may have the bytes all the same: a hole far off can lie where nobody can ask.
+        Err(_) => args.rpa_offset,
     };
     let start = start.min(end).min(size).max(args.rpa_offset);
     let hole = (start > args.rpa_offset).then_some((args.rpa_offset, start - args.rpa_offset));
