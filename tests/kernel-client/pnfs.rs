@@ -111,3 +111,38 @@ fn flexible_files_go_straight_to_their_iod() {
     one.ok("umount /mnt");
     lab.fsck();
 }
+
+#[test]
+fn a_file_with_two_copies_is_read_without_one_of_its_iods() {
+    let home = tempfile::tempdir().unwrap();
+    let mut lab = servers::start(home.path(), 3, &["--layout", "flexfiles", "--mirrors", "2", "--mds-threshold", "0"]);
+    let mut guest = Guest::boot();
+    let port = lab.mgr.proxy.address().port();
+    for version in ["vers=4.1", "vers=4.2"] {
+        guest.mount(port, version);
+        let before = servers::number(&lab, "counters", "proxy_write_bytes");
+        guest.ok("dd if=/dev/urandom of=/tmp/data bs=1M count=8 2>/dev/null");
+        guest.ok("for i in 1 2 3; do cp /tmp/data /mnt/f$i; done; echo hello > /mnt/f");
+        assert_eq!(guest.mountstats().pnfs, "LAYOUT_FLEX_FILES");
+        guest.ok("umount /mnt");
+        assert_eq!(servers::number(&lab, "counters", "proxy_write_bytes"), before);
+        assert_eq!(lab.run(["cat", "/f2"]).len(), 8 << 20);
+        // Whichever iod is gone, the rest has everything.
+        for iod in 0..3 {
+            lab.iods[iod].kill();
+            servers::until(|| servers::iods_up(&lab) == 2);
+            guest.mount(port, version);
+            guest.ok("for i in 1 2 3; do cmp /tmp/data /mnt/f$i || exit 1; done; [ $(cat /mnt/f) = hello ]");
+            guest.ok("umount /mnt");
+            assert_eq!(lab.run(["cat", "/f"]), b"hello\n");
+            lab.iods[iod].restart();
+            servers::until(|| servers::iods_up(&lab) == 3);
+        }
+        // Written and cut by our own client, and seen by the guest.
+        lab.put("/f", b"other words, and more of them");
+        guest.mount(port, version);
+        assert_eq!(guest.ok("cat /mnt/f; truncate -s 5 /mnt/f; cat /mnt/f"), "other words, and more of themother");
+        guest.ok("rm /mnt/*; umount /mnt");
+    }
+    lab.fsck();
+}

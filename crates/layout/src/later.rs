@@ -4,11 +4,9 @@
 
 use crate::Policy;
 use crate::distributions::{DistributionId, check_stripe_unit};
+use crate::kinds::native::{MIRRORED_VERSION, VERSION, mirrors};
 use types::limits::STRIPE_COUNT_MAX;
 use xdr::{Malformed, Reader, Writer, Xdr};
-
-/// Version of the record that this code writes; it reads no other.
-const VERSION: u32 = 1;
 
 /// The part of a policy that chooses a layout.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -19,36 +17,38 @@ pub struct Later {
     pub stripe_unit: u64,
     /// Number of iods, 0 for all.
     pub stripe_count: u32,
+    /// Number of copies.
+    pub mirrors: u32,
 }
 
 impl From<&Policy> for Later {
     fn from(policy: &Policy) -> Self {
-        let Policy { distribution, stripe_unit, stripe_count, .. } = *policy;
-        Later { distribution, stripe_unit, stripe_count }
+        let Policy { distribution, stripe_unit, stripe_count, mirrors, .. } = *policy;
+        Later { distribution, stripe_unit, stripe_count, mirrors }
     }
 }
 
 impl Later {
     /// This policy with what the record says laid over it.
     pub fn policy(&self, policy: Policy) -> Policy {
-        let Later { distribution, stripe_unit, stripe_count } = *self;
-        Policy { distribution, stripe_unit, stripe_count, ..policy }
+        let Later { distribution, stripe_unit, stripe_count, mirrors } = *self;
+        Policy { distribution, stripe_unit, stripe_count, mirrors, ..policy }
     }
 }
 
 impl Xdr for Later {
     fn encode(&self, out: &mut Writer) {
-        out.u32(VERSION);
+        out.u32(if self.mirrors == 1 { VERSION } else { MIRRORED_VERSION });
+        if self.mirrors != 1 {
+            out.u32(self.mirrors);
+        }
         out.u32(self.distribution.number());
         out.u32(self.stripe_unit as u32);
         out.u32(self.stripe_count);
     }
 
     fn decode(input: &mut Reader) -> Result<Self, Malformed> {
-        match input.u32()? {
-            VERSION => {}
-            value => return Err(Malformed::BadValue { what: "version of a layout for later", value }),
-        }
+        let mirrors = mirrors(input, "version of a layout for later")?;
         let value = input.u32()?;
         let distribution = DistributionId::from_number(value)
             .ok_or(Malformed::BadValue { what: "distribution of a layout for later", value })?;
@@ -59,7 +59,7 @@ impl Xdr for Later {
         if stripe_count as usize > STRIPE_COUNT_MAX {
             return Err(Malformed::BadValue { what: "iods of a layout for later", value: stripe_count });
         }
-        Ok(Later { distribution, stripe_unit, stripe_count })
+        Ok(Later { distribution, stripe_unit, stripe_count, mirrors })
     }
 }
 
@@ -69,11 +69,15 @@ mod tests {
 
     #[test]
     fn bytes_are_these() {
-        let later = Later { distribution: DistributionId::SimpleStripe, stripe_unit: 65536, stripe_count: 3 };
+        let later =
+            Later { distribution: DistributionId::SimpleStripe, stripe_unit: 65536, stripe_count: 3, mirrors: 1 };
         let golden = [0, 0, 0, 1, 0, 0, 0, 1, 0, 1, 0, 0, 0, 0, 0, 3];
         assert_eq!(later.to_bytes(), &golden[..]);
         assert_eq!(Later::from_bytes(&golden.to_vec().into()), Ok(later));
-        for (at, value) in [(3, 2), (7, 9), (11, 1), (13, 1)] {
+        let twice = Later { mirrors: 2, ..later };
+        assert_eq!(twice.to_bytes()[..8], [0, 0, 0, 2, 0, 0, 0, 2]);
+        assert_eq!(Later::from_bytes(&twice.to_bytes()), Ok(twice));
+        for (at, value) in [(3, 3), (7, 9), (11, 1), (13, 1)] {
             let mut bad = golden.to_vec();
             bad[at] = value;
             assert!(Later::from_bytes(&bad.into()).is_err(), "byte {at}");

@@ -18,13 +18,18 @@ pub const STRIPE_UNIT: &str = "weir.stripe_unit";
 pub const STRIPE_COUNT: &str = "weir.stripe_count";
 /// Length in bytes below which a request goes through the mgr; 0 means never.
 pub const THRESHOLD: &str = "weir.threshold";
+/// How many copies of a file there are, each on iods of its own.
+pub const MIRRORS: &str = "weir.mirrors";
 /// When a mount may keep file data in the page cache.
 pub const CACHE: &str = "weir.cache";
 /// How bytes are dealt out to the iods.
 pub const DISTRIBUTION: &str = "weir.distribution";
 
 /// Every policy xattr, in the order to show them.
-pub const NAMES: [&str; 5] = [STRIPE_UNIT, STRIPE_COUNT, THRESHOLD, CACHE, DISTRIBUTION];
+pub const NAMES: [&str; 6] = [STRIPE_UNIT, STRIPE_COUNT, MIRRORS, THRESHOLD, CACHE, DISTRIBUTION];
+
+/// Most copies of a file.
+pub const MIRRORS_MAX: u32 = 2;
 
 /// When a mount may keep file data in the page cache.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -52,6 +57,8 @@ pub struct Policy {
     pub stripe_unit: u64,
     /// Number of iods per file, 0 for all.
     pub stripe_count: u32,
+    /// Number of copies, 1 or 2.
+    pub mirrors: u32,
     /// Requests shorter than this many bytes go through the mgr; 0: none does.
     pub threshold: u64,
     /// When a mount may cache.
@@ -66,6 +73,7 @@ impl Default for Policy {
         Policy {
             stripe_unit: 1 << 20,
             stripe_count: 0,
+            mirrors: 1,
             threshold: 0,
             cache: Cache::None,
             distribution: DistributionId::SimpleStripe,
@@ -90,6 +98,14 @@ pub enum PolicyError {
     /// The value is not a count within bounds.
     #[error("{name}: {value:?} is not a number from 0 (all iods) to {STRIPE_COUNT_MAX}")]
     Count {
+        /// The xattr.
+        name: &'static str,
+        /// What was given.
+        value: String,
+    },
+    /// The value is not a number of copies.
+    #[error("{name}: {value:?} is not a number of copies from 1 to {MIRRORS_MAX}")]
+    Mirrors {
         /// The xattr.
         name: &'static str,
         /// What was given.
@@ -140,6 +156,10 @@ impl Policy {
                 let count = text.parse().ok().filter(|n| *n as usize <= STRIPE_COUNT_MAX);
                 self.stripe_count = count.ok_or_else(|| PolicyError::Count { name, value: shown() })?;
             }
+            MIRRORS => {
+                let mirrors = text.parse().ok().filter(|n| (1..=MIRRORS_MAX).contains(n));
+                self.mirrors = mirrors.ok_or_else(|| PolicyError::Mirrors { name, value: shown() })?;
+            }
             THRESHOLD => self.threshold = size()?,
             CACHE => self.cache = word(name, text, [Cache::None, Cache::Delegation], Cache::name)?,
             _ => self.distribution = word(name, text, DistributionId::ALL, DistributionId::name)?,
@@ -152,6 +172,7 @@ impl Policy {
         Some(match name {
             STRIPE_UNIT => format_size(self.stripe_unit),
             STRIPE_COUNT => self.stripe_count.to_string(),
+            MIRRORS => self.mirrors.to_string(),
             THRESHOLD => format_size(self.threshold),
             CACHE => self.cache.name().to_owned(),
             DISTRIBUTION => self.distribution.name().to_owned(),

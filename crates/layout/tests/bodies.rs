@@ -9,7 +9,7 @@ use types::{FileId, Generation, IodId};
 use xdr::{Malformed, Xdr};
 
 fn record() -> Record {
-    Record { distribution: DistributionId::SimpleStripe, stripe_unit: 65536, iods: vec![2, 0, 513] }
+    Record { distribution: DistributionId::SimpleStripe, stripe_unit: 65536, mirrors: 1, iods: vec![2, 0, 513] }
 }
 
 fn body() -> Body {
@@ -99,7 +99,8 @@ fn bad_records_are_refused() {
         bytes[at] = value;
         Record::from_bytes(&bytes.into())
     };
-    assert_eq!(with(3, 2), Err(Malformed::BadValue { what: "version of a native layout", value: 2 }));
+    assert_eq!(with(3, 3), Err(Malformed::BadValue { what: "version of a native layout", value: 3 }));
+    assert_eq!(with(3, 2), Err(Malformed::BadValue { what: "number of copies", value: 1 }));
     assert_eq!(with(7, 9), Err(Malformed::BadValue { what: "distribution of a layout", value: 9 }));
     assert!(matches!(with(11, 1), Err(Malformed::Invalid(_))), "crooked stripe unit");
     assert!(matches!(with(8, 255), Err(Malformed::Invalid(_))), "huge stripe unit");
@@ -114,12 +115,21 @@ fn bad_records_are_refused() {
 #[test]
 fn rotation_begins_elsewhere_for_each_file() {
     let iods = [10, 11, 12, 13];
-    let made = |count, first| Record::rotated(DistributionId::SimpleStripe, 64, &iods, count, first).map(|r| r.iods);
+    let made =
+        |count, first| Record::rotated(DistributionId::SimpleStripe, 64, &iods, (count, 1), first).map(|r| r.iods);
     assert_eq!(made(0, 0), Ok(vec![10, 11, 12, 13]));
     assert_eq!(made(0, 6), Ok(vec![12, 13, 10, 11]));
     assert_eq!(made(2, 3), Ok(vec![13, 10]));
     assert_eq!(made(9, 1), Ok(vec![11, 12, 13, 10]), "more than there are");
-    assert!(Record::rotated(DistributionId::SimpleStripe, 64, &[], 0, 5).is_err());
+    let copies = |count, mirrors| Record::rotated(DistributionId::SimpleStripe, 64, &iods, (count, mirrors), 1);
+    let two = copies(0, 2).unwrap();
+    assert_eq!((two.iods.len(), two.distribution().unwrap().count()), (iods.len() / 2 * 2, iods.len() / 2));
+    assert_eq!(two.iods.iter().collect::<std::collections::HashSet<_>>().len(), two.iods.len());
+    assert_eq!(copies(1, 2).unwrap().iods, iods[1..3]);
+    assert!(Record::rotated(DistributionId::SimpleStripe, 64, &iods[..1], (1, 2), 0).is_err());
+    assert_eq!(Record::from_bytes(&two.to_bytes()), Ok(two.clone()));
+    assert!(Record::from_bytes(&Record { iods: iods[..3].to_vec(), ..two }.to_bytes()).is_err());
+    assert!(Record::rotated(DistributionId::SimpleStripe, 64, &[], (0, 1), 5).is_err());
 }
 
 proptest! {
@@ -146,7 +156,7 @@ proptest! {
 
     #[test]
     fn records_round_trip(unit in 1u64..=(1 << 24), iods in prop::collection::vec(any::<u16>(), 1..=256)) {
-        let record = Record { distribution: DistributionId::SimpleStripe, stripe_unit: unit * 64, iods };
+        let record = Record { distribution: DistributionId::SimpleStripe, stripe_unit: unit * 64, mirrors: 1, iods };
         prop_assert_eq!(Record::from_bytes(&record.to_bytes()), Ok(record));
     }
 }

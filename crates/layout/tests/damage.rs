@@ -13,7 +13,7 @@ mod fuzzed;
 mod mutate;
 
 fn good() -> [Bytes; 4] {
-    let record = Record { distribution: SimpleStripe, stripe_unit: 4096, iods: vec![1, 2, 3] };
+    let record = Record { distribution: SimpleStripe, stripe_unit: 4096, mirrors: 1, iods: vec![1, 2, 3] };
     let body = Body {
         distribution: SimpleStripe,
         stripe_unit: 64,

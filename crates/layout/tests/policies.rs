@@ -25,7 +25,7 @@ fn messages_say_what_to_write() {
     let message = |name, value| set(name, value).unwrap_err();
     assert_eq!(
         message("weir.stripe", "1"),
-        "no policy is called \"weir.stripe\"; there are weir.stripe_unit, weir.stripe_count, weir.threshold, weir.cache, \
+        "no policy is called \"weir.stripe\"; there are weir.stripe_unit, weir.stripe_count, weir.mirrors, weir.threshold, weir.cache, \
          weir.distribution"
     );
     assert_eq!(
@@ -70,11 +70,12 @@ proptest! {
 
     #[test]
     fn text_of_a_policy_sets_it_again(
-        unit in 1u64..=(1 << 24), count in 0u32..=256, threshold in 0u64..(1 << 40), cached in any::<bool>(),
+        unit in 1u64..=(1 << 24), count in 0u32..=256, mirrors in 1u32..=2, threshold in 0u64..(1 << 40), cached in any::<bool>(),
     ) {
         let policy = Policy {
             stripe_unit: unit * 64,
             stripe_count: count,
+            mirrors,
             threshold,
             cache: if cached { Cache::Delegation } else { Cache::None },
             distribution: DistributionId::SimpleStripe,
@@ -87,7 +88,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_a_policy_or_an_error(name in 0usize..5, value in prop::collection::vec(any::<u8>(), 0..40)) {
+    fn any_bytes_are_a_policy_or_an_error(name in 0..NAMES.len(), value in prop::collection::vec(any::<u8>(), 0..40)) {
         let mut policy = Policy::default();
         if policy.set(NAMES[name].as_bytes(), &value).is_err() {
             prop_assert_eq!(policy, Policy::default());

@@ -43,6 +43,9 @@ pub struct Config {
     /// Number of iods per new file where no directory says otherwise; 0 means all that are up.
     #[serde(default)]
     pub stripe_count: u32,
+    /// Number of copies of new files, 1 or 2, where no directory says otherwise.
+    #[serde(default = "default_mirrors")]
+    pub mirrors: u32,
     /// What clients are offered that do not speak the native data program, as those of kernels.
     #[serde(default)]
     pub layout: KernelLayout,
@@ -118,6 +121,10 @@ fn default_iod_wait() -> u32 {
     6
 }
 
+fn default_mirrors() -> u32 {
+    1
+}
+
 fn default_stripe_unit() -> String {
     "1M".to_owned()
 }
@@ -155,6 +162,7 @@ impl Config {
             capability_secs: default_capability(),
             stripe_unit: default_stripe_unit(),
             stripe_count: 0,
+            mirrors: default_mirrors(),
             layout: KernelLayout::default(),
             mds_threshold: None,
             exports: Vec::new(),
@@ -262,6 +270,7 @@ mod tests {
             ("stripe_count", Config { stripe_count: 100_000, ..good.clone() }),
             ("export", Config { exports: vec!["a".parse().unwrap()], ..good.clone() }),
             ("export", Config { exports: vec![Export::default(); 65], ..good.clone() }),
+            ("mirrors", Config { mirrors: 0, ..good.clone() }),
             ("mds_threshold", Config { mds_threshold: Some("much".into()), ..good.clone() }),
         ] {
             let error = config.check().unwrap_err().to_string();

@@ -242,7 +242,7 @@ impl Iods {
         state.members.get(number).map(|m| m.registered.clone())
     }
 
-    /// Where the bytes of a new file shall live; `Delay` while no iod is up.
+    /// Where the bytes of a new file shall live; `Delay` while too few iods are up.
     pub(crate) fn choose(&self, policy: &Policy) -> Result<Record, Status> {
         let numbers = {
             let state = self.state();
@@ -251,10 +251,11 @@ impl Iods {
             let roomy: Vec<u16> = up.iter().filter(|(_, free)| *free >= LOW_SPACE).map(|(n, _)| *n).collect();
             if roomy.is_empty() { up.into_iter().map(|(n, _)| n).collect() } else { roomy }
         };
-        if numbers.is_empty() {
+        // A file that is to have two copies does not begin with one.
+        if numbers.len() < (policy.mirrors as usize).max(1) {
             return Err(Status::Delay);
         }
-        let (count, first) = (policy.stripe_count as usize, self.first.fetch_add(1, Relaxed));
+        let (count, first) = ((policy.stripe_count as usize, policy.mirrors), self.first.fetch_add(1, Relaxed));
         Record::rotated(policy.distribution, policy.stripe_unit, &numbers, count, first).map_err(|e| {
             tracing::error!("no layout can be made: {e}");
             Status::ServerFault

@@ -63,6 +63,21 @@ impl<'a> Objects<'a> {
         self.record.iods[index]
     }
 
+    /// Number of objects: those of the first copy, then those of the next.
+    pub(crate) fn count(&self) -> usize {
+        self.record.iods.len()
+    }
+
+    /// Which of a copy's objects `index` is: the distribution knows no copies.
+    pub(crate) fn column(&self, index: usize) -> usize {
+        index % self.distribution.count()
+    }
+
+    /// The objects that hold the same as object `index` of the first copy, itself included.
+    pub(crate) fn copies(&self, index: usize) -> impl Iterator<Item = usize> + use<> {
+        (index..self.count()).step_by(self.distribution.count())
+    }
+
     /// The way to the iod that holds object `index`; `Delay` while it is down.
     fn link(&self, index: usize) -> Result<Arc<Link>, Status> {
         self.iods.link(self.iod(index))
@@ -72,12 +87,13 @@ impl<'a> Objects<'a> {
     pub(crate) fn lost_in(&self, range: Option<ByteRange>) -> bool {
         let lost = self.iods.lost();
         let is_lost = |index| lost.contains(&self.iod(index));
+        let any_lost = |index| self.copies(index).any(is_lost);
         match range {
             _ if lost.is_empty() => false,
             Some(range) => {
-                plan(&self.distribution, &[range], RequestLimits::default()).iter().any(|r| is_lost(r.index))
+                plan(&self.distribution, &[range], RequestLimits::default()).iter().any(|r| any_lost(r.index))
             }
-            None => (0..self.distribution.count()).any(is_lost),
+            None => (0..self.count()).any(is_lost),
         }
     }
 
@@ -126,12 +142,32 @@ impl<'a> Objects<'a> {
         Err(Status::Delay)
     }
 
+    /// Asks the copies of an object one after the other, and answers as the first that can; as the first of all if none can.
+    async fn any_copy<T, W: Future<Output = Result<T, Status>>>(
+        &self,
+        column: usize,
+        ask: impl Fn(Arc<Link>) -> W,
+    ) -> Result<T, Status> {
+        let mut outcome = None;
+        for index in self.copies(column) {
+            let answer = match self.link(index) {
+                Ok(link) => ask(link).await,
+                Err(e) => Err(e),
+            };
+            match answer {
+                Ok(answer) => return Ok(answer),
+                Err(e) => outcome = outcome.or(Some(Err(e))),
+            }
+        }
+        outcome.unwrap_or(Err(Status::ServerFault))
+    }
+
     /// Runs `work` for all objects at once; the first failure is the outcome, after all are done.
     async fn each<T, W: Future<Output = Result<T, Status>>>(
         &self,
         work: impl Fn(usize) -> W,
     ) -> Result<Vec<T>, Status> {
-        future::join_all((0..self.distribution.count()).map(work)).await.into_iter().collect()
+        future::join_all((0..self.count()).map(work)).await.into_iter().collect()
     }
 }
 

@@ -173,6 +173,8 @@ fn ranges(room: &Room, iod: u16, object: FileId, range: ByteRange) -> Vec<(u64, 
     let (Ok(distribution), Some(index)) = (record.distribution(), record.iods.iter().position(|n| *n == iod)) else {
         return Vec::new();
     };
+    // The distribution knows no copies.
+    let index = index % distribution.count();
     let whole = ByteRange { offset: 0, len: distribution.object_size(info.attrs.size, index) };
     let range = if range.len == 0 { whole } else { range };
     let ranges = distribution.file_ranges(index, range).take(SCRUB_RANGES_MAX + 1);

@@ -1,6 +1,7 @@
 //! The native layout kind: the stored record, the layout body and the device address body.
 
 use crate::distributions::{BadGeometry, Distribution, DistributionId, check_count, check_stripe_unit};
+use crate::policy::MIRRORS_MAX;
 use bytes::Bytes;
 use types::limits::STRIPE_COUNT_MAX;
 use types::{FileId, Generation, IodId};
@@ -9,8 +10,10 @@ use xdr::{Malformed, Reader, Writer, Xdr};
 /// `layouttype4` of the native kind, in the private range (RFC 8881 §3.3.13).
 pub const KIND: u32 = 0x8000_5745;
 
-/// Version of record and bodies that this code writes; it reads no other.
+/// Version of bodies, and of records of files with one copy.
 pub const VERSION: u32 = 1;
+/// Version of records of files with several copies, whose number follows.
+pub const MIRRORED_VERSION: u32 = 2;
 
 /// Most TCP addresses of one device.
 pub const ADDRESSES_MAX: usize = 16;
@@ -35,31 +38,46 @@ pub struct Record {
     pub distribution: DistributionId,
     /// Bytes per stripe unit.
     pub stripe_unit: u64,
-    /// Cluster numbers of the iods in index order.
+    /// Number of copies.
+    pub mirrors: u32,
+    /// Cluster numbers of the iods in index order: those of the first copy, then those of the next.
     pub iods: Vec<u16>,
 }
 
 impl Record {
     /// The distribution that this record describes.
     pub fn distribution(&self) -> Result<Distribution, BadGeometry> {
-        Distribution::new(self.distribution, self.stripe_unit, self.iods.len())
+        Distribution::new(self.distribution, self.stripe_unit, self.iods.len() / (self.mirrors as usize).max(1))
     }
 
-    /// A record over all of `iods`, beginning with the one at `first` (taken modulo their number), at most `count` of
-    /// them (0: all).
+    /// A record of so many copies over all of `iods`, beginning with the one at `first` (taken modulo their number), each over
+    /// at most `count` of them (0: all). No iod has two objects of a file: there must be as many as copies.
     pub fn rotated(
         distribution: DistributionId,
         stripe_unit: u64,
         iods: &[u16],
-        count: usize,
+        (count, mirrors): (usize, u32),
         first: u64,
     ) -> Result<Self, BadGeometry> {
         check_stripe_unit(stripe_unit)?;
-        let count = if count == 0 { iods.len() } else { count }.min(iods.len()).min(STRIPE_COUNT_MAX);
+        let most = iods.len().min(STRIPE_COUNT_MAX) / (mirrors as usize).max(1);
+        let count = if count == 0 { most } else { count.min(most) };
         check_count(count)?;
         let start = (first % iods.len() as u64) as usize;
-        let iods = iods.iter().cycle().skip(start).take(count).copied().collect();
-        Ok(Record { distribution, stripe_unit, iods })
+        let iods = iods.iter().cycle().skip(start).take(count * mirrors as usize).copied().collect();
+        Ok(Record { distribution, stripe_unit, mirrors, iods })
+    }
+}
+
+/// The version of a record and, behind it, the number of copies.
+pub(crate) fn mirrors(input: &mut Reader, what: &'static str) -> Result<u32, Malformed> {
+    match input.u32()? {
+        VERSION => Ok(1),
+        MIRRORED_VERSION => match input.u32()? {
+            mirrors @ 2..=MIRRORS_MAX => Ok(mirrors),
+            value => Err(Malformed::BadValue { what: "number of copies", value }),
+        },
+        value => Err(Malformed::BadValue { what, value }),
     }
 }
 
@@ -96,20 +114,26 @@ fn put_text(out: &mut Writer, text: &str) {
 
 impl Xdr for Record {
     fn encode(&self, out: &mut Writer) {
-        out.u32(VERSION);
+        out.u32(if self.mirrors == 1 { VERSION } else { MIRRORED_VERSION });
+        if self.mirrors != 1 {
+            out.u32(self.mirrors);
+        }
         out.u32(self.distribution.number());
         out.u32(self.stripe_unit as u32);
         out.array(&self.iods, |out, iod| out.u32(u32::from(*iod)));
     }
 
     fn decode(input: &mut Reader) -> Result<Self, Malformed> {
-        version(input)?;
+        let mirrors = mirrors(input, "version of a native layout")?;
         let (distribution, stripe_unit) = geometry(input)?;
-        let iods = not_empty(input.array(STRIPE_COUNT_MAX, |input| {
+        let iods: Vec<u16> = not_empty(input.array(STRIPE_COUNT_MAX, |input| {
             let value = input.u32()?;
             u16::try_from(value).map_err(|_| Malformed::BadValue { what: "number of an iod", value })
         })?)?;
-        Ok(Record { distribution, stripe_unit, iods })
+        if !iods.len().is_multiple_of(mirrors as usize) {
+            return Err(Malformed::Invalid("a layout whose copies are not over the same number of iods"));
+        }
+        Ok(Record { distribution, stripe_unit, mirrors, iods })
     }
 }
 

@@ -105,26 +105,35 @@ impl Check {
         }
         let Some(last) = file.written.checked_sub(1) else { return Ok(Look::Fine) };
         let place = objects.distribution.place(last);
-        let number = objects.iod(place.index);
-        let iod = self.room.iods.registered(number)?.id;
         let range = (last - place.offset % objects.distribution.stripe_unit(), file.written);
-        let there = |kind: Kind, text: String| {
-            let finding = Finding { range: Some(range), ..kind.found(Some(file.id), Some(iod), text) };
-            Ok(Look::Found(finding))
-        };
-        match objects.ask_size(place.index).await {
-            Ok(reply) if reply.size > place.offset => Ok(Look::Fine),
-            Ok(reply) if reply.size == 0 && reply.allocated == 0 => {
-                there(Kind::ObjectMissing, format!("byte {last} was written, but its object does not exist"))
+        for index in objects.copies(place.index) {
+            let number = objects.iod(index);
+            let iod = self.room.iods.registered(number)?.id;
+            let there = |kind: Kind, text: String| {
+                let finding = Finding { range: Some(range), ..kind.found(Some(file.id), Some(iod), text) };
+                Ok(Look::Found(finding))
+            };
+            match objects.ask_size(index).await {
+                Ok(reply) if reply.size > place.offset => {}
+                Ok(reply) if reply.size == 0 && reply.allocated == 0 => {
+                    return there(
+                        Kind::ObjectMissing,
+                        format!("byte {last} was written, but its object does not exist"),
+                    );
+                }
+                Ok(reply) => {
+                    let text = format!(
+                        "byte {last} was written at {} of its object, which has {} bytes",
+                        place.offset, reply.size
+                    );
+                    return there(Kind::ObjectShort, text);
+                }
+                Err(Asked::Away) => return Ok(Look::Unasked(number, iod)),
+                Err(Asked::Refused(Status::Corrupt, detail)) => return there(Kind::ObjectDamaged, detail),
+                // A newer generation or a scrubbed object are looked at with the objects.
+                Err(Asked::Refused(..)) => {}
             }
-            Ok(reply) => there(
-                Kind::ObjectShort,
-                format!("byte {last} was written at {} of its object, which has {} bytes", place.offset, reply.size),
-            ),
-            Err(Asked::Away) => Ok(Look::Unasked(number, iod)),
-            Err(Asked::Refused(Status::Corrupt, detail)) => there(Kind::ObjectDamaged, detail),
-            // A newer generation or a scrubbed object are looked at with the objects.
-            Err(Asked::Refused(..)) => Ok(Look::Fine),
         }
+        Ok(Look::Fine)
     }
 }

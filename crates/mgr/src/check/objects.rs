@@ -177,7 +177,7 @@ impl Check {
             let text = format!("its object has generation {}, the file {}: taken away layouts work", has.0, wants.0);
             return Ok(Wrong::Is(Kind::GenerationOlder, text));
         }
-        let most = objects.distribution.object_size(file.size, index);
+        let most = objects.distribution.object_size(file.size, objects.column(index));
         if entry.size > most && !self.unsettled(file.id)? {
             let text =
                 format!("its object has {} bytes, but a file of {} bytes has {most} there", entry.size, file.size);

@@ -6,7 +6,7 @@ use crate::exports::Rule;
 use bytes::Bytes;
 use ipnet::IpNet;
 use layout::Policy;
-use layout::policy::{STRIPE_COUNT, STRIPE_UNIT, parse_size};
+use layout::policy::{MIRRORS, STRIPE_COUNT, STRIPE_UNIT, parse_size};
 use nfs::exports::{Squash, Terms};
 use serde::Deserialize;
 use std::net::IpAddr;
@@ -69,6 +69,8 @@ pub struct Export {
     pub stripe_unit: Option<String>,
     /// As the mgr's `stripe_count`, for this export.
     pub stripe_count: Option<u32>,
+    /// As the mgr's `mirrors`, for this export.
+    pub mirrors: Option<u32>,
     /// As the mgr's `mds_threshold`, for this export.
     pub mds_threshold: Option<String>,
 }
@@ -94,6 +96,7 @@ impl Default for Export {
             layout: None,
             stripe_unit: None,
             stripe_count: None,
+            mirrors: None,
             mds_threshold: None,
         }
     }
@@ -113,7 +116,7 @@ impl FromStr for Export {
                 .ok_or_else(|| format!("{part:?} is not of the form key=value, as in access=ro"))?;
             let value = match key {
                 "clients" => toml::Value::Array(value.split('+').map(Into::into).collect()),
-                "anon_uid" | "anon_gid" | "stripe_count" => {
+                "anon_uid" | "anon_gid" | "stripe_count" | "mirrors" => {
                     let number: u32 = value.parse().map_err(|_| format!("{key}: {value:?} is not a number"))?;
                     i64::from(number).into()
                 }
@@ -184,6 +187,7 @@ impl Export {
         let count = if one { 1 } else { count }.to_string();
         set("stripe_unit", STRIPE_UNIT, self.stripe_unit.as_ref().unwrap_or(&config.stripe_unit))?;
         set("stripe_count", STRIPE_COUNT, &count)?;
+        set("mirrors", MIRRORS, &self.mirrors.unwrap_or(config.mirrors).to_string())?;
         Ok(policy)
     }
 
@@ -232,7 +236,9 @@ mod tests {
         assert_eq!((count("/,layout=flexfiles"), count("/,layout=flexfiles,stripe_count=2")), (1, 2));
         assert_eq!((count("/,layout=flexfiles-striped"), count("/")), (0, 0));
         assert_eq!(rule.terms.squash, Squash::Everybody { uid: 65534, gid: 65534 });
-        for text in ["a", "", "/a/../b", "/a,clients=example", "/a,stripe_unit=100", "/a,mds_threshold=some"] {
+        for text in
+            ["a", "", "/a/../b", "/a,clients=example", "/a,stripe_unit=100", "/a,mds_threshold=some", "/a,mirrors=3"]
+        {
             assert!(check(text).is_err(), "{text}");
         }
     }

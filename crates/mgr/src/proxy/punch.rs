@@ -9,8 +9,9 @@ impl Objects<'_> {
     pub(crate) async fn punch(&self, range: ByteRange) -> Result<(), Status> {
         let punch = |index| async move {
             // Bytes of an object keep the order of the file: a range of the file is one range of each object.
-            let offset = self.distribution.object_size(range.offset, index);
-            let len = self.distribution.object_size(range.end(), index) - offset;
+            let column = self.column(index);
+            let offset = self.distribution.object_size(range.offset, column);
+            let len = self.distribution.object_size(range.end(), column) - offset;
             if len == 0 {
                 return Ok(Nothing);
             }

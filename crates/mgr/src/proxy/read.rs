@@ -2,8 +2,10 @@
 
 use super::Objects;
 use super::data::{Stretch, assemble};
+use crate::iods::Link;
 use futures_util::future;
 use layout::list_io::{Request, RequestLimits, plan};
+use std::sync::Arc;
 use types::{ByteRange, Status};
 use wire::native::{Extent, PieceKind, Procedure, ReadArgs, ReadReply, Rights, crc32c};
 use xdr::Segments;
@@ -17,14 +19,19 @@ impl Objects<'_> {
     }
 
     async fn read_one(&self, request: &Request) -> Result<Vec<Stretch>, Status> {
-        let link = self.link(request.index)?;
         let extents: Vec<_> = request.extents.iter().map(|e| Extent { offset: e.offset, len: e.len as u32 }).collect();
-        let arguments = |cap| ReadArgs { cap, extents: extents.clone() };
-        let reply: ReadReply = self.ask(&link, Procedure::Read, Rights::READ, arguments).await?;
-        scatter(request, &reply, link.hello.checksums).map_err(|why| {
-            tracing::error!(iod = %link.hello.iod, file = self.file.0, "answer to READ: {why}");
-            Status::Delay
-        })
+        let read = |link: Arc<Link>| {
+            let extents = extents.clone();
+            async move {
+                let arguments = |cap| ReadArgs { cap, extents: extents.clone() };
+                let reply: ReadReply = self.ask(&link, Procedure::Read, Rights::READ, arguments).await?;
+                scatter(request, &reply, link.hello.checksums).map_err(|why| {
+                    tracing::error!(iod = %link.hello.iod, file = self.file.0, "answer to READ: {why}");
+                    Status::Delay
+                })
+            }
+        };
+        self.any_copy(request.index, read).await
     }
 }
 

@@ -1,6 +1,7 @@
 //! Looking for data and holes: every object is asked, the nearest answer counts.
 
 use super::Objects;
+use futures_util::future;
 use nfs::fs::Content;
 use types::Status;
 use wire::native::{Procedure, Rights, SeekArgs, SeekReply, SeekWhat};
@@ -13,19 +14,25 @@ impl Objects<'_> {
             Content::Data => SeekWhat::Data,
             Content::Hole => SeekWhat::Hole,
         };
-        let seek = |index| async move {
-            // The first byte of the object that does not lie before `offset`.
-            let start = self.distribution.object_size(offset, index);
+        let seek = |column| self.seek_in(column, offset, what);
+        let found = future::try_join_all((0..self.distribution.count()).map(seek)).await?;
+        Ok(found.into_iter().flatten().min())
+    }
+
+    /// The first position of the file in one object of a copy.
+    async fn seek_in(&self, column: usize, offset: u64, what: SeekWhat) -> Result<Option<u64>, Status> {
+        // The first byte of the object that does not lie before `offset`.
+        let start = self.distribution.object_size(offset, column);
+        let reply = self.any_copy(column, |link| async move {
             let arguments = |cap| SeekArgs { cap, offset: start, what };
-            let link = self.link(index)?;
-            let reply: SeekReply = self.ask(&link, Procedure::Seek, Rights::READ, arguments).await?;
-            let found = match what {
-                SeekWhat::Data => reply.offset,
-                // At and behind its end everything is a hole.
-                SeekWhat::Hole => Some(reply.offset.unwrap_or(start)),
-            };
-            Ok(found.and_then(|at| self.distribution.file_offset(index, at)))
+            self.ask::<_, SeekReply>(&link, Procedure::Seek, Rights::READ, arguments).await
+        });
+        let reply = reply.await?;
+        let found = match what {
+            SeekWhat::Data => reply.offset,
+            // At and behind its end everything is a hole.
+            SeekWhat::Hole => Some(reply.offset.unwrap_or(start)),
         };
-        Ok(self.each(seek).await?.into_iter().flatten().min())
+        Ok(found.and_then(|at| self.distribution.file_offset(column, at)))
     }
 }

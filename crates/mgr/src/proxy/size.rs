@@ -32,11 +32,13 @@ impl Objects<'_> {
             let reply: SizeReply = self.ask(&link, Procedure::Size, Rights::READ, |cap| ObjectArgs { cap }).await?;
             Ok::<_, Status>((reply.size, reply.changed))
         };
-        let answers = future::join_all((0..self.distribution.count()).map(ask)).await;
+        let answers = future::join_all((0..self.count()).map(ask)).await;
         let complete = answers.iter().all(Result::is_ok);
         let answers: Vec<(u64, bool)> = answers.into_iter().map(Result::unwrap_or_default).collect();
         let changed = answers.iter().any(|(_, changed)| *changed);
-        let sizes: Vec<u64> = answers.into_iter().map(|(size, _)| size).collect();
+        // What any copy has may have been written.
+        let longest = |column| self.copies(column).map(|index| answers[index].0).max().unwrap_or(0);
+        let sizes: Vec<u64> = (0..self.distribution.count()).map(longest).collect();
         End { reached: self.distribution.file_size(&sizes).min(types::limits::FILE_SIZE_MAX), complete, changed }
     }
 
@@ -46,7 +48,7 @@ impl Objects<'_> {
         let link = self.link(index)?;
         let reply: SizeReply = self.ask(&link, Procedure::Size, Rights::READ, |cap| ObjectArgs { cap }).await?;
         let mut sizes = vec![0; self.distribution.count()];
-        sizes[index] = reply.size;
+        sizes[self.column(index)] = reply.size;
         Ok(self.distribution.file_size(&sizes).min(types::limits::FILE_SIZE_MAX))
     }
 }

@@ -7,7 +7,7 @@ use wire::native::{Procedure, Rights, TruncateArgs, TruncateReply};
 impl Objects<'_> {
     /// Whether every iod of the file is up: `Delay` otherwise.
     pub(crate) fn all_up(&self) -> Result<(), Status> {
-        (0..self.distribution.count()).try_for_each(|index| self.link(index).map(drop))
+        (0..self.count()).try_for_each(|index| self.link(index).map(drop))
     }
 
     /// Cuts every object so that nothing of the file at and behind `size` is left, durably.
@@ -16,7 +16,7 @@ impl Objects<'_> {
     pub(crate) async fn truncate(&self, size: u64) -> Result<(), Status> {
         self.all_up()?;
         let cut = |index| async move {
-            let size = self.distribution.object_size(size, index);
+            let size = self.distribution.object_size(size, self.column(index));
             let arguments = TruncateArgs { cap: self.capability(Rights::WRITE), size };
             self.link(index)?.call::<TruncateReply>(Procedure::Truncate, &arguments).await
         };

@@ -22,16 +22,24 @@ impl Objects<'_> {
     pub(crate) async fn write(&self, offset: u64, data: &Bytes, stable: bool) -> Result<Written, Status> {
         let range = ByteRange { offset, len: data.len() as u64 };
         let requests = plan(&self.distribution, &[range], RequestLimits::default());
-        let replies = requests.iter().map(|request| self.write_one(request, offset, data, stable));
+        let each: Vec<(&Request, usize)> =
+            requests.iter().flat_map(|request| self.copies(request.index).map(move |index| (request, index))).collect();
+        let replies = each.iter().map(|(request, index)| self.write_one(request, *index, (offset, data), stable));
         // All of them end before the answer: none may still be writing when the caller goes on.
         let replies = future::join_all(replies).await.into_iter().collect::<Result<Vec<_>, _>>()?;
         let seen: Vec<_> =
-            requests.iter().zip(&replies).map(|(r, reply)| (self.iod(r.index), reply.verifier)).collect();
+            each.iter().zip(&replies).map(|((_, index), reply)| (self.iod(*index), reply.verifier)).collect();
         Ok(Written { stable: replies.iter().all(|r| r.stable), verifier: self.iods.verifiers.combine(&seen) })
     }
 
-    async fn write_one(&self, request: &Request, base: u64, data: &Bytes, stable: bool) -> Result<WriteReply, Status> {
-        let link = self.link(request.index)?;
+    async fn write_one(
+        &self,
+        request: &Request,
+        index: usize,
+        (base, data): (u64, &Bytes),
+        stable: bool,
+    ) -> Result<WriteReply, Status> {
+        let link = self.link(index)?;
         let slice = |part: &ByteRange| data.slice((part.offset - base) as usize..(part.end() - base) as usize);
         let parts: Vec<Bytes> = request.parts.iter().map(slice).collect();
         let extents = extents(&request.extents, &parts, link.hello.checksums);

@@ -60,6 +60,10 @@ impl Room {
         generation: Generation,
         rights: Rights,
     ) -> Result<Bytes, Status> {
+        if objects.record.mirrors > 1 {
+            // A kind without copies.
+            return Err(Status::NoLayout);
+        }
         let devices = objects.record.iods.iter().map(|number| Ok(self.iods.registered(*number)?.id));
         let cluster = self.iods.cluster();
         let expires = unix_now() + u64::from(self.capability_secs);
@@ -99,7 +103,7 @@ impl Room {
     ) -> Result<(impl Fn(u32) -> Bytes, u64), Status> {
         let (record, cluster, file) = (&objects.record, self.iods.cluster(), objects.file);
         let unit = u32::try_from(record.stripe_unit).map_err(|_| Status::NoLayout)?;
-        let count = record.iods.len() as u32;
+        let count = objects.distribution.count() as u32;
         // Random, so that no mgr has given it out before.
         let grant = getrandom::u64().map_err(|_| Status::ServerFault)?;
         let handle = move |index| {
@@ -116,6 +120,9 @@ impl Room {
         rights: Rights,
         max: usize,
     ) -> Result<Bytes, Status> {
+        if objects.record.mirrors > 1 {
+            return Err(Status::NoLayout);
+        }
         let servers = self.data_servers(objects)?;
         let (device, first_stripe_index) = self.devices.name(&objects.record.iods, servers, &self.iods.cluster().key);
         let (handle, _) = self.data_handles(objects, generation, rights)?;
@@ -130,7 +137,8 @@ impl Room {
         Ok(files::Body { device, stripe_unit, first_stripe_index, handles }.to_bytes())
     }
 
-    /// One mirror. Files on several iods only where the export says that its clients know striping: the others would fail.
+    /// A mirror for each copy. Where copies are on several iods each, only if the export says that its clients know striping:
+    /// the others would fail.
     fn flexfiles_body(
         &self,
         ctx: &Ctx,
@@ -139,7 +147,8 @@ impl Room {
         rights: Rights,
     ) -> Result<Bytes, Status> {
         let servers = self.data_servers(objects)?;
-        let striped = servers.len() > 1;
+        let width = objects.distribution.count();
+        let striped = width > 1;
         if striped && self.exports.rule(ctx.place).layout != KernelLayout::FlexfilesStriped {
             return Err(Status::NoLayout);
         }
@@ -148,17 +157,23 @@ impl Room {
         let mut stateid = [0; 16];
         stateid[4..8].copy_from_slice(b"weir");
         stateid[8..].copy_from_slice(&grant.to_be_bytes());
-        let server = |(index, addresses)| flexfiles::DataServer {
-            device: self.devices.name_one(addresses, &self.iods.cluster().key),
-            efficiency: 1,
+        let server = |index, addresses: &[SocketAddr], efficiency| flexfiles::DataServer {
+            device: self.devices.name_one(addresses.to_vec(), &self.iods.cluster().key),
+            efficiency,
             stateid,
             handle: handle(index),
             user: ctx.cred.uid,
             group: ctx.cred.gid,
         };
-        let mirror = (0..).zip(servers).map(server).collect();
+        // All clients read the first copy as long as they can, as the mgr does: what nobody was told is durable may be in one
+        // copy only.
+        let copies = servers.chunks(width).zip((1..=objects.record.mirrors).rev());
+        let mirror = |(copy, efficiency): (&[Vec<SocketAddr>], u32)| {
+            (0..).zip(copy).map(|(index, addresses)| server(index, addresses, efficiency)).collect()
+        };
+        let mirrors = copies.map(mirror).collect();
         let stripe_unit = if striped { objects.record.stripe_unit } else { 0 };
-        Ok(flexfiles::Body { stripe_unit, mirrors: vec![mirror], flags: 0, stats_hint: 0 }.to_bytes())
+        Ok(flexfiles::Body { stripe_unit, mirrors, flags: 0, stats_hint: 0 }.to_bytes())
     }
 
     /// Below which lengths a kernel reads and writes a file here.

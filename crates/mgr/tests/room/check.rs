@@ -289,7 +289,7 @@ async fn sizes_and_generations_that_disagree() {
 async fn layouts_and_records_that_cannot_be_used() {
     let (mut cluster, file) = settled().await;
     let native = |body: Bytes| Some(Layout { kind: KIND, body });
-    let far = Record { distribution: Default::default(), stripe_unit: 64, iods: vec![0, 77] }.to_bytes();
+    let far = Record { distribution: Default::default(), stripe_unit: 64, mirrors: 1, iods: vec![0, 77] }.to_bytes();
     let cases = [
         ("layout-damaged", native(Bytes::from_static(b"junk"))),
         ("layout-damaged", Some(Layout { kind: 99, body: Bytes::new() })),

@@ -20,6 +20,7 @@ use std::path::PathBuf;
   capability_secs = 3600
   stripe_unit = \"1M\"
   stripe_count = 0
+  mirrors = 1
   layout = \"files\"
   iod_wait_secs = 6
   mds_threshold = \"1M\"                         the stripe unit of each file, if not given
@@ -31,7 +32,7 @@ use std::path::PathBuf;
   squash = \"root\"                           \"none\" (the default), \"root\", \"all\": who becomes anon_uid and anon_gid
   anon_uid = 65534
   anon_gid = 65534
-  layout, stripe_unit, stripe_count, mds_threshold: as above, for this export
+  layout, stripe_unit, stripe_count, mirrors, mds_threshold: as above, for this export
 
 Examples:
   weir mgr --config /etc/weir/mgr.toml
@@ -64,6 +65,9 @@ pub struct Args {
     /// Over how many iods new files are striped where no directory says otherwise; 0 means all
     #[arg(long, value_name = "COUNT")]
     stripe_count: Option<u32>,
+    /// Number of copies of new files, 1 or 2, where no directory says otherwise
+    #[arg(long, value_name = "COUNT")]
+    mirrors: Option<u32>,
     /// What the NFS clients of kernels are offered: "files" to move data straight from and to the iods (pNFS), "flexfiles" the same
     /// with each file on one iod, "flexfiles-striped" on several (Linux 6.18 and later only), "none" to move all of it through
     /// the mgr
@@ -139,6 +143,7 @@ fn config(args: Args) -> Result<Config, Failure> {
     config.capability_secs = args.capability_secs.unwrap_or(config.capability_secs);
     config.stripe_unit = args.stripe_unit.unwrap_or(config.stripe_unit);
     config.stripe_count = args.stripe_count.unwrap_or(config.stripe_count);
+    config.mirrors = args.mirrors.unwrap_or(config.mirrors);
     config.layout = args.layout.unwrap_or(config.layout);
     if !args.exports.is_empty() {
         config.exports = args.exports;

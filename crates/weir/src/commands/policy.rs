@@ -17,6 +17,7 @@ use types::{FileKind, Status};
 #[command(after_help = "Parts of a policy:
   stripe_unit    bytes that go to one iod before the next: 64 to 1G, a multiple of 64 (1M)
   stripe_count   over how many iods a file is striped; 0 means all (0)
+  mirrors        copies of each file, 1 or 2; clients of ours read and write files with 2 through the mgr (1)
   threshold      requests shorter than this go through the mgr; 0 means none does (0)
   cache          none or delegation (none)
   distribution   simple_stripe
@@ -119,7 +120,15 @@ async fn read(mount: &Mount, target: &Target) -> Result<(Policy, Vec<String>), F
     let mut own: Vec<String> = found.iter().map(|(name, _)| String::from_utf8_lossy(name).into_owned()).collect();
     if kind == FileKind::Regular {
         // What a file is laid out by is what its layout says, whatever its xattrs say.
-        let placement = mount.placement(&node).await?;
+        let placement = match mount.placement(&node).await {
+            // With copies, which the mgr tells nobody of.
+            Err(e) if e.is(Status::NoLayout) => {
+                return Err(Failure::new(
+                    "this file is read and written through the mgr alone, which does not tell how it lies",
+                ));
+            }
+            placement => placement?,
+        };
         policy.stripe_unit = placement.distribution.stripe_unit();
         policy.stripe_count = u32::try_from(placement.objects.len()).unwrap_or(u32::MAX);
         policy.distribution = placement.distribution.id();

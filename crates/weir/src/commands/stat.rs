@@ -7,7 +7,7 @@ use client::{Mount, Placement, Target};
 use layout::policy::format_size;
 use serde::Serialize;
 use std::ffi::OsString;
-use types::{Attrs, ByteRange, FileKind};
+use types::{Attrs, ByteRange, FileKind, Status};
 
 /// Ranges shown per iod before an ellipsis.
 const RANGES_SHOWN: usize = 3;
@@ -83,7 +83,7 @@ async fn stat(mount: &Mount, target: &Target, args: &Args) -> Result<(), Failure
         _ => None,
     };
     let placement = match attrs.kind {
-        FileKind::Regular => Some(mount.placement(&node).await?),
+        FileKind::Regular => where_known(mount.placement(&node).await)?,
         _ => None,
     };
     let path = show::absolute(target.path());
@@ -96,10 +96,23 @@ async fn stat(mount: &Mount, target: &Target, args: &Args) -> Result<(), Failure
         });
     }
     let mut out = about(target, &attrs, link.as_deref());
-    if let Some(placement) = placement {
-        out += &table(&placement);
+    match placement {
+        Some(placement) => out += &table(&placement),
+        None if attrs.kind == FileKind::Regular => out += THROUGH_MGR,
+        None => {}
     }
     show::raw(out.as_bytes())
+}
+
+/// Of files with copies and others that the mgr gives no layout of.
+const THROUGH_MGR: &str = "layout   read and written through the mgr alone\n";
+
+/// Where the bytes are, unless the mgr keeps that to itself.
+fn where_known(placement: client::Result<Placement>) -> Result<Option<Placement>, client::Error> {
+    match placement {
+        Err(e) if e.is(Status::NoLayout) => Ok(None),
+        other => other.map(Some),
+    }
 }
 
 fn about(target: &Target, a: &Attrs, link: Option<&[u8]>) -> String {
