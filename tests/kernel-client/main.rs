@@ -19,6 +19,7 @@ mod pnfs;
 mod proxy;
 mod relay;
 mod relayed;
+mod requests;
 mod servers;
 mod sharing;
 mod ways;
