@@ -99,6 +99,7 @@ fn operations(gateway: &Gateway) -> Group {
     group.number("replays", counters.replays);
     group.number("layouts_granted", counters.layouts);
     group.number("recalls", counters.recalls);
+    group.number("copied_bytes", counters.copied_bytes);
     for op in &counters.ops {
         let name = op.name().trim_start_matches("OP_").to_ascii_lowercase();
         group.number(&name, op.ok + op.failed);

@@ -58,8 +58,8 @@ pub struct Server<F, C> {
     reaping: Mutex<HashSet<FileId>>,
     /// Who waits for layouts or delegations of a file to come back.
     waiters: Mutex<HashMap<FileId, Vec<Waker>>>,
-    /// Who waits for an answer on the backchannel of a session.
-    calling: Mutex<HashMap<sessionid4, Vec<Waker>>>,
+    /// Who waits for an answer on the backchannel of a session, by slot.
+    calling: Mutex<HashMap<sessionid4, HashMap<u32, Waker>>>,
     /// What clients are to be told without anybody waiting for it.
     notices: Mutex<notices::Notices>,
     /// How many layouts of a file are gone from the tables, but not yet known to be so by the file system: until it has
@@ -282,7 +282,7 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
             Effect::SessionGone(session) => {
                 lock(&self.minors).remove(&session);
                 let calling = lock(&self.calling).remove(&session);
-                calling.into_iter().flatten().for_each(Waker::wake);
+                calling.into_iter().flatten().for_each(|(_, waker)| waker.wake());
                 Ok(())
             }
         }

@@ -34,11 +34,13 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         ops.op(OP_CB_SEQUENCE, &back.sequence).op(op, arguments);
         let path = CallbackPath { connection: back.connection, program: back.program, security: back.security };
         let call = pin!(self.callbacks.call(path, ops.into_cb_args(Bytes::new(), minor, 0)));
-        let reply = match future::select(call, pin!(self.session_gone(back.session))).await {
+        let gone = pin!(self.session_gone(back.session, back.slot.slot));
+        let reply = match future::select(call, gone).await {
             Either::Left((reply, _)) => reply.ok(),
             // The client will not answer on a session that it has destroyed.
             Either::Right(_) => None,
         };
+        self.not_calling(back.session, back.slot.slot);
         let (end, answered) = match reply.map(read) {
             Some(Ok(read)) => read,
             Some(Err(error)) => {
@@ -51,19 +53,27 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         answered
     }
 
-    /// Waits until a session is gone.
-    async fn session_gone(&self, session: sessionid4) {
+    /// Waits until a session is gone, on behalf of a callback on this slot of it.
+    async fn session_gone(&self, session: sessionid4, slot: u32) {
         future::poll_fn(|task| {
             // Registered before looking, so that an end in between is not missed.
-            let mut calling = lock(&self.calling);
-            let waiting = calling.entry(session).or_default();
-            if !waiting.iter().any(|waker| waker.will_wake(task.waker())) {
-                waiting.push(task.waker().clone());
-            }
-            drop(calling);
+            lock(&self.calling).entry(session).or_default().insert(slot, task.waker().clone());
             if lock(&self.state).session(session).is_some() { Poll::Pending } else { Poll::Ready(()) }
         })
         .await;
+    }
+}
+
+impl<F: FileSystem, C: Callbacks> Server<F, C> {
+    /// A callback is over.
+    fn not_calling(&self, session: sessionid4, slot: u32) {
+        let mut calling = lock(&self.calling);
+        if let Some(slots) = calling.get_mut(&session) {
+            slots.remove(&slot);
+            if slots.is_empty() {
+                calling.remove(&session);
+            }
+        }
     }
 }
 

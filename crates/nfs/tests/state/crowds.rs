@@ -152,3 +152,27 @@ fn what_a_session_keeps_is_its_own_memory() {
     let Some(callback_sec_parms4::AUTH_SYS(sys)) = path.security else { panic!("not the first that is offered") };
     assert_eq!(sys.machinename, "mmmmmmmmmm");
 }
+
+#[test]
+fn delegations_of_one_client_are_limited() {
+    use nfs::state::delegations::{NotGiven, Use, Wish};
+    let mut state = new_state();
+    let (client, _) = connect(&mut state, "a", at(0));
+    let owner = Bytes::from_static(b"o");
+    let take = |state: &mut State, n: u64| {
+        let open = state.open(client, &owner, FileId(n), 1, 0).unwrap().stateid;
+        let given = state.delegate(client, FileId(n), (1, Wish::Any), 1, at(0));
+        state.close(client, FileId(n), &open).unwrap();
+        given
+    };
+    let most = limits::DELEGATIONS_PER_CLIENT_MAX as u64;
+    for n in 0..most {
+        take(&mut state, n).unwrap();
+    }
+    assert_eq!(take(&mut state, most), Err(NotGiven::Resource));
+    // What is taken away counts until the client says that it knows.
+    state.recall_delegations(FileId(0), Use::Change, None, at(0));
+    state.distrusted(client, at(90));
+    assert_eq!(take(&mut state, most), Err(NotGiven::Resource));
+    assert_eq!(state.counts().delegations, limits::DELEGATIONS_PER_CLIENT_MAX - 1);
+}

@@ -263,4 +263,5 @@ fn a_callback_ends_with_its_session_and_goes_out_on_the_next() {
     one.new_session(2, fore, back).unwrap();
     (0..3).for_each(|_| assert!(poll(teller.as_mut()).is_pending()));
     assert_eq!(recalls(&bench).len(), 1, "asked again");
+    assert!(bench.server.calling.lock().unwrap().is_empty(), "a waker is left behind");
 }
