@@ -75,6 +75,11 @@ fn every_kind_of_thing_can_be_made_and_used() {
     guest.ok("xfs_io -c 'fpunch 16k 32k' -c 'fsync' /mnt/h");
     assert_eq!(seek(&mut guest), "DATA 0;HOLE 16384;DATA 49152;HOLE 65536;DATA 1048576;HOLE 1114112;");
     assert_eq!(guest.ok("stat -c %s /mnt/h; head -c 49152 /mnt/h | tail -c 32768 | tr -d '\\0' | wc -c"), "2097152\n0");
+    // Past the cache a program is told what the server says: a hole is not the end.
+    let direct =
+        "dd if=/mnt/h bs=64k iflag=direct 2>/dev/null | md5sum; dd if=/mnt/h bs=64k skip=24 iflag=direct | wc -c";
+    let whole = guest.ok("echo 3 > /proc/sys/vm/drop_caches; md5sum < /mnt/h");
+    assert_eq!(guest.ok(&format!("({direct}) 2>/dev/null")), format!("{whole}\n524288"));
     // Copies within the file system.
     guest.ok("dd if=/dev/urandom of=/mnt/from bs=1M count=3 2>/dev/null; xfs_io -f -c 'copy_range /mnt/from' /mnt/to; cmp /mnt/from /mnt/to");
     // What the server alone decides: modes, owners, the sticky bit.

@@ -189,8 +189,11 @@ async fn bytes_go_where_the_handle_says() {
         assert_eq!((&read.data[..], read.eof), (&[3; 10][..], false));
         let read = client.read(&handle, 2 * u64::from(UNIT), 100).await.unwrap();
         assert_eq!((&read.data[..], read.eof), (&b"third"[..], true));
+        // Behind the object there may be a hole, or the end of the file.
+        let behind = client.read(&handle, 2 * u64::from(UNIT) + 5, 95).await;
+        assert_eq!(behind.unwrap_err(), NFS4ERR_PNFS_IO_HOLE);
     }
-    assert_eq!((server.iod.counter("nfs.writes"), server.iod.counter("nfs.reads")), (12, 12));
+    assert_eq!((server.iod.counter("nfs.writes"), server.iod.counter("nfs.reads")), (12, 14));
     assert_eq!((server.iod.counter("nfs.write_bytes"), server.iod.counter("nfs.clients")), (2 * 1015, 1));
     assert_eq!(server.iod.client().size(OBJECT.0).unwrap().size, u64::from(UNIT) + 5);
 }
