@@ -146,9 +146,15 @@ fn mistreated_messages_do_no_harm() {
     let mut guest = Guest::boot();
     guest.mount(relays[0].port(), "vers=4.2,timeo=50,retrans=2");
     guest.ok(BUSY);
-    relays.iter().for_each(|relay| relay.mistreat(100));
+    relays.iter().for_each(|relay| relay.mistreat(50));
     let until = Instant::now() + Duration::from_secs(if full() { 600 } else { 20 });
-    while Instant::now() < until {
+    // However slow the machine is: of everything something has to happen.
+    let tried = || {
+        let harm = relays[0].harm();
+        harm.delayed > 0 && harm.repeated > 0 && harm.cut > 0 && harm.dropped > 0
+    };
+    while Instant::now() < until || !tried() {
+        assert!(Instant::now() < until + Duration::from_secs(180), "{:?}", relays[0].harm());
         guest.ok("usleep 1000000; for f in /tmp/failed.*; do [ -e $f ] && cat $f && exit 1; done; true");
     }
     relays.iter().for_each(|relay| relay.mistreat(0));
@@ -162,7 +168,6 @@ fn mistreated_messages_do_no_harm() {
     }
     let harm: Vec<_> = relays.iter().map(Relay::harm).collect();
     println!("{harm:?}, rounds {}", guest.ok("cat /tmp/rounds.*").replace('\n', " "));
-    assert!(harm[0].dropped + harm[0].cut > 0 && harm[0].repeated > 0, "{harm:?}");
     guest.ok("umount /mnt");
     lab.fsck();
 }

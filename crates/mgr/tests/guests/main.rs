@@ -91,8 +91,8 @@ fn resident() -> usize {
 fn nothing_is_left_of_clients_that_die() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("runtime");
     let mut cluster = runtime.block_on(Cluster::stopped(2, "64K"));
-    // With the time of courtesy, which nobody cuts short, they are gone after eighteen seconds.
-    cluster.config.lease_secs = 2;
+    // With the time of courtesy, which nobody cuts short, they are gone after 27 seconds.
+    cluster.config.lease_secs = 3;
     runtime.block_on(cluster.start_mgr());
     runtime.block_on(cluster.wait_up(2));
     let place = Place::Tcp(cluster.mgr().addresses()[0].socket_addr().expect("TCP"));
