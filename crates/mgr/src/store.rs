@@ -8,12 +8,18 @@ use meta::{Embedded, Format, Namespace};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
 use types::Status;
 
 /// Name of the store in the mgr's directory.
 const STORE: &str = "meta.redb";
 /// Registry key of the number of starts.
 const EPOCH: &[u8] = b"mgr/epoch";
+/// How long a start waits for the mgr before it to let go of the store: the system may take its time to clear away one that was killed.
+const IN_USE_WAIT: Duration = Duration::from_secs(5);
+/// How often it looks whether that has happened.
+const IN_USE_PAUSE: Duration = Duration::from_millis(50);
 
 fn store_path(dir: &Path) -> PathBuf {
     dir.join(STORE)
@@ -61,11 +67,7 @@ pub(crate) async fn open(
         return Err(Error::BadFile { path: dir.to_owned(), reason: format!("not a directory: {hint}") });
     }
     let path = store_path(dir);
-    let engine = {
-        let path = path.clone();
-        blocking(move || Embedded::open(&path, meta::merge)).await?
-    };
-    let namespace = Namespace::open(engine)?;
+    let namespace = Namespace::open(engine(&path).await?)?;
     if namespace.fsid() != cluster.fsid {
         return Err(Error::ForeignStore {
             store: path,
@@ -75,6 +77,24 @@ pub(crate) async fn open(
         });
     }
     Ok(Arc::new(namespace))
+}
+
+/// Opens the engine, as soon as nobody else has it open any more.
+async fn engine(path: &Path) -> Result<Embedded, Error> {
+    let until = Instant::now() + IN_USE_WAIT;
+    let mut said = false;
+    loop {
+        let to_open = path.to_owned();
+        match blocking(move || Embedded::open(&to_open, meta::merge)).await {
+            Err(Error::Store(meta::StoreError::InUse(_))) if Instant::now() < until => {}
+            done => return done,
+        }
+        if !said {
+            tracing::warn!(store = %path.display(), "another mgr is using the metadata store; waiting up to {} s for its end", IN_USE_WAIT.as_secs());
+            said = true;
+        }
+        tokio::time::sleep(IN_USE_PAUSE).await;
+    }
 }
 
 /// Opening may have to repair the store, which takes its time.

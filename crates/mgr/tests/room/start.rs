@@ -108,6 +108,21 @@ async fn numbers_of_iods_are_for_life() {
     assert_eq!(numbers(&cluster), before);
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_that_the_mgr_before_still_holds_is_waited_for() {
+    let mut cluster = Cluster::stopped(1, "64").await;
+    let held = meta::Embedded::open(&cluster.config.dir.join("meta.redb"), meta::merge).unwrap();
+    {
+        let mut start = std::pin::pin!(cluster.start_mgr());
+        // However often it looks, it does not start while the store is held.
+        let early = tokio::time::timeout(Duration::from_millis(300), &mut start).await;
+        assert!(early.is_err(), "two use the store");
+        drop(held);
+        start.await;
+    }
+    create(&cluster.files(), "f").await;
+}
+
 /// Where an iod answers the first call of every connection, and none after that.
 async fn falling_silent(iod: String) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
