@@ -15,6 +15,7 @@ pub fn run(data: &[u8]) {
     value::<ObjectArgs>(&data);
     value::<TruncateArgs>(&data);
     value::<PunchArgs>(&data);
+    value::<ReserveArgs>(&data);
     value::<SeekArgs>(&data);
     value::<FenceArgs>(&data);
     value::<ListArgs>(&data);

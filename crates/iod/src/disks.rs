@@ -140,6 +140,19 @@ pub trait DiskFile: Send + Sync {
     /// `EOPNOTSUPP` when the disk has no holes, and those of the system.
     fn punch(&self, offset: u64, len: u64) -> io::Result<()>;
 
+    /// Takes storage for a range; bytes that were not there read as zeros. The file becomes longer if the range ends behind it.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` when the disk cannot, `ENOSPC` when it is full, and those of the system. The file may have become longer,
+    /// and storage may have been taken, all the same.
+    fn reserve(&self, offset: u64, len: u64) -> io::Result<()>;
+
+    /// Whether all of a range has storage, so that writing it needs no more. May say no where it has.
+    ///
+    /// # Errors
+    /// Those of the system.
+    fn is_stored(&self, offset: u64, len: u64) -> io::Result<bool>;
+
     /// Lets the next read of a range come from the disk and not from memory, where that can be had.
     fn forget(&self, offset: u64, len: u64);
 

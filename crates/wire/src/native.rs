@@ -21,7 +21,7 @@ pub use hello::{HelloArgs, HelloReply, Local, Origin};
 pub use io::{Extent, Piece, PieceKind, ReadArgs, ReadHead, ReadReply, WriteArgs, WriteExtent, WriteHead, WriteReply};
 pub use news::{NewsArgs, NewsReply};
 pub use object::{
-    CommitReply, FenceArgs, ObjectArgs, PunchArgs, SeekArgs, SeekReply, SeekWhat, SizeReply, TruncateArgs,
+    CommitReply, FenceArgs, ObjectArgs, PunchArgs, ReserveArgs, SeekArgs, SeekReply, SeekWhat, SizeReply, TruncateArgs,
     TruncateReply,
 };
 pub use scrub::{Damage, Finding, ScrubArgs, ScrubCursor, ScrubReply};
@@ -113,6 +113,8 @@ procedures! {
     Scrub = 13,
     /// Waits for objects that clients of the files layout have written: [`NewsArgs`] to [`NewsReply`].
     News = 14,
+    /// Takes room for a range, durably, and extends the object to its end: [`ReserveArgs`] to nothing.
+    Reserve = 15,
 }
 
 impl Procedure {
@@ -123,7 +125,15 @@ impl Procedure {
 
     /// Whether it changes what later requests find, so that it must not be carried out out of its time.
     pub fn changes(self) -> bool {
-        matches!(self, Procedure::Write | Procedure::Truncate | Procedure::Remove | Procedure::Punch | Procedure::Fence)
+        matches!(
+            self,
+            Procedure::Write
+                | Procedure::Truncate
+                | Procedure::Remove
+                | Procedure::Punch
+                | Procedure::Fence
+                | Procedure::Reserve
+        )
     }
 }
 

@@ -1,5 +1,7 @@
 //! A directory of a local file system.
 
+mod extents;
+
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, IoSlice};
 use std::num::NonZeroU64;
@@ -186,6 +188,21 @@ impl DiskFile for LocalFile {
     fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         retry(|| rustix::fs::fallocate(&self.file, flags, offset, len))
+    }
+
+    fn reserve(&self, offset: u64, len: u64) -> io::Result<()> {
+        retry(|| rustix::fs::fallocate(&self.file, FallocateFlags::empty(), offset, len))
+    }
+
+    fn is_stored(&self, offset: u64, len: u64) -> io::Result<bool> {
+        match extents::cover(&self.file, offset, len) {
+            // A file system that does not tell of extents: as far as the sum tells.
+            Err(Errno::OPNOTSUPP | Errno::NOTTY) => {
+                let Measure { len: end, allocated } = self.measure()?;
+                Ok(offset.saturating_add(len) <= end && allocated >= end)
+            }
+            other => Ok(other?),
+        }
     }
 
     fn forget(&self, offset: u64, len: u64) {

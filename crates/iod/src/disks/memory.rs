@@ -37,6 +37,8 @@ pub enum Operation {
     SetLen,
     /// Making a hole.
     Punch,
+    /// Taking storage.
+    Reserve,
     /// Syncing a file.
     Sync,
     /// Making a file.
@@ -570,6 +572,16 @@ impl DiskFile for MemoryFile {
             node.punch(offset, len);
             Ok(())
         })
+    }
+
+    fn reserve(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.with(Operation::Reserve, |node, budget| {
+            if node.reserve(offset, len, &mut || budget.take()) { Ok(()) } else { Err(Errno::NOSPC.into()) }
+        })
+    }
+
+    fn is_stored(&self, offset: u64, len: u64) -> io::Result<bool> {
+        self.with(Operation::Read, |node, _| Ok(node.is_stored(offset, len)))
     }
 
     fn forget(&self, _: u64, _: u64) {}

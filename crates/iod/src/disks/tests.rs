@@ -86,6 +86,52 @@ fn bytes_and_holes() {
     });
 }
 
+#[test]
+fn storage_is_taken_and_given_back() {
+    disks(|disk| {
+        let file = disk.create_new("f").unwrap();
+        write_all(&*file, &[1; 5000], &[], 0).unwrap();
+        file.reserve(40_960, 40_960).unwrap();
+        assert_eq!(file.measure().unwrap().len, 81_920);
+        let allocated = || file.measure().unwrap().allocated;
+        let taken = allocated();
+        assert!(taken >= 40_960 + 8192);
+        assert!(file.is_stored(40_960, 40_960).unwrap() && file.is_stored(0, 5000).unwrap());
+        assert!(!file.is_stored(40_000, 5000).unwrap() && !file.is_stored(80_000, 5000).unwrap());
+        let mut bytes = vec![9; 40_960];
+        assert_eq!(read_full(&*file, &mut bytes, 40_960).unwrap(), 40_960);
+        assert!(bytes.iter().all(|b| *b == 0));
+        write_all(&*file, &[2; 10_000], &[], 45_000).unwrap();
+        file.sync().unwrap();
+        assert_eq!(allocated(), taken);
+        file.punch(49_152, 8192).unwrap();
+        assert!(!file.is_stored(49_152, 1).unwrap() && file.is_stored(57_344, 24_576).unwrap());
+        file.set_len(49_152).unwrap();
+        file.set_len(81_920).unwrap();
+        assert!(!file.is_stored(57_344, 1).unwrap());
+        assert!(allocated() < taken - 24_576);
+    });
+}
+
+#[test]
+fn what_is_reserved_has_room_on_a_full_disk_and_after_a_power_cut() {
+    let disk = Memory::new("m", 64 << 10);
+    let file = disk.create_new("f").unwrap();
+    file.reserve(0, 40 << 10).unwrap();
+    file.sync().unwrap();
+    disk.sync_folder("").unwrap();
+    let other = disk.create_new("g").unwrap();
+    let full = |result: io::Result<()>| assert_eq!(kind(result), io::ErrorKind::StorageFull);
+    full(other.reserve(0, 40 << 10));
+    disk.sync_folder("").unwrap();
+    write_all(&*file, &[1; 8192], &[], 0).unwrap();
+    disk.power_cut(&mut |_| 0);
+    let (file, other) = (disk.open("f").unwrap(), disk.open("g").unwrap());
+    write_all(&*other, &vec![1; 24 << 10], &[], 0).unwrap();
+    full(write_all(&*other, &[1; 1], &[], 24 << 10));
+    write_all(&*file, &vec![3; 40 << 10], &[], 0).unwrap();
+}
+
 /// All that is open and unsynced can vanish, or stay; what was synced stays.
 #[test]
 fn a_power_cut_keeps_what_was_synced() {

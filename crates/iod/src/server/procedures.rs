@@ -10,9 +10,9 @@ use types::limits::{EXTENTS_MAX, PAYLOAD_MAX};
 use types::{Generation, Status};
 use wire::native::{
     Capability, CommitReply, Crc32c, Failure, FenceArgs, HelloArgs, HelloReply, ListArgs, ListReply, MGR_SESSION,
-    NewsArgs, NewsReply, Nothing, ObjectArgs, PieceKind, Procedure, PunchArgs, REVISIONS, ReadArgs, ReadHead, Rights,
-    STORE_OBJECT, ScrubArgs, ScrubReply, SeekArgs, SeekReply, SizeReply, StatsReply, TruncateArgs, TruncateReply,
-    WriteExtent, WriteHead, WriteReply, crc32c,
+    NewsArgs, NewsReply, Nothing, ObjectArgs, PieceKind, Procedure, PunchArgs, REVISIONS, ReadArgs, ReadHead,
+    ReserveArgs, Rights, STORE_OBJECT, ScrubArgs, ScrubReply, SeekArgs, SeekReply, SizeReply, StatsReply, TruncateArgs,
+    TruncateReply, WriteExtent, WriteHead, WriteReply, crc32c,
 };
 use wire::rpc::{AcceptStat, ReplyHeader};
 use xdr::{Malformed, Reader, Xdr};
@@ -59,6 +59,7 @@ impl<C: Channel> Connection<C> {
             Procedure::Truncate => self.with(xid, &mut input, Self::truncate),
             Procedure::Remove => self.with(xid, &mut input, Self::remove),
             Procedure::Punch => self.with(xid, &mut input, Self::punch),
+            Procedure::Reserve => self.with(xid, &mut input, Self::reserve),
             Procedure::Seek => self.with(xid, &mut input, Self::seek),
             Procedure::List => self.with(xid, &mut input, Self::list),
             Procedure::Stats => self.with(xid, &mut input, Self::stats),
@@ -316,6 +317,12 @@ impl<C: Channel> Connection<C> {
     fn punch(&mut self, args: PunchArgs) -> Result<Nothing, Failure> {
         let (object, generation) = self.object(&args.cap, Rights::WRITE)?;
         object.punch(self.store(), generation, args.offset, args.len)?;
+        Ok(Nothing)
+    }
+
+    fn reserve(&mut self, args: ReserveArgs) -> Result<Nothing, Failure> {
+        let (object, generation) = self.object(&args.cap, Rights::WRITE)?;
+        object.reserve(self.store(), generation, args.offset, args.len)?;
         Ok(Nothing)
     }
 

@@ -190,7 +190,7 @@ impl Object {
             let state = self.shared(store)?;
             if let Some(open) = state.checked(generation)? {
                 open.check_failed()?;
-                store.take_room(open.growth(extents))?;
+                open.take_room(store, extents)?;
                 let size = open.write(extents, data, store.counters()).inspect_err(|_| open.note_failed_sync(store))?;
                 if open.wants_sync() {
                     open.sync(store)?;
@@ -201,12 +201,18 @@ impl Object {
             if extents.iter().all(|e| e.len == 0) {
                 return Ok(0);
             }
-            let mut state = self.exclusive(store)?;
-            if state.checked(generation)?.is_none() {
-                store.take_room(HEAD_LEN)?;
-                *state = State::Open(self.create(store, generation)?);
-            }
+            self.make(store, generation)?;
         }
+    }
+
+    /// Makes it, unless somebody has by now.
+    fn make(&self, store: &Store, generation: Generation) -> Result<(), Failure> {
+        let mut state = self.exclusive(store)?;
+        if state.checked(generation)?.is_none() {
+            store.take_room(HEAD_LEN)?;
+            *state = State::Open(self.create(store, generation)?);
+        }
+        Ok(())
     }
 
     /// Makes everything that was written durable; answers the size.
@@ -322,6 +328,29 @@ impl Object {
             }
         }
         drop(state);
+        open.sync(store)
+    }
+
+    /// Takes room for a range, durably, so that what is written there later finds some; the object reaches to its end then.
+    ///
+    /// After an error any part may have room, and the object may be longer.
+    pub(crate) fn reserve(&self, store: &Store, generation: Generation, offset: u64, len: u64) -> Result<(), Failure> {
+        let end = offset.checked_add(len).filter(|end| *end <= FILE_SIZE_MAX).ok_or(Status::FBig)?;
+        let open = loop {
+            let state = self.shared(store)?;
+            if let Some(open) = state.checked(generation)? {
+                if len > 0 {
+                    open.check_failed()?;
+                    open.reserve(store, offset, end)?;
+                }
+                break open.clone();
+            }
+            drop(state);
+            if len == 0 {
+                return Ok(());
+            }
+            self.make(store, generation)?;
+        };
         open.sync(store)
     }
 

@@ -221,3 +221,51 @@ fn errors_of_the_system_have_their_statuses() {
         assert!(failure.detail.unwrap().starts_with("cannot try: "));
     }
 }
+
+fn reserve(store: &Store, id: u64, offset: u64, len: u64) -> Result<(), Status> {
+    store.object(FileId(id)).reserve(store, ONE, offset, len).map_err(|f| f.status)
+}
+
+/// The disk is as full as an iod lets it get; what was reserved is written all the same, over a restart too.
+#[test]
+fn reserved_room_is_there_when_the_disk_is_full() {
+    for features in [Features::default(), Features { block_checksums: true }] {
+        let memory = Memory::new("m", 64 << 20);
+        Store::format_with(&memory, FSID, features).unwrap();
+        let store = Store::open_on(Arc::new(memory.clone())).unwrap();
+        write(&store, 1, 0, b"head").unwrap();
+        reserve(&store, 1, 8192, 8 << 20).unwrap();
+        let chunk = vec![7; 1 << 20];
+        let mut at = 0;
+        while write(&store, 2, at, &chunk).is_ok() {
+            at += chunk.len() as u64;
+        }
+        assert!(at > 40 << 20);
+        assert_eq!(reserve(&store, 3, 0, 1 << 20), Err(Status::NoSpc));
+        assert_eq!(reserve(&store, 1, 8192, 8 << 20), Ok(()), "it has that already");
+        write(&store, 1, 8192, &chunk).unwrap();
+        commit(&store, 1).unwrap();
+        drop(store);
+        let store = Store::open_on(Arc::new(memory.clone())).unwrap();
+        write(&store, 1, 4 << 20, &chunk).unwrap();
+        commit(&store, 1).unwrap();
+        assert_eq!(write(&store, 1, 9 << 20, &chunk), Err(Status::NoSpc));
+    }
+}
+
+#[test]
+fn a_disk_that_cannot_reserve_says_so() {
+    let memory = Memory::new("m", 64 << 20);
+    Store::format_on(&memory, FSID).unwrap();
+    let error = Arc::new(Mutex::new(Errno::OPNOTSUPP));
+    let told = error.clone();
+    memory.inject(move |operation, _| (operation == Operation::Reserve).then(|| (*lock(&told)).into()));
+    let store = Store::open_on(Arc::new(memory)).unwrap();
+    for (errno, status) in
+        [(Errno::OPNOTSUPP, Status::NotSupp), (Errno::NOSPC, Status::NoSpc), (Errno::DQUOT, Status::DQuot)]
+    {
+        *lock(&error) = errno;
+        assert_eq!(reserve(&store, 1, 0, 4096), Err(status));
+        assert_eq!(store.object(FileId(1)).size(&store, ONE).unwrap().0, 0);
+    }
+}

@@ -21,6 +21,8 @@ fn everything(client: &mut Client, cap: &Capability) -> Vec<(Procedure, Result<(
     out.push((Procedure::Truncate, client.call::<TruncateReply>(Procedure::Truncate, &truncate).map(drop)));
     let punch = PunchArgs { cap: cap(), offset: 0, len: 1 };
     out.push((Procedure::Punch, client.call::<Nothing>(Procedure::Punch, &punch).map(drop)));
+    let reserve = ReserveArgs { cap: cap(), offset: 0, len: 1 };
+    out.push((Procedure::Reserve, client.call::<Nothing>(Procedure::Reserve, &reserve).map(drop)));
     let seek = SeekArgs { cap: cap(), offset: 0, what: SeekWhat::Data };
     out.push((Procedure::Seek, client.call::<SeekReply>(Procedure::Seek, &seek).map(drop)));
     let fence = FenceArgs { cap: cap(), generation: Generation(1) };
@@ -61,8 +63,8 @@ fn bad_capabilities_open_nothing() {
             assert_eq!(result.unwrap_err().status(), *status, "{procedure:?} {cap:?}");
         }
     }
-    assert_eq!(server.counter("refused.expired"), 9);
-    assert_eq!(server.counter("refused.capability"), 9 * (cases.len() as u64 - 1));
+    assert_eq!(server.counter("refused.expired"), 10);
+    assert_eq!(server.counter("refused.capability"), 10 * (cases.len() as u64 - 1));
     assert_eq!(client.read(1, 0, 100).unwrap(), b"secret");
 }
 
@@ -104,7 +106,7 @@ fn nothing_but_null_before_hello() {
     }
     assert_eq!(client.stats().unwrap_err().status(), Status::NoSession);
     assert_eq!(client.list(0, 1).unwrap_err().status(), Status::NoSession);
-    assert_eq!(server.counter("refused.no_session"), 11);
+    assert_eq!(server.counter("refused.no_session"), 12);
     client.hello(true).unwrap();
     client.write(1, 0, b"now").unwrap();
 }
@@ -165,7 +167,7 @@ fn fences_hold_and_survive_a_restart() {
         let read = ReadArgs { cap: cap_of(1, 5, ALL), extents: vec![Extent { offset: 0, len: 9 }] };
         assert_eq!(client.call::<ReadReply>(Procedure::Read, &read).unwrap().data, "old");
     }
-    assert_eq!(server.counter("refused.fenced"), 18);
+    assert_eq!(server.counter("refused.fenced"), 20);
     // A fence never goes down, and newer capabilities are welcome.
     let args = FenceArgs { cap: cap_of(1, 7, ALL), generation: Generation(3) };
     client.call::<Nothing>(Procedure::Fence, &args).unwrap();

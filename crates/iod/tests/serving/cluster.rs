@@ -277,6 +277,10 @@ impl Client {
         self.call(Procedure::Punch, &PunchArgs { cap: cap(object, Rights::WRITE), offset, len })
     }
 
+    pub fn reserve(&mut self, object: u64, offset: u64, len: u64) -> Result<Nothing, Fault> {
+        self.call(Procedure::Reserve, &ReserveArgs { cap: cap(object, Rights::WRITE), offset, len })
+    }
+
     pub fn seek(&mut self, object: u64, offset: u64, what: SeekWhat) -> Result<Option<u64>, Fault> {
         let args = SeekArgs { cap: cap(object, Rights::READ), offset, what };
         self.call::<SeekReply>(Procedure::Seek, &args).map(|r| r.offset)

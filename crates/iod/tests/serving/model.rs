@@ -13,6 +13,7 @@ enum Op {
     Read { parts: Vec<(u32, u32)> },
     Truncate(u32),
     Punch(u32, u32),
+    Reserve(u32, u32),
     Seek(u32),
     Commit,
     Remove,
@@ -39,6 +40,7 @@ fn op() -> impl Strategy<Value = (u64, Op)> {
         6 => parts().prop_map(|parts| Op::Read { parts }),
         2 => offset().prop_map(Op::Truncate),
         2 => (offset(), len()).prop_map(|(offset, len)| Op::Punch(offset, len)),
+        2 => (offset(), len()).prop_map(|(offset, len)| Op::Reserve(offset, len)),
         2 => offset().prop_map(Op::Seek),
         1 => Just(Op::Commit),
         1 => Just(Op::Remove),
@@ -89,6 +91,13 @@ fn apply(client: &mut Client, model: &mut Vec<u8>, object: u64, op: &Op, seed: u
             client.punch(object, u64::from(*offset), u64::from(*len)).unwrap();
             let end = (*offset as usize + *len as usize).min(model.len());
             model[(*offset as usize).min(end)..end].fill(0);
+        }
+        Op::Reserve(offset, len) => {
+            client.reserve(object, u64::from(*offset), u64::from(*len)).unwrap();
+            let end = (*offset + *len) as usize;
+            if *len > 0 && model.len() < end {
+                model.resize(end, 0);
+            }
         }
         Op::Seek(offset) => {
             let size = model.len() as u64;

@@ -54,6 +54,7 @@ fn what_is_not_there_reads_as_beyond() {
     assert_eq!(client.commit(5).unwrap().size, 0);
     assert_eq!(client.truncate(5, 0).unwrap().size, 0);
     client.punch(5, 0, 100).unwrap();
+    client.reserve(5, 100, 0).unwrap();
     assert_eq!(client.seek(5, 0, SeekWhat::Data).unwrap(), None);
     client.remove(5).unwrap();
     assert_eq!(client.write(5, 3, b"").unwrap().size, 0);
@@ -94,6 +95,31 @@ fn holes_are_told_from_data() {
         assert_eq!(kinds, [(PieceKind::Data, 4096), (PieceKind::Hole, 8192), (PieceKind::Data, (64 << 10) - 12288)]);
         assert_eq!(flat(&reply)[12288..], data[12288..]);
     }
+}
+
+#[test]
+fn reserved_room_is_zeros_until_it_is_punched() {
+    let server = Server::new();
+    let mut client = server.client();
+    let allocated = |client: &mut crate::cluster::Client| client.size(4).unwrap().allocated;
+    client.write(4, 0, b"data").unwrap();
+    let before = allocated(&mut client);
+    client.reserve(4, 1 << 20, 1 << 20).unwrap();
+    let size = client.size(4).unwrap();
+    assert_eq!(size.size, 2 << 20);
+    assert!(size.allocated >= before + (1 << 20), "{} of {before}", size.allocated);
+    assert!(client.read(4, 3 << 19, 1 << 19).unwrap() == vec![0; 1 << 19]);
+    assert_eq!(client.read(4, 0, 6).unwrap(), b"data\0\0");
+    // Asking again takes nothing more, and shortens nothing.
+    client.reserve(4, 1 << 20, 4096).unwrap();
+    assert_eq!(client.size(4).unwrap(), size);
+    client.write(4, 1 << 20, &pattern(4096, 1)).unwrap();
+    assert_eq!(allocated(&mut client), size.allocated);
+    client.punch(4, 1 << 20, 1 << 20).unwrap();
+    assert!(allocated(&mut client) < before + (1 << 19));
+    assert_eq!(client.size(4).unwrap().size, 2 << 20);
+    assert_eq!(client.reserve(4, u64::MAX, 2).unwrap_err().status(), Status::FBig);
+    assert_eq!(client.reserve(4, 0, 1 << 61).unwrap_err().status(), Status::NoSpc);
 }
 
 #[test]

@@ -214,7 +214,7 @@ impl Attacker {
         let len = self.dice.of(&[0, 1, 100, 4096, 65_536, 1 << 20, u32::MAX]);
         let data = vec![7; self.dice.of(&[0, 1, 100, 4096, 65_536])];
         let object = ObjectArgs { cap: cap.clone() };
-        match self.dice.below(8) {
+        match self.dice.below(9) {
             0 => {
                 let extents = vec![Extent { offset, len }; self.dice.of(&[0, 1, 2, 1024])];
                 (Procedure::Read, ReadArgs { cap, extents }.to_bytes())
@@ -224,7 +224,8 @@ impl Attacker {
             3 => (Procedure::Size, object.to_bytes()),
             4 => (Procedure::Truncate, TruncateArgs { cap, size: offset }.to_bytes()),
             5 => (Procedure::Punch, PunchArgs { cap, offset, len: len.into() }.to_bytes()),
-            6 => (Procedure::Seek, SeekArgs { cap, offset, what: SeekWhat::Hole }.to_bytes()),
+            6 => (Procedure::Reserve, ReserveArgs { cap, offset, len: len.min(65_536).into() }.to_bytes()),
+            7 => (Procedure::Seek, SeekArgs { cap, offset, what: SeekWhat::Hole }.to_bytes()),
             _ => (Procedure::Remove, object.to_bytes()),
         }
     }

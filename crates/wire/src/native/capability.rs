@@ -97,7 +97,7 @@ pub struct Rights(pub u32);
 impl Rights {
     /// READ, SIZE, SEEK.
     pub const READ: Rights = Rights(1);
-    /// WRITE, COMMIT, TRUNCATE, PUNCH.
+    /// WRITE, COMMIT, TRUNCATE, PUNCH, RESERVE.
     pub const WRITE: Rights = Rights(2);
     /// REMOVE, FENCE, and LIST when the object is [`STORE_OBJECT`]: for the mgr alone.
     pub const ADMIN: Rights = Rights(4);

@@ -1,4 +1,4 @@
-//! The procedures on one whole object: COMMIT, SIZE, TRUNCATE, REMOVE, PUNCH, SEEK and FENCE.
+//! The procedures on one whole object: COMMIT, SIZE, TRUNCATE, REMOVE, PUNCH, RESERVE, SEEK and FENCE.
 
 use types::{Generation, Verifier};
 use xdr::{Malformed, Reader, Writer, Xdr};
@@ -122,6 +122,29 @@ impl Xdr for PunchArgs {
 
     fn decode(input: &mut Reader) -> Result<Self, Malformed> {
         Ok(PunchArgs { cap: Capability::decode(input)?, offset: input.u64()?, len: input.u64()? })
+    }
+}
+
+/// Arguments of RESERVE.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ReserveArgs {
+    /// Names the object; needs WRITE.
+    pub cap: Capability,
+    /// First byte to have room for.
+    pub offset: u64,
+    /// Number of bytes; none changes nothing.
+    pub len: u64,
+}
+
+impl Xdr for ReserveArgs {
+    fn encode(&self, out: &mut Writer) {
+        self.cap.encode(out);
+        out.u64(self.offset);
+        out.u64(self.len);
+    }
+
+    fn decode(input: &mut Reader) -> Result<Self, Malformed> {
+        Ok(ReserveArgs { cap: Capability::decode(input)?, offset: input.u64()?, len: input.u64()? })
     }
 }
 

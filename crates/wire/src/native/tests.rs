@@ -102,6 +102,7 @@ fn messages_about_objects_have_their_golden_bytes() {
     golden(&TruncateArgs { cap: plain(), size: 7 }, &format!("{CAP}0000000000000007"));
     golden(&TruncateReply { size: 7 }, "0000000000000007");
     golden(&PunchArgs { cap: plain(), offset: 1, len: 2 }, &format!("{CAP}00000000000000010000000000000002"));
+    golden(&ReserveArgs { cap: plain(), offset: 1, len: 2 }, &format!("{CAP}00000000000000010000000000000002"));
     golden(&SeekArgs { cap: plain(), offset: 1, what: SeekWhat::Hole }, &format!("{CAP}000000000000000100000001"));
     golden(&SeekReply { offset: Some(3) }, "000000010000000000000003");
     golden(&SeekReply { offset: None }, "00000000");

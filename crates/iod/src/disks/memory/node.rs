@@ -23,6 +23,8 @@ struct Past {
 #[derive(Clone, Default)]
 pub(super) struct Node {
     pages: BTreeMap<u64, Page>,
+    /// Pages that have storage whether they hold anything or not, and whether that is durable.
+    reserved: BTreeMap<u64, bool>,
     len: u64,
     /// Of pages changed since the last sync.
     past: BTreeMap<u64, Past>,
@@ -49,7 +51,31 @@ impl Node {
 
     /// Pages that it takes.
     pub(super) fn pages(&self) -> u64 {
-        self.pages.len() as u64
+        let empty = self.reserved.keys().filter(|page| !self.pages.contains_key(page)).count();
+        (self.pages.len() + empty) as u64
+    }
+
+    /// Takes pages for a range while there are any; answers whether there were enough.
+    pub(super) fn reserve(&mut self, offset: u64, len: u64, take: &mut dyn FnMut() -> bool) -> bool {
+        let end = offset.saturating_add(len);
+        for page in offset / PAGE..end.div_ceil(PAGE) {
+            if self.is_stored(page * PAGE, PAGE) {
+                self.reserved.entry(page).or_insert(false);
+            } else if take() {
+                self.reserved.insert(page, false);
+            } else {
+                return false;
+            }
+        }
+        if end > self.len {
+            self.change_len(end);
+        }
+        true
+    }
+
+    pub(super) fn is_stored(&self, offset: u64, len: u64) -> bool {
+        let mut pages = offset / PAGE..offset.saturating_add(len).div_ceil(PAGE);
+        pages.all(|page| self.pages.contains_key(&page) || self.reserved.contains_key(&page))
     }
 
     pub(super) fn read(&self, buffer: &mut [u8], offset: u64) -> usize {
@@ -67,7 +93,7 @@ impl Node {
     pub(super) fn write(&mut self, data: &[u8], offset: u64, take: &mut dyn FnMut() -> bool) -> usize {
         let mut done = 0;
         for (page, within, at, n) in parts(offset, data.len()) {
-            if !self.pages.contains_key(&page) && !take() {
+            if !self.is_stored(page * PAGE, PAGE) && !take() {
                 break;
             }
             self.remember(page);
@@ -99,6 +125,8 @@ impl Node {
 
     /// Zeros from `start` to `end`, holes where they fill pages.
     fn clear(&mut self, start: u64, end: u64) {
+        let whole = start.div_ceil(PAGE)..end / PAGE;
+        self.reserved.retain(|page, _| !whole.contains(page));
         let pages: Vec<u64> = self.pages.range(start / PAGE..end.div_ceil(PAGE)).map(|(page, _)| *page).collect();
         for page in pages {
             self.remember(page);
@@ -129,6 +157,7 @@ impl Node {
 
     pub(super) fn sync(&mut self) {
         self.past.retain(|_, past| past.lost);
+        self.reserved.values_mut().for_each(|durable| *durable = true);
         if !self.lens_lost {
             self.lens.clear();
         }
@@ -176,6 +205,7 @@ impl Node {
             lens.push(self.len);
             self.len = lens[below(choose, lens.len())];
         }
+        self.reserved.retain(|page, durable| *durable && page * PAGE < self.len);
         // No file system shows what lies behind the end, however the file grows later.
         self.clear(self.len, u64::MAX / PAGE * PAGE);
         self.past.clear();

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
+use rustix::io::Errno;
 use types::{FileId, Generation, Status};
 use wire::native::{Failure, Piece, PieceKind, WriteExtent};
 
@@ -222,6 +223,44 @@ impl Open {
             tracing::error!(object = self.id.0, detail, "damaged data");
         }
         failure
+    }
+
+    /// Takes room for what is to be written. Room that the file has is its own, even when the disk is as full as it may get.
+    pub(super) fn take_room(&self, store: &Store, extents: &[WriteExtent]) -> Result<(), Failure> {
+        let range = |extent: &WriteExtent| (extent.offset, u64::from(extent.len));
+        store.take_room(self.growth(extents)).or_else(|refused| self.unless_stored(refused, extents.iter().map(range)))
+    }
+
+    /// Says that there is no room, unless all of these ranges have it.
+    fn unless_stored(&self, refused: Failure, ranges: impl Iterator<Item = (u64, u64)>) -> Result<(), Failure> {
+        for (offset, len) in ranges {
+            let stored = self.file.is_stored(HEAD_LEN + offset, len);
+            if !stored.map_err(|e| failure(&e, "look where the object has room"))? {
+                return Err(refused);
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives the range up to `end` room on the disk, and the object that length. No byte changes, so checksums stay as they are.
+    pub(super) fn reserve(&self, store: &Store, offset: u64, end: u64) -> Result<(), Failure> {
+        let more = end.saturating_sub(self.dense().min(self.size()).max(offset));
+        let room = store.take_room(more);
+        room.or_else(|refused| self.unless_stored(refused, std::iter::once((offset, end - offset))))?;
+        let reserved = self.file.reserve(HEAD_LEN + offset, end - offset);
+        let reached = match &reserved {
+            Ok(()) => end,
+            Err(_) => self.file.measure().map_or(0, |measure| measure.len.saturating_sub(HEAD_LEN)),
+        };
+        self.size.fetch_max(reached, Ordering::AcqRel);
+        self.changed();
+        reserved.map_err(|error| match error.raw_os_error() {
+            Some(code) if code == Errno::OPNOTSUPP.raw_os_error() => Failure {
+                status: Status::NotSupp,
+                detail: Some("the file system below the store cannot reserve room".into()),
+            },
+            _ => failure(&error, "reserve room"),
+        })
     }
 
     /// Bytes of the extents that may need new disk space: those not known to have some.

@@ -21,6 +21,7 @@ enum Op {
     Commit,
     Truncate(u64),
     Punch(u64, u64),
+    Reserve(u64, u64),
     Remove,
     Fence(u32),
 }
@@ -54,6 +55,7 @@ fn history(len: usize) -> Vec<(u64, Op)> {
                 *generation += 1;
                 Op::Fence(*generation)
             }
+            18 => Op::Reserve(random.below(60_000), 1 + random.below(30_000)),
             // Over what is there already.
             _ => Op::Write(vec![(random.below(4) * BLOCK, 2 * BLOCK as usize), (40_000, 100)]),
         };
@@ -142,6 +144,10 @@ impl Model {
                     self.data.retain(|block| *block < offset.div_ceil(BLOCK) || *block >= end / BLOCK);
                 }
             }
+            Op::Reserve(offset, len) => {
+                let end = (offset + len) as usize;
+                now.resize(now.len().max(end), 0);
+            }
             Op::Remove => {
                 self.touch(0, now.len() as u64);
                 (now, self.generation) = (Vec::new(), 0);
@@ -199,6 +205,7 @@ fn perform(store: &Store, object: u64, step: usize, op: &Op) -> Result<(), Failu
         Op::Commit => object.commit(store, NOW).map(drop),
         Op::Truncate(size) => object.truncate(store, NOW, *size),
         Op::Punch(offset, len) => object.punch(store, NOW, *offset, *len),
+        Op::Reserve(offset, len) => object.reserve(store, NOW, *offset, *len),
         Op::Remove => object.remove(store, NOW),
         Op::Fence(generation) => object.fence(store, NOW, Generation(NOW.0 - 500 + generation)),
     }
