@@ -42,6 +42,8 @@ counters! {
     proxy_writes,
     /// COMMITs that went to iods.
     proxy_commits,
+    /// Ranges that iods have reserved room for.
+    allocations,
     /// Native layouts granted for reading.
     layouts_read,
     /// Native layouts granted for reading and writing.

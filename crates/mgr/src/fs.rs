@@ -295,9 +295,8 @@ impl FileSystem for Files {
         self.0.unless_lost(ctx, file, None, self.0.seek(ctx, file, offset, what).await)
     }
 
-    /// Iods cannot reserve room, so nothing is promised.
-    async fn allocate(&self, _: &Ctx, _: FileId, _: ByteRange) -> Result<()> {
-        Err(Status::NotSupp)
+    async fn allocate(&self, ctx: &Ctx, file: FileId, range: ByteRange) -> Result<()> {
+        self.0.unless_lost(ctx, file, None, self.0.allocate(ctx, file, range).await)
     }
 
     async fn deallocate(&self, ctx: &Ctx, file: FileId, range: ByteRange) -> Result<()> {

@@ -6,6 +6,7 @@ mod data;
 mod punch;
 mod read;
 mod remove;
+mod reserve;
 mod seek;
 mod size;
 mod truncate;

@@ -1,5 +1,7 @@
 //! The mgr with real iods, all in one process: proxied I/O, layouts, failures, restarts, what it answers on its port.
 
+#[path = "room/allocate.rs"]
+mod allocate;
 #[path = "room/check.rs"]
 mod check;
 #[path = "room/cluster.rs"]

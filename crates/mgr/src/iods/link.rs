@@ -195,7 +195,9 @@ impl Link {
             CallError::Failed(failure) => match failure.status {
                 // Damaged on the way: another try sees other bits.
                 Status::BadChecksum => Status::Delay,
-                Status::Fenced | Status::Delay | Status::NoSpc | Status::DQuot | Status::FBig => failure.status,
+                Status::Fenced | Status::Delay | Status::NoSpc | Status::DQuot | Status::FBig | Status::NotSupp => {
+                    failure.status
+                }
                 _ => {
                     tracing::error!(%iod, procedure = procedure.name(), "the iod refused: {failure}");
                     Status::Io

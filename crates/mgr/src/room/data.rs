@@ -1,4 +1,4 @@
-//! READ, WRITE, COMMIT, SEEK and DEALLOCATE through the mgr.
+//! READ, WRITE, COMMIT, SEEK, ALLOCATE and DEALLOCATE through the mgr.
 
 use super::Room;
 use crate::counters::add;
@@ -96,6 +96,25 @@ impl Room {
                 Ok(SeekOut { offset, eof: offset == size })
             }
         }
+    }
+
+    /// Takes room for a range on all iods that hold a part of it, and then lets the file reach to its end.
+    ///
+    /// The objects become longer first, as they do by a write: who dies in between, or finds no room on one of the iods,
+    /// leaves a file whose size is to be learnt from them.
+    pub(crate) async fn allocate(&self, ctx: &Ctx, file: FileId, range: ByteRange) -> Result<(), Status> {
+        let _shared = self.shared(file).await?;
+        let info = self.regular(file)?;
+        if range.end() > limits::FILE_SIZE_MAX {
+            return Err(Status::FBig);
+        }
+        let objects = self.objects_now(ctx.now, &info).await?;
+        let writing = self.notes.writing(file).await?;
+        objects.reserve(range).await?;
+        self.namespace.set_size(&ctx.cred, ctx.now, file, range.end(), None).await?;
+        writing.done();
+        add(&self.counters.allocations, 1);
+        Ok(())
     }
 
     pub(crate) async fn deallocate(&self, ctx: &Ctx, file: FileId, range: ByteRange) -> Result<(), Status> {

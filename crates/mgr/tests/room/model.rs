@@ -12,6 +12,7 @@ enum Step {
     Read { at: u64, len: u32 },
     Cut(u64),
     Punch { at: u64, len: u64 },
+    Allocate { at: u64, len: u64 },
     Seek(u64),
     Commit,
 }
@@ -30,6 +31,7 @@ fn step(unit: u64) -> impl Strategy<Value = Step> {
         3 => (place(unit), len()).prop_map(|(at, len)| Step::Read { at, len: len as u32 }),
         2 => place(unit).prop_map(Step::Cut),
         1 => (place(unit), len()).prop_map(|(at, len)| Step::Punch { at, len }),
+        1 => (place(unit), len()).prop_map(|(at, len)| Step::Allocate { at, len: len.max(1) }),
         1 => place(unit).prop_map(Step::Seek),
         1 => Just(Step::Commit),
     ]
@@ -63,6 +65,10 @@ async fn run(files: &Files, file: FileId, flat: &mut Vec<u8>, step: &Step) {
             files.deallocate(&ctx(1), file, ByteRange { offset: at, len }).await.unwrap();
             let end = ((at + len) as usize).min(flat.len());
             flat[(at as usize).min(end)..end].fill(0);
+        }
+        Step::Allocate { at, len } => {
+            files.allocate(&ctx(1), file, ByteRange { offset: at, len }).await.unwrap();
+            flat.resize(flat.len().max((at + len) as usize), 0);
         }
         Step::Seek(at) => seek(files, file, flat, at).await,
         Step::Commit => drop(files.commit(&ctx(1), file, ByteRange::ALL).await.unwrap()),
