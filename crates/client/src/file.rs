@@ -183,6 +183,16 @@ impl File {
         self.inode().punch(self.key(), range).await
     }
 
+    /// Reserves room for a range on the iods, so that writing it finds some, and lets the file reach to its end if it is
+    /// shorter, as `posix_fallocate` does. No byte changes; new ones are zeros.
+    ///
+    /// # Errors
+    /// `NoSpc` when an iod has no room, `NotSupp` when its file system cannot reserve any. The file may be longer then.
+    pub async fn allocate(&self, range: ByteRange) -> Result<()> {
+        self.for_writing()?;
+        self.why(self.inode().allocate(range).await)
+    }
+
     /// Cuts or extends the file to `size` bytes; new bytes are a hole. What was written before is made durable first.
     pub async fn set_len(&self, size: u64) -> Result<()> {
         self.for_writing()?;

@@ -92,6 +92,15 @@ impl Opened<'_> {
         results.done(&[OP_PUTFH, OP_DEALLOCATE])
     }
 
+    /// Has room reserved for a range, and the file reach to its end.
+    pub(crate) async fn allocate(&self, range: ByteRange) -> Result<()> {
+        let mut compound = self.begin("allocating");
+        let args = ALLOCATE4args { aa_stateid: self.stateid, aa_offset: range.offset, aa_length: range.len };
+        compound.op(OP_ALLOCATE, &args);
+        let mut results = self.session.call(compound).await?;
+        results.done(&[OP_PUTFH, OP_ALLOCATE])
+    }
+
     /// The next data or hole at or after `offset`; `None` when `offset` is at or past the end or no data follow.
     pub(crate) async fn seek(&self, offset: u64, what: data_content4) -> Result<Option<u64>> {
         let mut compound = self.begin("seeking");

@@ -49,6 +49,10 @@ enum Step {
         offset: usize,
         len: usize,
     },
+    Allocate {
+        offset: usize,
+        len: usize,
+    },
     Fsync,
     /// Close, and open again: by the other path (direct or through the mgr) when `swap`.
     Reopen {
@@ -67,6 +71,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         4 => (at(), len()).prop_map(|(offset, len)| Step::Read { offset, len }),
         2 => at().prop_map(|size| Step::Cut { size }),
         1 => (at(), len()).prop_map(|(offset, len)| Step::Punch { offset, len }),
+        1 => (at(), len()).prop_map(|(offset, len)| Step::Allocate { offset, len }),
         1 => Just(Step::Fsync),
         2 => any::<bool>().prop_map(|swap| Step::Reopen { swap }),
         1 => at().prop_map(|offset| Step::NextData { offset }),
@@ -106,6 +111,10 @@ impl Checked {
                 file.punch(ByteRange { offset: offset as u64, len: len as u64 }).await.unwrap();
                 let end = self.model.len().min(offset + len);
                 self.model[offset.min(end)..end].fill(0);
+            }
+            Step::Allocate { offset, len } => {
+                file.allocate(ByteRange { offset: offset as u64, len: len as u64 }).await.unwrap();
+                self.model.resize(self.model.len().max(offset + len), 0);
             }
             Step::Fsync => file.fsync().await.unwrap(),
             Step::Reopen { swap } => {

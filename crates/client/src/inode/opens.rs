@@ -69,6 +69,18 @@ impl Inode {
         }
     }
 
+    /// Has room reserved for a range by the mgr.
+    pub(super) async fn mgr_allocate(&self, range: ByteRange) -> Result<()> {
+        let mut tries = TRIES;
+        loop {
+            let opened = self.opened(true)?;
+            match opened.allocate(range).await {
+                Err(error) if error.is_state_lost() => self.open_again(opened.stateid, &mut tries, error).await?,
+                outcome => return outcome,
+            }
+        }
+    }
+
     /// Looks for data or a hole through the mgr.
     pub(super) async fn mgr_seek(&self, offset: u64, what: data_content4) -> Result<Option<u64>> {
         let mut tries = TRIES;

@@ -1,4 +1,4 @@
-//! Looking for data, making holes, changing the length, and where the bytes are.
+//! Looking for data, making holes, reserving room, changing the length, and where the bytes are.
 
 use super::Inode;
 use super::opens::TRIES;
@@ -91,6 +91,18 @@ impl Inode {
         }
         self.end_strays().await?;
         self.mgr_punch(range).await
+    }
+
+    /// See [`crate::File::allocate`].
+    pub(crate) async fn allocate(&self, range: ByteRange) -> Result<()> {
+        if range.is_empty() {
+            return Ok(());
+        }
+        self.mgr_allocate(range).await?;
+        let mut state = self.state();
+        state.size = state.size.max(range.end());
+        state.stamp = self.mount.next_stamp();
+        Ok(())
     }
 
     /// See [`crate::File::set_len`]; other attributes may change with it. The open `key` is told of writes that failed.
