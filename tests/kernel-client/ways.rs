@@ -80,6 +80,7 @@ fn every_kind_of_thing_can_be_made_and_used() {
         "dd if=/mnt/h bs=64k iflag=direct 2>/dev/null | md5sum; dd if=/mnt/h bs=64k skip=24 iflag=direct | wc -c";
     let whole = guest.ok("echo 3 > /proc/sys/vm/drop_caches; md5sum < /mnt/h");
     assert_eq!(guest.ok(&format!("({direct}) 2>/dev/null")), format!("{whole}\n524288"));
+    reserved_room(&mut guest);
     // Copies within the file system.
     guest.ok("dd if=/dev/urandom of=/mnt/from bs=1M count=3 2>/dev/null; xfs_io -f -c 'copy_range /mnt/from' /mnt/to; cmp /mnt/from /mnt/to");
     // What the server alone decides: modes, owners, the sticky bit.
@@ -91,4 +92,25 @@ fn every_kind_of_thing_can_be_made_and_used() {
     assert_ne!(guest.run("su alice -c 'echo x >> /mnt/sticky/root'").status, 0);
     guest.ok("umount /mnt");
     lab.fsck();
+}
+
+/// `fallocate` makes files longer and takes storage, and nothing else; punching gives it back.
+fn reserved_room(guest: &mut Guest) {
+    guest.ok("echo data > /mnt/room; xfs_io -c 'falloc 1m 2m' /mnt/room");
+    assert_eq!(
+        guest.ok("stat -c %s /mnt/room; head -c 5 /mnt/room; tr -d '\\0' < /mnt/room | wc -c"),
+        "3145728\ndata\n5"
+    );
+    let kib = |guest: &mut Guest| guest.ok("sync; du -k /mnt/room | cut -f1").parse::<u64>().unwrap();
+    assert!(kib(guest) >= 2048);
+    // Within the file, and by the command, which asks whether the size may stay: NFS has no such thing.
+    guest.ok("/usr/bin/fallocate -o 0 -l 1m /mnt/room");
+    assert_ne!(guest.run("/usr/bin/fallocate -n -o 4m -l 1m /mnt/room").status, 0);
+    assert_eq!(guest.ok("stat -c %s /mnt/room"), "3145728");
+    guest.ok("dd if=/dev/urandom of=/tmp/part bs=64k count=9 2>/dev/null; dd if=/tmp/part of=/mnt/room bs=64k seek=16 conv=notrunc,fsync 2>/dev/null");
+    guest.ok("echo 3 > /proc/sys/vm/drop_caches; dd if=/mnt/room bs=64k skip=16 count=9 2>/dev/null | cmp - /tmp/part");
+    guest.ok("/usr/bin/fallocate -p -o 64k -l 2944k /mnt/room");
+    assert_eq!(guest.ok("stat -c %s /mnt/room; tr -d '\\0' < /mnt/room | wc -c"), "3145728\n5");
+    assert_ne!(guest.run("/usr/bin/fallocate -l 64t /mnt/room").status, 0, "more than there is");
+    guest.ok("rm /mnt/room /tmp/part");
 }
