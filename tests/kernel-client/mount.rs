@@ -1,6 +1,6 @@
 //! A guest mounts a file system and uses it through the mgr.
 
-use crate::guest::Guest;
+use crate::guest::{Guest, HOST};
 use crate::lab::Lab;
 
 #[test]
@@ -24,4 +24,24 @@ fn a_guest_mounts_and_uses_a_file_system() {
         guest.ok("rm -r /mnt/dir /mnt/f; ls -A /mnt | wc -l; umount /mnt");
     }
     lab.fsck();
+}
+
+#[test]
+fn versions_that_are_not_served_are_refused_at_once() {
+    let home = tempfile::tempdir().unwrap();
+    let lab = Lab::start(home.path(), 1);
+    let mut guest = Guest::boot();
+    let port = lab.mgr.proxy.address().port();
+    // Version 3 asks another program first, which is not there at all.
+    let older = format!("3,proto=tcp,mountproto=tcp,nolock,mountport={port}");
+    for version in ["4.0", &older] {
+        let mount = format!("mount.nfs -o vers={version},noresvport,port={port} {HOST}:/ /mnt 2>&1");
+        let done = guest.run(&format!("timeout -s KILL 20 {mount}"));
+        assert_eq!(done.status, 32, "{}", done.output);
+        assert!(done.output.contains("not supported"), "{}", done.output);
+    }
+    let said = lab.mgr.said();
+    assert!(said.contains("asks for NFS 4.0") && said.contains("vers=4.1 or vers=4.2"), "{said}");
+    guest.mount(port, "vers=4.1");
+    guest.ok("umount /mnt");
 }

@@ -3,6 +3,7 @@
 use crate::backchannel::Backchannel;
 use crate::check::Checks;
 use crate::fs::Files;
+use crate::mismatch::{Asked, Mismatches};
 use crate::room::now;
 use crate::{scrub, status};
 use net::rpc::{CallContext, Refusal, Service};
@@ -34,6 +35,7 @@ pub(crate) struct Gateway {
     pub(crate) network: net::Counters,
     pub(crate) started: Instant,
     pub(crate) checks: Checks,
+    pub(crate) mismatches: Mismatches,
 }
 
 impl Gateway {
@@ -43,6 +45,9 @@ impl Gateway {
             (NFS_V4, NFSPROC4_COMPOUND) => {
                 let (principal, cred) = Call::identity(&context.header.cred).ok_or(Refusal::Auth(AUTH_TOOWEAK))?;
                 self.backchannel.seen(&context.peer);
+                if let Some(asked) = Asked::by(body.clone()) {
+                    self.mismatches.say(asked, context.peer.peer(), Instant::now());
+                }
                 let random = getrandom::u64().map_err(|e| {
                     tracing::error!("the system gives no random numbers: {e}");
                     Refusal::SystemErr
@@ -60,7 +65,10 @@ impl Gateway {
                 Ok(self.server.compound(call).await?)
             }
             (NFS_V4, _) => Err(Refusal::ProcUnavail),
-            _ => Err(Refusal::ProgMismatch { low: NFS_V4, high: NFS_V4 }),
+            (version, _) => {
+                self.mismatches.say(Asked::Version(version), context.peer.peer(), Instant::now());
+                Err(Refusal::ProgMismatch { low: NFS_V4, high: NFS_V4 })
+            }
         }
     }
 

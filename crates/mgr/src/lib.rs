@@ -18,6 +18,7 @@ mod grants;
 mod handle;
 mod iods;
 mod locks;
+mod mismatch;
 mod news;
 mod notes;
 mod paths;

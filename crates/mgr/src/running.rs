@@ -123,6 +123,7 @@ impl Mgr {
             network: network.clone(),
             started: Instant::now(),
             checks: Default::default(),
+            mismatches: Default::default(),
         });
         let network = serve(listeners, gateway.clone(), Limits::default(), network);
         for address in network.addresses() {

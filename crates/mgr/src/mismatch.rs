@@ -1,0 +1,83 @@
+//! Tells the log who asks for a version of NFS that is not served: all that they see themselves is a mount that fails.
+
+use net::Address;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+use tokio::time::Instant;
+use wire::nfs4::compound::ArgsHeader;
+use xdr::{Reader, Xdr};
+
+/// How often the same is said: whoever mounts by themselves try for ever, and whoever means harm would fill the disk.
+const AGAIN: Duration = Duration::from_secs(10);
+
+/// A version that is not served.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Asked {
+    /// Version 2 or 3, or one that does not exist (RFC 5531 §9: PROG_MISMATCH).
+    Version(u32),
+    /// A minor version of version 4 (RFC 8881 §16.2: NFS4ERR_MINOR_VERS_MISMATCH).
+    Minor(u32),
+}
+
+/// When it was last said of versions, and of minor versions.
+#[derive(Debug, Default)]
+pub(crate) struct Mismatches([Mutex<Option<Instant>>; 2]);
+
+impl Asked {
+    /// The minor version of a COMPOUND, if it is not served.
+    pub(crate) fn by(mut compound: Reader) -> Option<Asked> {
+        let minor = ArgsHeader::decode(&mut compound).ok()?.minorversion;
+        (!matches!(minor, 1 | 2)).then_some(Asked::Minor(minor))
+    }
+}
+
+impl Mismatches {
+    /// Says that somebody asked for this, unless something like it was said a moment ago.
+    pub(crate) fn say(&self, asked: Asked, peer: &Address, now: Instant) {
+        if !self.is_time(asked, now) {
+            return;
+        }
+        let wanted = match asked {
+            Asked::Version(version) => version.to_string(),
+            Asked::Minor(minor) => format!("4.{minor}"),
+        };
+        tracing::warn!(%peer, "a client asks for NFS {wanted}; served are 4.1 and 4.2: mount with vers=4.1 or vers=4.2");
+    }
+
+    fn is_time(&self, asked: Asked, now: Instant) -> bool {
+        let [versions, minors] = &self.0;
+        let last = if matches!(asked, Asked::Version(_)) { versions } else { minors };
+        let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_time = last.is_none_or(|last| now.duration_since(last) >= AGAIN);
+        if is_time {
+            *last = Some(now);
+        }
+        is_time
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+
+    #[test]
+    fn each_is_said_once_and_again_later() {
+        let (mismatches, start) = (Mismatches::default(), Instant::now());
+        let mut at = [(0, Asked::Minor(0)), (0, Asked::Version(3)), (1, Asked::Minor(0)), (10, Asked::Minor(7))]
+            .map(|(secs, asked)| mismatches.is_time(asked, start + Duration::from_secs(secs)))
+            .to_vec();
+        at.push(mismatches.is_time(Asked::Version(2), start + Duration::from_secs(9)));
+        assert_eq!(at, [true, true, false, true, false]);
+    }
+
+    #[test]
+    fn only_minor_versions_that_are_not_served_are_noticed() {
+        let of = |minor| {
+            let header = ArgsHeader { tag: Bytes::new(), minorversion: minor, numops: 1 };
+            Asked::by(Reader::new(header.to_bytes()))
+        };
+        assert_eq!([0, 1, 2, 3].map(of), [Some(Asked::Minor(0)), None, None, Some(Asked::Minor(3))]);
+        assert_eq!(Asked::by(Reader::new(Bytes::from_static(b"no"))), None);
+    }
+}
