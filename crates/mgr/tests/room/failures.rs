@@ -44,6 +44,15 @@ async fn what_a_lost_iod_has_is_an_error_and_nothing_else_is() {
     let unstable = write(&files, file, 0, &pattern(256, 1), Stability::Unstable).await;
     cluster.stop_iod(1);
     until("the loss is noticed", || cluster.up() == 1).await;
+    // It is lost when its keeper says so, a moment after its connection is.
+    let given_up = async {
+        for unit in [0, 64] {
+            while read(&files, file, unit, 64).await == Err(Status::Delay) {
+                tokio::task::yield_now().await;
+            }
+        }
+    };
+    tokio::time::timeout(std::time::Duration::from_secs(30), given_up).await.expect("the iod is given up");
     // Half of the stripe units are there; a request for more gets those in front of the first that is not.
     let there = |from: u64| (from / 64).is_multiple_of(2);
     let first_there = if read(&files, file, 0, 64).await.is_ok() { 0 } else { 64 };
