@@ -139,6 +139,11 @@ fn an_iod_that_stays_dead_takes_nothing_with_it_but_its_bytes() {
     lab.iods[0].restart();
     servers::until(|| servers::iods_up(&lab) == 2);
     assert_eq!(one.ok("kill $(cat /tmp/holder); cmp /tmp/data /mnt/moved; : > /mnt/moved; stat -c %s /mnt/moved"), "0");
+    // Who found nobody there goes straight to it again, with the next file: not only in two minutes.
+    let proxied = || ["proxy_write_bytes", "proxy_read_bytes"].map(|name| servers::number(&lab, "counters", name));
+    let (before, counted) = (proxied(), one.mountstats());
+    one.ok("cp /tmp/data /mnt/after && sync && echo 3 > /proc/sys/vm/drop_caches && cmp /tmp/data /mnt/after");
+    assert_eq!(proxied(), before, "{:?}", one.mountstats().since(&counted));
     for guest in [&mut one, &mut other] {
         guest.ok("umount /mnt");
     }

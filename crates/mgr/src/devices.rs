@@ -1,6 +1,7 @@
 //! Devices of the kernels' layouts: which iods stand behind a device id, for as long as this mgr runs.
 //!
-//! An id is made of the addresses that it stands for, so it never means anything else, and the next mgr finds the same one.
+//! An id is made of the addresses that it stands for and of the runs of the iods there, so it never means anything else, and the next mgr
+//! finds the same one. A client that found nobody there gives a device up for minutes: when an iod is back, files have another.
 
 use bytes::Bytes;
 use layout::NetAddress;
@@ -8,12 +9,22 @@ use layout::kinds::{files, flexfiles};
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::{Mutex, PoisonError};
+use types::Verifier;
 use types::limits::PAYLOAD_MAX;
 use wire::native::Key;
 use xdr::Xdr;
 
 /// Most devices known at a time. A client that asks for one that was forgotten goes through the mgr.
 const DEVICES_MAX: usize = 4096;
+
+/// An iod as a data server.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct DataServer {
+    /// Its write verifier, which no other run of it had.
+    pub(crate) run: Verifier,
+    /// Where it serves NFS.
+    pub(crate) addresses: Vec<SocketAddr>,
+}
 
 fn net_address(address: SocketAddr) -> NetAddress {
     NetAddress::tcp(address.ip(), address.is_ipv6(), address.port())
@@ -29,28 +40,30 @@ pub(crate) struct Devices {
 impl Devices {
     /// The device of the files kind for these iods, and which of its stripe indices the first of them has. Files that go round the same iods
     /// have the same device, wherever they begin.
-    pub(crate) fn name(&self, iods: &[u16], mut servers: Vec<Vec<SocketAddr>>, key: &Key) -> ([u8; 16], u32) {
+    pub(crate) fn name(&self, iods: &[u16], mut servers: Vec<DataServer>, key: &Key) -> ([u8; 16], u32) {
         let smallest = iods.iter().enumerate().min_by_key(|(_, number)| **number).map_or(0, |(at, _)| at);
         servers.rotate_left(smallest);
         let first = (iods.len() - smallest) % iods.len().max(1);
-        let servers = servers.into_iter().map(|addresses| addresses.into_iter().map(net_address).collect());
+        let runs: Vec<Verifier> = servers.iter().map(|server| server.run).collect();
+        let servers = servers.into_iter().map(|server| server.addresses.into_iter().map(net_address).collect());
         let body = files::Device { servers: servers.collect() }.to_bytes();
-        (self.add(files::KIND, body, key), first as u32)
+        (self.add(files::KIND, body, &runs, key), first as u32)
     }
 
     /// The device of the flexible files kind for one iod.
-    pub(crate) fn name_one(&self, server: Vec<SocketAddr>, key: &Key) -> [u8; 16] {
+    pub(crate) fn name_one(&self, server: DataServer, key: &Key) -> [u8; 16] {
         // Every kernel that has this kind speaks 4.1 to its data servers, whatever it speaks to the mgr.
         let size = PAYLOAD_MAX as u32;
         let version =
             flexfiles::Version { version: 4, minor: 1, read_size: size, write_size: size, tightly_coupled: true };
-        let addresses = server.into_iter().map(net_address).collect();
+        let addresses = server.addresses.into_iter().map(net_address).collect();
         let body = flexfiles::Device { addresses, versions: vec![version] }.to_bytes();
-        self.add(flexfiles::KIND, body, key)
+        self.add(flexfiles::KIND, body, &[server.run], key)
     }
 
-    fn add(&self, kind: u32, body: Bytes, key: &Key) -> [u8; 16] {
-        let id = key.derived_id(&[&kind.to_be_bytes(), &body[..]].concat());
+    fn add(&self, kind: u32, body: Bytes, runs: &[Verifier], key: &Key) -> [u8; 16] {
+        let runs: Vec<u8> = runs.iter().flat_map(|run| run.0).collect();
+        let id = key.derived_id(&[&kind.to_be_bytes(), &body[..], &runs].concat());
         let mut addresses = self.addresses.lock().unwrap_or_else(PoisonError::into_inner);
         if addresses.len() >= DEVICES_MAX && !addresses.contains_key(&id) {
             addresses.clear();
@@ -73,7 +86,11 @@ mod tests {
     #[test]
     fn files_that_go_round_the_same_iods_have_one_device() {
         let (devices, key) = (Devices::default(), Key::new([7; 32]));
-        let server = |number: u16| vec![SocketAddr::from(([10, 0, 0, number as u8], 2051))];
+        let server = |number: u16| DataServer {
+            run: Verifier([number as u8; 8]),
+            addresses: vec![SocketAddr::from(([10, 0, 0, number as u8], 2051))],
+        };
+        let address = |number: u16| net_address(server(number).addresses[0]);
         let name = |iods: &[u16]| devices.name(iods, iods.iter().map(|n| server(*n)).collect(), &key);
         let (id, first) = name(&[1, 2, 3]);
         assert_eq!(first, 0);
@@ -81,17 +98,24 @@ mod tests {
         assert_eq!(name(&[3, 1, 2]), (id, 2));
         assert_ne!(name(&[1, 3, 2]).0, id);
         let device = files::Device::from_bytes(&devices.address(id, files::KIND).unwrap()).unwrap();
-        assert_eq!(device.servers, [1, 2, 3].map(|n| vec![net_address(server(n)[0])]));
+        assert_eq!(device.servers, [1, 2, 3].map(|n| vec![address(n)]));
         // An iod that moves makes another device; the old one means what it meant, and what the next mgr calls it too.
-        let moved = [1, 2, 3].map(|n| if n == 2 { vec![SocketAddr::from(([10, 0, 0, 9], 2051))] } else { server(n) });
+        let moved = [1, 2, 3].map(|n| if n == 2 { DataServer { run: server(2).run, ..server(9) } } else { server(n) });
         let (new, _) = devices.name(&[1, 2, 3], moved.to_vec(), &key);
         assert_ne!(new, id);
         assert_eq!(files::Device::from_bytes(&devices.address(id, files::KIND).unwrap()).unwrap(), device);
+        // So does one that was started again, for clients that gave it up; where it is has not changed.
+        let run = Verifier([7; 8]);
+        let restarted = [1, 2, 3].map(|n| if n == 2 { DataServer { run, ..server(2) } } else { server(n) });
+        let (again, _) = devices.name(&[1, 2, 3], restarted.to_vec(), &key);
+        assert!(again != id && again != new);
+        assert_eq!(devices.address(again, files::KIND), devices.address(id, files::KIND));
         let servers = [1, 2, 3].map(server).to_vec();
         assert_eq!(Devices::default().name(&[1, 2, 3], servers, &key).0, id);
         assert_eq!((devices.address([0; 16], files::KIND), devices.address(id, flexfiles::KIND)), (None, None));
         let one = devices.name_one(server(1), &key);
         let device = flexfiles::Device::from_bytes(&devices.address(one, flexfiles::KIND).unwrap()).unwrap();
-        assert_eq!(device.addresses, [net_address(server(1)[0])]);
+        assert_eq!(device.addresses, [address(1)]);
+        assert_ne!(devices.name_one(DataServer { run, ..server(1) }, &key), one);
     }
 }

@@ -13,12 +13,12 @@ pub(crate) use register::{Registered, record};
 pub(crate) use verifiers::Verifiers;
 
 use crate::cluster_file::ClusterFile;
+use crate::devices::DataServer;
 use layout::Policy;
 use layout::kinds::native::Record;
 use meta::{Embedded, Namespace};
 use net::Address;
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -223,14 +223,13 @@ impl Iods {
         })
     }
 
-    /// Where the iods with these numbers serve NFS, each with its addresses. `None` while one of them is down, or when one
-    /// serves none.
-    pub(crate) fn data_servers(&self, numbers: &[u16]) -> Option<Vec<Vec<SocketAddr>>> {
+    /// The iods with these numbers as data servers. `None` while one of them is down, or when one serves no NFS.
+    pub(crate) fn data_servers(&self, numbers: &[u16]) -> Option<Vec<DataServer>> {
         let state = self.state();
         let of = |number: &u16| {
             let link = state.members.get(number)?.link.as_ref().filter(|link| !link.is_closed())?;
-            let addresses = link.data_server();
-            (!addresses.is_empty()).then_some(addresses)
+            let (run, addresses) = (link.hello.verifier, link.data_server());
+            (!addresses.is_empty()).then_some(DataServer { run, addresses })
         };
         numbers.iter().map(of).collect()
     }

@@ -3,13 +3,13 @@
 use super::Room;
 use crate::config::KernelLayout;
 use crate::counters::add;
+use crate::devices::DataServer;
 use crate::proxy::Objects;
 use bytes::Bytes;
 use layout::kinds::native::{self, Body, Device, Update};
 use layout::kinds::{files, flexfiles};
 use net::clock::unix_now;
 use nfs::fs::{Ctx, Iomode, LayoutAsk, LayoutGone, LayoutOut, Threshold};
-use std::net::SocketAddr;
 use types::{ByteRange, FileId, Generation, IodId, Status, Timestamp, limits};
 use wire::native::{DATA_HANDLE_LEN, DataHandle, Rights};
 use xdr::Xdr;
@@ -91,7 +91,7 @@ impl Room {
     }
 
     /// The data servers of a file. `NoLayout` while one of the iods is down or serves no NFS: clients come to the mgr then.
-    fn data_servers(&self, objects: &Objects<'_>) -> Result<Vec<Vec<SocketAddr>>, Status> {
+    fn data_servers(&self, objects: &Objects<'_>) -> Result<Vec<DataServer>, Status> {
         self.iods.data_servers(&objects.record.iods).ok_or(Status::NoLayout)
     }
 
@@ -158,8 +158,8 @@ impl Room {
         let mut stateid = [0; 16];
         stateid[4..8].copy_from_slice(b"weir");
         stateid[8..].copy_from_slice(&grant.to_be_bytes());
-        let server = |index, addresses: &[SocketAddr], efficiency| flexfiles::DataServer {
-            device: self.devices.name_one(addresses.to_vec(), &self.iods.cluster().key),
+        let server = |index, at: &DataServer, efficiency| flexfiles::DataServer {
+            device: self.devices.name_one(at.clone(), &self.iods.cluster().key),
             efficiency,
             stateid,
             handle: handle(index),
@@ -169,8 +169,8 @@ impl Room {
         // All clients read the first copy as long as they can, as the mgr does: what nobody was told is durable may be in one
         // copy only.
         let copies = servers.chunks(width).zip((1..=objects.record.mirrors).rev());
-        let mirror = |(copy, efficiency): (&[Vec<SocketAddr>], u32)| {
-            (0..).zip(copy).map(|(index, addresses)| server(index, addresses, efficiency)).collect()
+        let mirror = |(copy, efficiency): (&[DataServer], u32)| {
+            (0..).zip(copy).map(|(index, at)| server(index, at, efficiency)).collect()
         };
         let mirrors = copies.map(mirror).collect();
         let stripe_unit = if striped { objects.record.stripe_unit } else { 0 };
