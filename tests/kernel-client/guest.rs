@@ -1,8 +1,10 @@
 //! A virtual machine with a stock Linux kernel, which carries out scripts for the host.
 
+use crate::cluster;
 use crate::image::Image;
 use crate::mountstats::{self, MountStats};
 use data_encoding::BASE64;
+use rustix::process::Signal;
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -162,6 +164,22 @@ impl Guest {
         let done = self.run(script);
         assert_eq!(done.status, 0, "{script}\n{}\n{}", done.output, self.console());
         done.output.trim_end_matches('\n').to_owned()
+    }
+
+    /// Lets all its time stand still: it does not even answer.
+    pub fn freeze(&self) {
+        cluster::signal(&self.machine, Signal::STOP);
+    }
+
+    /// Lets its time go on.
+    pub fn thaw(&self) {
+        cluster::signal(&self.machine, Signal::CONT);
+    }
+
+    /// Whether its kernel is of this version or a later one.
+    pub fn is_at_least(&self, version: [u32; 2]) -> bool {
+        let mut numbers = self.kernel.split(['.', '-', '+']).map(|number| number.parse().unwrap_or(0));
+        [numbers.next(), numbers.next()].map(|number| number.unwrap_or(0)) >= version
     }
 
     /// Mounts what a server on the host has, at `/mnt`, with these options beside the needed ones.

@@ -10,9 +10,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// The kernel: the newest one of the system's own release, unless `WEIR_TEST_KERNEL` names another package, or the file of
-/// one.
+/// The kernel: the newest one of the system's own release, unless `WEIR_TEST_KERNEL` says otherwise: names of packages or paths of
+/// their files, with commas between them.
 const KERNEL: &str = "linux-image-cloud-amd64";
+/// What the packages with a kernel are called: one with everything, or one that needs others with the kernel, its modules and lists of those.
+const KERNEL_PARTS: [&str; 4] = ["linux-image-", "linux-binary-", "linux-modules-", "linux-base-"];
 /// What is in the root beside libraries.
 const PROGRAMS: [&str; 6] = ["attr", "busybox-static", "kmod", "nfs-common", "util-linux", "xfsprogs"];
 /// Libraries that those packages ask for and the programs that are used do not.
@@ -89,25 +91,29 @@ fn kernel_wanted() -> String {
     std::env::var("WEIR_TEST_KERNEL").unwrap_or_else(|_| KERNEL.to_owned())
 }
 
+fn is_of_kernel(package: &str) -> bool {
+    KERNEL_PARTS.iter().any(|part| package.starts_with(part))
+}
+
 fn make(dir: &Path) -> io::Result<()> {
     let (packages, tree, unpacked) = (dir.join("packages"), dir.join("tree"), dir.join("unpacked"));
     fs::create_dir_all(&packages)?;
     let kernel = kernel_wanted();
-    let is_file = kernel.ends_with(".deb");
-    let asked = if is_file { PROGRAMS[0] } else { &kernel };
-    let known = || output(Command::new("apt-cache").args(["show", "--no-all-versions", asked])).is_ok();
+    let (files, names): (Vec<&str>, Vec<&str>) = kernel.split(',').partition(|given| given.ends_with(".deb"));
+    let asked = [&PROGRAMS[..1], &names].concat();
+    let known = || output(Command::new("apt-cache").args(["show", "--no-all-versions"]).args(&asked)).is_ok();
     if !known() {
         repeatedly(|| run(Command::new("apt-get").args(["-qq", "update"])))?;
     }
     let used = |name: &String| name.starts_with("lib") && !UNUSED_LIBRARIES.iter().any(|no| name.starts_with(no));
     let libraries = depends(&PROGRAMS)?.into_iter().filter(used);
     let mut wanted = PROGRAMS.iter().map(|name| (*name).to_owned()).chain(libraries).collect::<Vec<_>>();
-    if is_file {
-        fs::copy(&kernel, packages.join("linux-image-given.deb"))?;
-    } else {
-        // A package that names the newest one, or that one itself.
-        let newest = depends(&[&kernel])?.into_iter().find(|name| name.starts_with("linux-image-") && *name != kernel);
-        wanted.push(newest.unwrap_or(kernel));
+    for (i, file) in files.iter().enumerate() {
+        fs::copy(file, packages.join(format!("{}given-{i}.deb", KERNEL_PARTS[0])))?;
+    }
+    if !names.is_empty() {
+        // A package may do no more than name the newest one, and that one those with its parts.
+        wanted.extend(depends(&names)?.into_iter().filter(|name| is_of_kernel(name)));
     }
     repeatedly(|| run(Command::new("apt-get").args(["-qq", "download"]).args(&wanted).current_dir(&packages)))?;
     for merged in ["bin", "sbin", "lib", "lib64"] {
@@ -117,14 +123,18 @@ fn make(dir: &Path) -> io::Result<()> {
     for folder in ["dev", "etc", "mnt", "proc", "root", "run", "sys", "tmp", "var/lib/nfs"] {
         fs::create_dir_all(tree.join(folder))?;
     }
-    fs::create_dir_all(&unpacked)?;
+    fs::create_dir_all(unpacked.join("usr/lib"))?;
+    std::os::unix::fs::symlink("usr/lib", unpacked.join("lib"))?;
     for package in fs::read_dir(&packages)? {
         let package = package?;
-        let is_kernel = package.file_name().to_string_lossy().starts_with("linux-image-");
-        unpack(&package.path(), if is_kernel { &unpacked } else { &tree })?;
+        let into = if is_of_kernel(&package.file_name().to_string_lossy()) { &unpacked } else { &tree };
+        unpack(&package.path(), into)?;
     }
     let release = the_only(&unpacked.join("lib/modules"))?;
-    fs::rename(unpacked.join(format!("boot/vmlinuz-{release}")), dir.join("kernel"))?;
+    let places =
+        [format!("boot/vmlinuz-{release}"), format!("lib/modules/{release}/vmlinuz")].map(|path| unpacked.join(path));
+    let there = places.iter().find(|path| path.exists());
+    fs::rename(there.ok_or_else(|| io::Error::other("no kernel in its packages"))?, dir.join("kernel"))?;
     modules(&unpacked, &tree, &release)?;
     let unused = UNUSED.iter().map(|path| format!("{path}*")).collect::<Vec<_>>().join(" ");
     run(Command::new("sh").args(["-c", &format!("rm -rf {unused}")]).current_dir(&tree))?;
@@ -161,7 +171,10 @@ fn modules(unpacked: &Path, tree: &Path, release: &str) -> io::Result<()> {
     let plain = "find . -name '*.ko.xz' -exec \"$0\" unxz {} +";
     run(Command::new("sh").args(["-c", plain]).arg(tree.join("usr/bin/busybox")).current_dir(&to))?;
     for list in ["modules.order", "modules.builtin", "modules.builtin.modinfo"] {
-        fs::copy(from.join(list), to.join(list))?;
+        // Who gave packages by their names alone may have left out the one that has them: whatever is built in is then said to be missing.
+        if from.join(list).exists() {
+            fs::copy(from.join(list), to.join(list))?;
+        }
     }
     // The tool of the guest: the host may have none.
     let libraries = tree.join("usr/lib/x86_64-linux-gnu");

@@ -22,4 +22,6 @@ mod relayed;
 mod requests;
 mod servers;
 mod sharing;
+mod silence;
 mod ways;
+mod wide;

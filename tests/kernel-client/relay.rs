@@ -53,6 +53,10 @@ struct Shared {
     dice: Dice,
     /// One record in so many is mistreated; 0: none.
     one_in: AtomicU64,
+    /// Whether the guest is not to hear what the daemon asks of it.
+    deaf: AtomicBool,
+    /// How many of the daemon's requests the guest did not hear.
+    unheard: AtomicU64,
     pairs: Mutex<Vec<[TcpStream; 2]>>,
     stopping: AtomicBool,
 }
@@ -79,6 +83,8 @@ impl Relay {
             harm: Mutex::default(),
             dice: Dice(AtomicU64::new(seed)),
             one_in: AtomicU64::new(0),
+            deaf: AtomicBool::new(false),
+            unheard: AtomicU64::new(0),
             pairs: Mutex::default(),
             stopping: AtomicBool::new(false),
         });
@@ -114,6 +120,16 @@ impl Relay {
     /// Mistreats one record in so many from now on; 0: none.
     pub fn mistreat(&self, one_in: u64) {
         self.shared.one_in.store(one_in, SeqCst);
+    }
+
+    /// Swallows from now on, or no more, what the daemon asks of the guest: callbacks. All else goes on.
+    pub fn deafen(&self, deaf: bool) {
+        self.shared.deaf.store(deaf, SeqCst);
+    }
+
+    /// How many callbacks it has swallowed.
+    pub fn unheard(&self) -> u64 {
+        self.shared.unheard.load(SeqCst)
     }
 
     /// What it has done.
@@ -158,6 +174,11 @@ fn lead(shared: &Arc<Shared>, client: TcpStream, server: TcpStream) {
     }
 }
 
+/// Whether a record is a call and no reply (RFC 5531 §9: the type follows the transaction id).
+fn is_call(record: &[u8]) -> bool {
+    record.get(4..8) == Some(&[0; 4])
+}
+
 /// Leads records on until there are no more.
 fn pass(shared: &Shared, from: From, pair: &[TcpStream; 2]) -> io::Result<()> {
     let (mut input, mut output) = if from == From::Client { (&pair[0], &pair[1]) } else { (&pair[1], &pair[0]) };
@@ -172,6 +193,10 @@ fn pass(shared: &Shared, from: From, pair: &[TcpStream; 2]) -> io::Result<()> {
         input.read_exact(&mut record[4..])?;
         if shared.remember.load(SeqCst) {
             lock(&shared.seen).push((from, record[4..].to_vec()));
+        }
+        if from == From::Server && is_call(&record[4..]) && shared.deaf.load(SeqCst) {
+            shared.unheard.fetch_add(1, SeqCst);
+            continue;
         }
         let one_in = shared.one_in.load(SeqCst);
         if one_in == 0 || shared.dice.below(one_in) > 0 {

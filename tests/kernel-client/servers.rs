@@ -22,10 +22,21 @@ pub fn start_with_lease(home: &Path, iods: usize, lease_secs: u32, options: &[&s
 
 /// As [`start`], with relays between the guests and everything else: that of the mgr, then those of the iods.
 pub fn start_behind_relays(home: &Path, iods: usize, options: &[&str], seed: u64) -> (Lab, Vec<Relay>) {
+    start_behind_relays_with_lease(home, iods, 20, options, seed)
+}
+
+/// As [`start_behind_relays`], with another lease than 20 seconds.
+pub fn start_behind_relays_with_lease(
+    home: &Path,
+    iods: usize,
+    lease_secs: u32,
+    options: &[&str],
+    seed: u64,
+) -> (Lab, Vec<Relay>) {
     let ports: Vec<u16> = (0..iods).map(|_| free_port()).collect();
     let mut relays: Vec<Relay> = ports.iter().zip(seed..).map(|(port, seed)| Relay::start(*port, seed)).collect();
     let ways: Vec<_> = ports.into_iter().zip(&relays).map(|(port, relay)| (port, relay.port())).collect();
-    let lab = start_at(home, 20, options, &ways);
+    let lab = start_at(home, lease_secs, options, &ways);
     relays.insert(0, Relay::start(lab.mgr.proxy.address().port(), !seed));
     (lab, relays)
 }
@@ -56,6 +67,13 @@ fn look(lab: &Lab, group: &str, name: &str) -> Option<u64> {
     group["values"][name].as_u64()
 }
 
+/// A number that each iod counts, of all that the mgr reaches.
+pub fn of_iods(lab: &Lab, name: &str) -> Vec<u64> {
+    let status = status(lab);
+    let iods = status.iter().filter(|g| g["group"] == "iod");
+    iods.map(|g| g["values"][name].as_u64().unwrap_or_else(|| panic!("no {name} in {g}"))).collect()
+}
+
 /// How many iods the mgr reaches.
 pub fn iods_up(lab: &Lab) -> usize {
     status(lab).iter().filter(|g| g["group"] == "iod" && g["values"]["state"] == "up").count()
@@ -75,7 +93,7 @@ pub fn until(mut holds: impl FnMut() -> bool) {
 }
 
 /// A port that nobody has at the moment.
-fn free_port() -> u16 {
+pub fn free_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     listener.local_addr().expect("an address").port()
 }

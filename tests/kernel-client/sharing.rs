@@ -5,7 +5,7 @@ use crate::servers;
 
 /// Starts a process that opens a file as descriptor 3 and does this with it; before it does `then`, it waits for
 /// [`let_go`].
-fn hold(guest: &mut Guest, file: &str, first: &str, then: &str) {
+pub fn hold(guest: &mut Guest, file: &str, first: &str, then: &str) {
     guest.ok(&format!(
         "rm -f /tmp/go /tmp/held /tmp/gone
         (exec 3<>{file}; {first}; touch /tmp/held; until [ -e /tmp/go ]; do usleep 50000; done; {then}; exec 3<&-
@@ -15,7 +15,7 @@ fn hold(guest: &mut Guest, file: &str, first: &str, then: &str) {
 }
 
 /// Lets that process do the rest, and waits for its end; what it has said.
-fn let_go(guest: &mut Guest) -> String {
+pub fn let_go(guest: &mut Guest) -> String {
     guest.ok("touch /tmp/go; until [ -e /tmp/gone ]; do usleep 50000; done; cat /tmp/said")
 }
 
