@@ -16,6 +16,7 @@ pub fn run(data: &[u8]) {
     value::<TruncateArgs>(&data);
     value::<PunchArgs>(&data);
     value::<ReserveArgs>(&data);
+    value::<PullArgs>(&data);
     value::<SeekArgs>(&data);
     value::<FenceArgs>(&data);
     value::<ListArgs>(&data);
@@ -28,6 +29,7 @@ pub fn run(data: &[u8]) {
     reply::<CommitReply>(&data);
     reply::<SizeReply>(&data);
     reply::<TruncateReply>(&data);
+    reply::<PullReply>(&data);
     reply::<SeekReply>(&data);
     reply::<ListReply>(&data);
     reply::<StatsReply>(&data);

@@ -36,6 +36,14 @@ counters! {
     bytes_sent_file = "bytes.read.sendfile",
     /// Payload bytes written.
     bytes_written = "bytes.written",
+    /// Bytes copied from other iods by PULL.
+    bytes_pulled = "bytes.pulled",
+    /// Bytes copied from one object to another by PULL.
+    bytes_copied = "bytes.copied",
+    /// PULLs that ended early, as the other iod could not be read.
+    pulls_stopped = "pulls.stopped",
+    /// PULLs turned away because there were enough.
+    pulls_refused = "pulls.refused",
     /// `fdatasync` calls on objects.
     syncs_object = "syncs.object",
     /// `fsync` calls on directories.

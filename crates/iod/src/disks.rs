@@ -104,6 +104,12 @@ pub trait DiskFile: Send + Sync {
     /// Those of the system, never `Interrupted`. Nothing was written then.
     fn write_at(&self, first: &[u8], second: &[u8], offset: u64) -> io::Result<usize>;
 
+    /// Copies up to `len` bytes of another file, without their passing this process; answers how many, 0 at the end of that.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` and others when it cannot, and those of the system.
+    fn copy_from(&self, source: &dyn DiskFile, from: u64, to: u64, len: u64) -> io::Result<u64>;
+
     /// Its length and storage.
     ///
     /// # Errors

@@ -7,6 +7,7 @@ mod news;
 mod objects;
 mod peer;
 mod procedures;
+mod pulls;
 mod socket;
 
 use std::fs;
@@ -30,6 +31,7 @@ use crate::store::{Store, StoreError};
 use lines::Lines;
 use listen::{Listener, Live};
 use news::News;
+use pulls::Pulls;
 
 pub use connection::Broken;
 pub use objects::ObjectBytes;
@@ -113,6 +115,7 @@ pub struct Served {
     data_server: Vec<String>,
     lines: Arc<Lines>,
     news: News,
+    pulls: Pulls,
     /// Counters of further doors.
     doors: OnceLock<Box<dyn Fn() -> Vec<Counter> + Send + Sync>>,
 }
@@ -128,6 +131,7 @@ impl Served {
             data_server: Vec::new(),
             lines: Arc::default(),
             news: News::default(),
+            pulls: Pulls::default(),
             doors: OnceLock::new(),
         }
     }
@@ -198,7 +202,12 @@ impl Iod {
         }
         let local = socket.as_ref().and_then(UnixSocket::announcement);
         let shared = Arc::new(Shared {
-            served: Arc::new(Served { local, data_server: config.data_server, ..Served::new(store, config.key) }),
+            served: Arc::new(Served {
+                local,
+                data_server: config.data_server,
+                pulls: Pulls::over_sockets(),
+                ..Served::new(store, config.key)
+            }),
             congestion: config.congestion,
             max_connections: config.max_connections,
             max_per_peer: config.max_per_peer,

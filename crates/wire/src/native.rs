@@ -11,6 +11,7 @@ mod hello;
 mod io;
 mod news;
 mod object;
+mod pull;
 mod scrub;
 
 pub use admin::{Counter, ListArgs, ListEntry, ListReply, StatsReply};
@@ -24,6 +25,7 @@ pub use object::{
     CommitReply, FenceArgs, ObjectArgs, PunchArgs, ReserveArgs, SeekArgs, SeekReply, SeekWhat, SizeReply, TruncateArgs,
     TruncateReply,
 };
+pub use pull::{PULL_MAX, PULL_SESSION, PullArgs, PullExtent, PullReply, PullSource};
 pub use scrub::{Damage, Finding, ScrubArgs, ScrubCursor, ScrubReply};
 
 use std::fmt;
@@ -115,6 +117,8 @@ procedures! {
     News = 14,
     /// Takes room for a range, durably, and extends the object to its end: [`ReserveArgs`] to nothing.
     Reserve = 15,
+    /// Copies bytes of an object of another iod, or of this one, into an object: [`PullArgs`] to [`PullReply`]. For the mgr alone.
+    Pull = 16,
 }
 
 impl Procedure {
@@ -133,6 +137,7 @@ impl Procedure {
                 | Procedure::Punch
                 | Procedure::Fence
                 | Procedure::Reserve
+                | Procedure::Pull
         )
     }
 }

@@ -156,6 +156,13 @@ impl DiskFile for LocalFile {
         })
     }
 
+    fn copy_from(&self, source: &dyn DiskFile, mut from: u64, mut to: u64, len: u64) -> io::Result<u64> {
+        let Some(source) = source.as_file() else { return Err(Errno::OPNOTSUPP.into()) };
+        let len = usize::try_from(len).unwrap_or(usize::MAX);
+        let copied = retry(|| rustix::fs::copy_file_range(source, Some(&mut from), &self.file, Some(&mut to), len));
+        copied.map(|n| n as u64)
+    }
+
     fn measure(&self) -> io::Result<Measure> {
         let meta = self.file.metadata()?;
         Ok(Measure { len: meta.len(), allocated: meta.blocks() * 512 })

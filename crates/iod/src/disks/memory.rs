@@ -541,6 +541,10 @@ impl DiskFile for MemoryFile {
         })
     }
 
+    fn copy_from(&self, _: &dyn DiskFile, _: u64, _: u64, _: u64) -> io::Result<u64> {
+        Err(Errno::OPNOTSUPP.into())
+    }
+
     fn measure(&self) -> io::Result<Measure> {
         self.with(Operation::Open, |node, _| Ok(Measure { len: node.len(), allocated: node.pages() * PAGE }))
     }

@@ -109,6 +109,11 @@ impl Gate {
 }
 
 impl Membership {
+    /// Whether the connection was replaced, so that what it still does serves nobody.
+    pub(super) fn is_replaced(&self) -> bool {
+        self.gate.is_replaced()
+    }
+
     /// Begins a change.
     ///
     /// # Errors

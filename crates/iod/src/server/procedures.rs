@@ -40,6 +40,13 @@ pub(super) struct Session {
     max_payload: u32,
 }
 
+impl Session {
+    /// Whose it is.
+    pub(super) fn number(&self) -> u64 {
+        self.number
+    }
+}
+
 impl<C: Channel> Connection<C> {
     /// Carries out any procedure but WRITE.
     pub(super) fn call(&mut self, xid: u32, procedure: Procedure, mut input: Reader) -> Result<(), Broken> {
@@ -60,6 +67,7 @@ impl<C: Channel> Connection<C> {
             Procedure::Remove => self.with(xid, &mut input, Self::remove),
             Procedure::Punch => self.with(xid, &mut input, Self::punch),
             Procedure::Reserve => self.with(xid, &mut input, Self::reserve),
+            Procedure::Pull => self.with(xid, &mut input, Self::pull),
             Procedure::Seek => self.with(xid, &mut input, Self::seek),
             Procedure::List => self.with(xid, &mut input, Self::list),
             Procedure::Stats => self.with(xid, &mut input, Self::stats),
@@ -134,7 +142,7 @@ impl<C: Channel> Connection<C> {
     }
 
     /// Checks a capability and finds its object.
-    fn object(&self, cap: &Capability, needed: Rights) -> Result<(Arc<Object>, Generation), Failure> {
+    pub(super) fn object(&self, cap: &Capability, needed: Rights) -> Result<(Arc<Object>, Generation), Failure> {
         self.check(cap, needed)?;
         Ok((self.store().object(cap.object), cap.generation))
     }

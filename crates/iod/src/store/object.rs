@@ -9,7 +9,7 @@ use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use rustix::io::Errno;
 use types::limits::FILE_SIZE_MAX;
 use types::{FileId, Generation, Status};
-use wire::native::{Extent, Failure, GENERATION_GONE, PIECES_MAX, PieceKind, SeekWhat, WriteExtent};
+use wire::native::{Extent, Failure, GENERATION_GONE, PIECES_MAX, PieceKind, PullExtent, SeekWhat, WriteExtent};
 
 use super::head::{HEAD_LEN, Head, SECTOR};
 use super::shards::Leaf;
@@ -352,6 +352,30 @@ impl Object {
             self.make(store, generation)?;
         };
         open.sync(store)
+    }
+
+    /// Has the file system copy bytes that another object has, as a write of them; answers whether it could. Not where there
+    /// are checksums, which somebody has to look at and make.
+    pub(crate) fn copy_from(
+        &self,
+        store: &Store,
+        generation: Generation,
+        source: &Open,
+        extent: &PullExtent,
+    ) -> Result<bool, Failure> {
+        if source.sums.is_some() || extent.from + u64::from(extent.len) > source.size() {
+            return Ok(false);
+        }
+        loop {
+            let state = self.shared(store)?;
+            if let Some(open) = state.checked(generation)? {
+                open.check_failed()?;
+                open.take_room(store, &[WriteExtent { offset: extent.to, len: extent.len, crc32c: 0 }])?;
+                return open.copy_from(source, extent);
+            }
+            drop(state);
+            self.make(store, generation)?;
+        }
     }
 
     /// Finds the next data or hole.

@@ -10,5 +10,6 @@ mod news;
 mod objects;
 mod overload;
 mod peer;
+mod pulls;
 mod replaced;
 mod together;

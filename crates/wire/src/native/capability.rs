@@ -95,9 +95,9 @@ impl fmt::Debug for Key {
 pub struct Rights(pub u32);
 
 impl Rights {
-    /// READ, SIZE, SEEK.
+    /// READ, SIZE, SEEK, and the object that PULL reads.
     pub const READ: Rights = Rights(1);
-    /// WRITE, COMMIT, TRUNCATE, PUNCH, RESERVE.
+    /// WRITE, COMMIT, TRUNCATE, PUNCH, RESERVE, and the object that PULL writes.
     pub const WRITE: Rights = Rights(2);
     /// REMOVE, FENCE, and LIST when the object is [`STORE_OBJECT`]: for the mgr alone.
     pub const ADMIN: Rights = Rights(4);

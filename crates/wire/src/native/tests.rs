@@ -103,6 +103,18 @@ fn messages_about_objects_have_their_golden_bytes() {
     golden(&TruncateReply { size: 7 }, "0000000000000007");
     golden(&PunchArgs { cap: plain(), offset: 1, len: 2 }, &format!("{CAP}00000000000000010000000000000002"));
     golden(&ReserveArgs { cap: plain(), offset: 1, len: 2 }, &format!("{CAP}00000000000000010000000000000002"));
+    let source = PullSource { cap: plain(), iod: IodId([2; 16]), addresses: vec!["[::1]:2050".into()] };
+    golden(
+        &PullArgs { cap: plain(), stable: true, source, extents: vec![PullExtent { from: 1, to: 2, len: 3 }] },
+        &format!(
+            "{CAP}00000001{CAP}02020202020202020202020202020202\
+             000000010000000a5b3a3a315d3a323035300000000000010000000000000001000000000000000200000003"
+        ),
+    );
+    golden(
+        &PullReply { verifier: Verifier([1; 8]), stable: false, size: 7, done: 3, stopped: Some("gone".into()) },
+        concat!("0101010101010101", "00000000", "0000000000000007", "0000000000000003", "0000000100000004676f6e65"),
+    );
     golden(&SeekArgs { cap: plain(), offset: 1, what: SeekWhat::Hole }, &format!("{CAP}000000000000000100000001"));
     golden(&SeekReply { offset: Some(3) }, "000000010000000000000003");
     golden(&SeekReply { offset: None }, "00000000");

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use rustix::io::Errno;
 use types::{FileId, Generation, Status};
-use wire::native::{Failure, Piece, PieceKind, WriteExtent};
+use wire::native::{Failure, Piece, PieceKind, PullExtent, WriteExtent};
 
 use crate::counters::Counters;
 use crate::disks::{DiskFile, read_full, write_all};
@@ -301,6 +301,36 @@ impl Open {
             Counters::add(&counters.bytes_written, len as u64);
         }
         Ok(self.size())
+    }
+
+    /// Has the file system copy bytes of another object; answers whether it did.
+    pub(super) fn copy_from(&self, source: &Open, extent: &PullExtent) -> Result<bool, Failure> {
+        let PullExtent { from, to, len } = *extent;
+        let (mut done, len) = (0, u64::from(len));
+        if self.sums.is_some() {
+            return Ok(false);
+        }
+        let outcome = loop {
+            if done == len {
+                break Ok(true);
+            }
+            let left = len - done;
+            match self.file.copy_from(&*source.file, HEAD_LEN + from + done, HEAD_LEN + to + done, left) {
+                // The other one was cut meanwhile.
+                Ok(0) => break Ok(false),
+                Ok(n) => done += n,
+                Err(error) => break Err(error),
+            }
+        };
+        if done > 0 {
+            self.size.fetch_max(to + done, Ordering::AcqRel);
+            // What was a hole there may be one here: nothing is known to be dense.
+            self.changed();
+        }
+        outcome.or_else(|error| match error.raw_os_error().map(Errno::from_raw_os_error) {
+            Some(Errno::OPNOTSUPP | Errno::NOSYS | Errno::XDEV | Errno::INVAL | Errno::PERM) => Ok(false),
+            _ => Err(failure(&error, "copy into the object")),
+        })
     }
 
     pub(super) fn write_zeros(&self, offset: u64, end: u64) -> Result<(), Failure> {

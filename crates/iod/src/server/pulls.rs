@@ -1,0 +1,286 @@
+//! PULL: bytes of an object of another iod, or of this one, into an object, without passing whoever asks.
+//!
+//! Two iods may pull from each other at the same time and never wait for each other in a circle: a pull waits for READs alone,
+//! READs wait for no pull, and pulls have places and memory of their own. A pull is done within a few seconds whatever the other
+//! iod does, for the next request of its connection waits for it.
+
+mod source;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use net::clock::unix_now;
+use types::Status;
+use types::limits::{FILE_SIZE_MAX, PAYLOAD_MAX};
+use wire::native::{
+    Extent, Failure, MGR_SESSION, PULL_MAX, PULL_SESSION, PieceKind, PullArgs, PullExtent, PullReply, Rights,
+    STORE_OBJECT, WriteExtent,
+};
+
+use super::Served;
+use super::connection::Connection;
+use super::socket::Channel;
+use crate::counters::Counters;
+use crate::store::{Object, Open, ReadPlan};
+use source::Source;
+
+/// Most pulls at a time. Each has a payload in memory.
+const PULLS_MAX: usize = 16;
+/// How long a pull may wait for the other iod in all.
+const PATIENCE: Duration = Duration::from_secs(4);
+
+/// How many pulls are under way, and whether there can be any from other iods.
+pub(super) struct Pulls {
+    running: AtomicUsize,
+    /// Simulated iods have no sockets.
+    pub(super) sockets: bool,
+}
+
+impl Default for Pulls {
+    fn default() -> Self {
+        Pulls { running: AtomicUsize::new(0), sockets: false }
+    }
+}
+
+impl Pulls {
+    /// Those of an iod that may open connections.
+    pub(super) fn over_sockets() -> Self {
+        Pulls { sockets: true, ..Pulls::default() }
+    }
+
+    /// A place for one more; `None` when there are enough.
+    fn begin(&self) -> Option<Place<'_>> {
+        let more = |running| (running < PULLS_MAX).then_some(running + 1);
+        self.running.try_update(Ordering::AcqRel, Ordering::Relaxed, more).ok().map(|_| Place(self))
+    }
+}
+
+/// A pull under way; has ended when dropped.
+struct Place<'a>(&'a Pulls);
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.0.running.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// Why a pull ends early.
+enum Stop {
+    /// The bytes cannot be read: those before them are copied.
+    Source(String),
+    /// They cannot be written.
+    Target(Failure),
+}
+
+impl From<Failure> for Stop {
+    fn from(failure: Failure) -> Self {
+        Stop::Target(failure)
+    }
+}
+
+impl<C: Channel> Connection<C> {
+    /// Carries out a PULL.
+    pub(super) fn pull(&mut self, args: PullArgs) -> Result<PullReply, Failure> {
+        // What is opened to others lets them make this host connect to wherever they like.
+        if self.session.as_ref().is_none_or(|session| session.number() != MGR_SESSION) {
+            return Err(Status::CapRefused.into());
+        }
+        let (target, generation) = self.object(&args.cap, Rights::WRITE)?;
+        let store = self.store();
+        let cap = &args.source.cap;
+        cap.verify(&self.shared.key, store.fsid(), unix_now(), PULL_SESSION, Rights::READ)?;
+        let here = args.source.iod == store.iod();
+        if cap.object == STORE_OBJECT || (here && cap.object == args.cap.object) {
+            return Err(Status::Inval.into());
+        }
+        if args.len() > PULL_MAX {
+            return Err(Status::TooBig.into());
+        }
+        let fits = |at: u64, len: u32| at.checked_add(len.into()).is_some_and(|end| end <= FILE_SIZE_MAX);
+        if args.extents.iter().any(|e| !fits(e.from, e.len) || !fits(e.to, e.len)) {
+            return Err(Status::FBig.into());
+        }
+        if !here && !self.shared.pulls.sockets {
+            return Err(Status::NotSupp.into());
+        }
+        let shared = self.shared.clone();
+        let Some(_place) = shared.pulls.begin() else {
+            Counters::add(&store.counters().pulls_refused, 1);
+            return Err(Failure { status: Status::Delay, detail: Some("there are enough pulls under way".into()) });
+        };
+        let replaced = || self.session.as_ref().is_some_and(|session| session.membership.is_replaced());
+        let work = Work { served: &shared, args: &args, target, replaced: &replaced };
+        let mut done = 0;
+        let stopped = match if here { work.copy(&mut done) } else { work.fetch(&mut done) } {
+            Ok(()) => None,
+            Err(Stop::Target(failure)) => return Err(failure),
+            Err(Stop::Source(why)) => {
+                Counters::add(&store.counters().pulls_stopped, 1);
+                tracing::info!(object = args.cap.object.0, source = %args.source.iod, "a pull has stopped: {why}");
+                Some(why)
+            }
+        };
+        let size = match args.stable {
+            true => work.target.commit(store, generation)?,
+            false => work.target.size(store, generation)?.0,
+        };
+        Ok(PullReply { verifier: store.verifier(), stable: args.stable, size, done, stopped })
+    }
+}
+
+/// One pull.
+struct Work<'a> {
+    served: &'a Served,
+    args: &'a PullArgs,
+    target: Arc<Object>,
+    /// Whether the connection that it came over is to end: then so is this.
+    replaced: &'a dyn Fn() -> bool,
+}
+
+impl Work<'_> {
+    /// Copies from another iod; `done` counts what is written.
+    fn fetch(&self, done: &mut u64) -> Result<(), Stop> {
+        let until = Instant::now() + PATIENCE;
+        let mut source = None;
+        for part in parts(&self.args.extents) {
+            self.go_on()?;
+            let source = match &mut source {
+                Some(source) => source,
+                none => none.insert(self.connect(until).map_err(Stop::Source)?),
+            };
+            let extents = part.iter().map(|e| Extent { offset: e.from, len: e.len }).collect();
+            let reply = source.read(self.args.source.cap.clone(), extents, until).map_err(Stop::Source)?;
+            let pieces = reply.head.pieces.iter().map(|piece| (piece.kind, piece.len as usize));
+            let len = self.put(&part, pieces, reply.data)?;
+            Counters::add(&self.served.store.counters().bytes_pulled, len);
+            *done += len;
+        }
+        Ok(())
+    }
+
+    fn connect(&self, until: Instant) -> Result<Source, String> {
+        let Served { store, key, .. } = self.served;
+        Source::connect(&self.args.source, store.fsid(), key, until)
+    }
+
+    /// Copies from another object of this iod.
+    fn copy(&self, done: &mut u64) -> Result<(), Stop> {
+        let store = &self.served.store;
+        let cap = &self.args.source.cap;
+        let object = store.object(cap.object);
+        let mut plan = ReadPlan::default();
+        for part in parts(&self.args.extents) {
+            self.go_on()?;
+            let extents: Vec<_> = part.iter().map(|e| Extent { offset: e.from, len: e.len }).collect();
+            let told = |failure: Failure| Stop::Source(failure.to_string());
+            let open = object.plan_read(store, cap.generation, &extents, &mut plan).map_err(told)?;
+            let len = match &open {
+                Some(open) if self.copy_files(open, &part)? => part.iter().map(|e| u64::from(e.len)).sum(),
+                _ => {
+                    let mut data = vec![0; plan.data_len as usize];
+                    if let Some(open) = &open {
+                        open.read(&plan.runs, &mut data, store.counters()).map_err(told)?;
+                    }
+                    let pieces = plan.pieces.iter().map(|piece| (piece.kind, piece.len as usize));
+                    self.put(&part, pieces, data.into())?
+                }
+            };
+            Counters::add(&store.counters().bytes_copied, len);
+            *done += len;
+        }
+        Ok(())
+    }
+
+    /// Has the file system copy, where it can and nothing is to be verified; answers whether it has.
+    fn copy_files(&self, source: &Open, part: &[PullExtent]) -> Result<bool, Failure> {
+        for extent in part {
+            if !self.target.copy_from(&self.served.store, self.args.cap.generation, source, extent)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Writes what was read: data, and zeros where there is nothing, which is not the end of the file as far as is known here.
+    fn put(
+        &self,
+        part: &[PullExtent],
+        pieces: impl Iterator<Item = (PieceKind, usize)> + Clone,
+        data: Bytes,
+    ) -> Result<u64, Failure> {
+        let len: usize = part.iter().map(|e| e.len as usize).sum();
+        let whole = if data.len() == len {
+            data
+        } else {
+            let (mut all, mut at, mut rest) = (vec![0; len], 0, &data[..]);
+            for (kind, len) in pieces {
+                if kind == PieceKind::Data {
+                    let (here, behind) = rest.split_at(len);
+                    all[at..at + len].copy_from_slice(here);
+                    rest = behind;
+                }
+                at += len;
+            }
+            all.into()
+        };
+        let extents: Vec<_> = part.iter().map(|e| WriteExtent { offset: e.to, len: e.len, crc32c: 0 }).collect();
+        self.target.write(&self.served.store, self.args.cap.generation, &extents, [&whole, &[]])?;
+        Ok(len as u64)
+    }
+
+    fn go_on(&self) -> Result<(), Stop> {
+        if (self.replaced)() { Err(Stop::Source("whoever asked has connected anew".into())) } else { Ok(()) }
+    }
+}
+
+/// The extents in their order, so many at a time as one READ takes.
+fn parts(extents: &[PullExtent]) -> impl Iterator<Item = Vec<PullExtent>> + use<'_> {
+    let mut rest = extents.iter().copied().filter(|extent| extent.len > 0);
+    let mut left: Option<PullExtent> = None;
+    std::iter::from_fn(move || {
+        let (mut part, mut room) = (Vec::new(), PAYLOAD_MAX as u32);
+        while room > 0
+            && let Some(next) = left.take().or_else(|| rest.next())
+        {
+            let len = next.len.min(room);
+            part.push(PullExtent { len, ..next });
+            room -= len;
+            let (from, to) = (next.from + u64::from(len), next.to + u64::from(len));
+            left = (len < next.len).then(|| PullExtent { from, to, len: next.len - len });
+        }
+        (!part.is_empty()).then_some(part)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_are_the_extents_in_pieces_of_a_payload() {
+        let extent = |from, to, len| PullExtent { from, to, len };
+        let mib = PAYLOAD_MAX as u32;
+        let extents = [extent(5, 9, 3), extent(0, 0, 0), extent(100, 0, 2 * mib), extent(7, 7, 1)];
+        let parts: Vec<_> = parts(&extents).collect();
+        let far = u64::from(mib) - 3;
+        assert_eq!(
+            parts,
+            [
+                vec![extent(5, 9, 3), extent(100, 0, mib - 3)],
+                vec![extent(100 + far, far, mib)],
+                vec![extent(100 + far + u64::from(mib), far + u64::from(mib), 3), extent(7, 7, 1)],
+            ]
+        );
+    }
+
+    #[test]
+    fn so_many_at_a_time() {
+        let pulls = Pulls::default();
+        let mut places: Vec<_> = (0..PULLS_MAX).map(|_| pulls.begin().unwrap()).collect();
+        assert!(pulls.begin().is_none());
+        places.pop();
+        assert!(pulls.begin().is_some());
+    }
+}

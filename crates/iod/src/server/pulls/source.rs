@@ -1,0 +1,157 @@
+//! A connection to another iod to read from: blocking, and over when its time is.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use net::clock::unix_now;
+use types::Fsid;
+use types::limits::{PAYLOAD_MAX, RECORD_MAX};
+use wire::native::{
+    Capability, Extent, HelloArgs, HelloReply, Key, Origin, PROGRAM, PULL_SESSION, PieceKind, Procedure, PullSource,
+    REVISIONS, ReadArgs, ReadReply, VERSION, crc32c, decode_reply,
+};
+use wire::rpc::record::{Mark, mark};
+use wire::rpc::{AcceptStat, Auth, CallHeader, Message, ReplyHeader, ReplyStat, decode_message};
+use xdr::{Reader, Writer, Xdr};
+
+/// How long one address may take to answer when there are more.
+const CONNECT: Duration = Duration::from_millis(1500);
+/// How long the ticket is good for, in seconds: HELLO is said at once.
+const TICKET_SECS: u64 = 60;
+
+/// An iod to read from. Errors are words for people: whatever is wrong, nothing can be read.
+pub(super) struct Source {
+    stream: TcpStream,
+    xid: u32,
+    checksums: bool,
+}
+
+impl Source {
+    /// Connects to the iod and says HELLO, all of it before `until`.
+    pub(super) fn connect(at: &PullSource, fsid: Fsid, key: &Key, until: Instant) -> Result<Self, String> {
+        let mut problem = "it has no address to be reached at".to_owned();
+        for text in &at.addresses {
+            // Names are not looked up: that may take for ever.
+            let Ok(address) = text.parse::<SocketAddr>() else { continue };
+            match Self::greet(address, at, fsid, key, until) {
+                Ok(source) => return Ok(source),
+                Err(why) => problem = format!("{address}: {why}"),
+            }
+        }
+        Err(problem)
+    }
+
+    fn greet(address: SocketAddr, at: &PullSource, fsid: Fsid, key: &Key, until: Instant) -> Result<Self, String> {
+        let wait = left(until).map_err(|e| e.to_string())?.min(CONNECT);
+        let stream = TcpStream::connect_timeout(&address, wait).map_err(|e| e.to_string())?;
+        stream.set_nodelay(true).map_err(|e| e.to_string())?;
+        let mut source = Source { stream, xid: 0, checksums: false };
+        // An owner of its own: nothing that comes over it changes anything, so it replaces no other.
+        let mut owner = [0; 16];
+        getrandom::fill(&mut owner).map_err(|e| e.to_string())?;
+        let hello = HelloArgs {
+            ticket: key.sign_ticket(fsid, PULL_SESSION, unix_now() + TICKET_SECS),
+            min_version: *REVISIONS.start(),
+            max_version: *REVISIONS.end(),
+            checksums: true,
+            max_payload: PAYLOAD_MAX as u32,
+            origin: Origin { owner, incarnation: 0 },
+        };
+        let reply: HelloReply = source.call(Procedure::Hello, &hello, until)?;
+        if (reply.iod, reply.fsid) != (at.iod, fsid) {
+            return Err(format!("it is iod {}, not {}", reply.iod, at.iod));
+        }
+        if (reply.max_payload as usize) < PAYLOAD_MAX {
+            return Err("it takes no whole payloads".into());
+        }
+        source.checksums = reply.checksums;
+        Ok(source)
+    }
+
+    /// Reads extents, together at most a payload; what comes back covers them.
+    pub(super) fn read(&mut self, cap: Capability, extents: Vec<Extent>, until: Instant) -> Result<ReadReply, String> {
+        let asked: u64 = extents.iter().map(|extent| u64::from(extent.len)).sum();
+        let reply: ReadReply = self.call(Procedure::Read, &ReadArgs { cap, extents }, until)?;
+        let told: u64 = reply.head.pieces.iter().map(|piece| u64::from(piece.len)).sum();
+        if told != asked {
+            return Err("its answer does not cover what was asked for".into());
+        }
+        let mut rest = &reply.data[..];
+        for piece in reply.head.pieces.iter().filter(|piece| piece.kind == PieceKind::Data) {
+            // The decoder has checked that the data are as long as the pieces say.
+            let (data, behind) = rest.split_at(piece.len as usize);
+            if self.checksums && crc32c(data) != piece.crc32c {
+                return Err("its data do not match their checksum".into());
+            }
+            rest = behind;
+        }
+        Ok(reply)
+    }
+
+    fn call<R: Xdr>(&mut self, procedure: Procedure, args: &impl Xdr, until: Instant) -> Result<R, String> {
+        self.xid += 1;
+        let (xid, procedure) = (self.xid, procedure as u32);
+        let mut out = Writer::new();
+        CallHeader { xid, program: PROGRAM, version: VERSION, procedure, cred: Auth::None, verf: Auth::None }
+            .encode(&mut out);
+        args.encode(&mut out);
+        self.send(&mark(out.finish()).to_bytes(), until).map_err(|e| e.to_string())?;
+        let mut input = Reader::new(self.receive(until).map_err(|e| e.to_string())?);
+        match decode_message(&mut input).map_err(|e| e.to_string())? {
+            Message::Reply(ReplyHeader { xid: found, stat }) if found == xid => match stat {
+                ReplyStat::Accepted { stat: AcceptStat::Success, .. } => {}
+                stat => return Err(format!("it did not execute the call: {stat:?}")),
+            },
+            _ => return Err("it sent something else than the answer".into()),
+        }
+        let reply = decode_reply(&mut input).map_err(|e| e.to_string())?.map_err(|failure| failure.to_string())?;
+        input.finish().map_err(|e| e.to_string())?;
+        Ok(reply)
+    }
+
+    fn send(&mut self, mut bytes: &[u8], until: Instant) -> io::Result<()> {
+        while !bytes.is_empty() {
+            self.stream.set_write_timeout(Some(left(until)?))?;
+            match self.stream.write(bytes) {
+                Ok(n) => bytes = &bytes[n..],
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// The next record. An iod sends them in one fragment.
+    fn receive(&mut self, until: Instant) -> io::Result<Bytes> {
+        let mut head = [0; 4];
+        self.fill(&mut head, until)?;
+        let mark = Mark::from_bytes(head);
+        if !mark.last || mark.len > RECORD_MAX {
+            return Err(io::Error::other("no record that an iod sends"));
+        }
+        let mut body = vec![0; mark.len];
+        self.fill(&mut body, until)?;
+        Ok(body.into())
+    }
+
+    fn fill(&mut self, mut buffer: &mut [u8], until: Instant) -> io::Result<()> {
+        while !buffer.is_empty() {
+            self.stream.set_read_timeout(Some(left(until)?))?;
+            match self.stream.read(buffer) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(n) => buffer = &mut buffer[n..],
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What is left of the time.
+fn left(until: Instant) -> io::Result<Duration> {
+    let left = until.saturating_duration_since(Instant::now());
+    if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
+}

@@ -1,0 +1,187 @@
+//! PULL: bytes from one iod to another and within one, what stops it, and who may ask for it.
+
+use std::net::TcpListener;
+
+use iod::{Features, Iod, Local, Store};
+use types::{FileId, Generation, IodId, Status};
+use wire::native::*;
+
+use crate::cluster::{ALL, Client, FSID, Fault, Server, config, key, now, pattern};
+
+fn sign(object: u64, generation: u32, rights: Rights, session: u64) -> Capability {
+    key().sign_capability(FSID, FileId(object), Generation(generation), rights, now() + 1000, session)
+}
+
+fn server(sums: bool) -> Server {
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("store");
+    Store::format_with(&Local::new(&store), FSID, Features { block_checksums: sums }).unwrap();
+    Server { running: Some(Iod::start(config(&store)).unwrap()), dir }
+}
+
+/// A client that is the mgr.
+fn mgr(server: &Server) -> Client {
+    let mut client = Client::new(server.tcp());
+    let ticket = key().sign_ticket(FSID, MGR_SESSION, now() + 1000);
+    let origin = Origin { owner: [2; 16], incarnation: 0 };
+    let hello = HelloArgs { ticket, min_version: 1, max_version: 1, checksums: true, max_payload: 1 << 20, origin };
+    client.call::<HelloReply>(Procedure::Hello, &hello).unwrap();
+    client
+}
+
+/// Into object 1, from object 2 of `source`.
+fn args(source: &Server, extents: &[(u64, u64, u32)]) -> PullArgs {
+    let extents = extents.iter().map(|(from, to, len)| PullExtent { from: *from, to: *to, len: *len }).collect();
+    let (iod, address) = (source.running().iod(), source.running().addrs()[0]);
+    let addresses = vec!["not an address".into(), address.to_string()];
+    let source = PullSource { cap: sign(2, 1, Rights::READ, PULL_SESSION), iod, addresses };
+    PullArgs { cap: sign(1, 1, Rights::WRITE, MGR_SESSION), stable: false, source, extents }
+}
+
+fn pull(client: &mut Client, args: &PullArgs) -> Result<PullReply, Fault> {
+    client.call(Procedure::Pull, args)
+}
+
+/// The whole object.
+fn content(server: &Server, object: u64) -> Vec<u8> {
+    let mut client = server.client();
+    let size = client.size(object).unwrap().size;
+    (0..size).step_by(1 << 20).flat_map(|at| client.read(object, at, 1 << 20).unwrap()).collect()
+}
+
+#[test]
+fn bytes_are_copied_between_iods_and_within_one() {
+    for (of_source, of_target) in [(false, false), (true, false), (false, true), (true, true)] {
+        for within in [false, true] {
+            let (one, other) = (server(of_target), server(of_source));
+            let source = if within { &one } else { &other };
+            let mut from = pattern(3 << 20, 1);
+            source.client().write(2, 0, &from[..1 << 20]).unwrap();
+            source.client().write(2, 1 << 20, &from[1 << 20..2 << 20]).unwrap();
+            // A hole at its end and nothing behind: zeros, whatever the target held.
+            source.client().truncate(2, 5 << 19).unwrap();
+            from[2 << 20..].fill(0);
+            let mut want = pattern(4 << 20, 9);
+            for at in (0..4usize << 20).step_by(1 << 20) {
+                one.client().write(1, at as u64, &want[at..at + (1 << 20)]).unwrap();
+            }
+            let extents = [(5, 4097, 10), (1000, 70_000, (1 << 20) + 333), (2 << 20, 3 << 20, 1 << 20), (0, 9, 0)];
+            let mut asked = args(source, &extents);
+            asked.stable = true;
+            let reply = pull(&mut mgr(&one), &asked).unwrap();
+            assert_eq!((reply.stable, reply.size, reply.done, reply.stopped), (true, 4 << 20, asked.len(), None));
+            for (from_at, to, len) in extents.map(|(from, to, len)| (from as usize, to as usize, len as usize)) {
+                want[to..to + len].copy_from_slice(&from[from_at..from_at + len]);
+            }
+            assert!(content(&one, 1) == want, "within {within}, checksums {of_source} {of_target}");
+            let (pulled, copied) = (one.counter("bytes.pulled"), one.counter("bytes.copied"));
+            assert_eq!((pulled, copied), if within { (0, asked.len()) } else { (asked.len(), 0) });
+            // What is copied is made where there was nothing.
+            let mut asked = args(source, &[(0, 100, 1 << 20)]);
+            asked.cap = sign(3, 1, Rights::WRITE, MGR_SESSION);
+            assert_eq!(pull(&mut mgr(&one), &asked).unwrap().size, 100 + (1 << 20));
+            assert!(content(&one, 3)[100..] == from[..1 << 20]);
+        }
+    }
+}
+
+#[test]
+fn only_the_mgr_may_ask() {
+    let (one, other) = (server(false), server(false));
+    other.client().write(2, 0, b"secret").unwrap();
+    let good = args(&other, &[(0, 0, 6)]);
+    let refused = |args: &PullArgs| pull(&mut mgr(&one), args).unwrap_err().status();
+    assert_eq!(pull(&mut one.client(), &good).unwrap_err().status(), Status::CapRefused);
+    let with = |change: fn(&mut PullArgs)| {
+        let mut args = good.clone();
+        change(&mut args);
+        args
+    };
+    for (bad, status) in [
+        (with(|args| args.cap = sign(1, 1, Rights::READ, MGR_SESSION)), Status::CapRefused),
+        (with(|args| args.source.cap = sign(2, 1, ALL, MGR_SESSION)), Status::CapRefused),
+        (with(|args| args.source.cap = sign(2, 1, Rights::WRITE, PULL_SESSION)), Status::CapRefused),
+        (with(|args| args.source.cap.mac[0] ^= 1), Status::CapRefused),
+        (with(|args| args.source.cap = sign(0, 1, Rights::READ, PULL_SESSION)), Status::Inval),
+        (with(|args| args.extents = vec![PullExtent { from: 0, to: 0, len: 1 << 22 }; 2]), Status::TooBig),
+        (with(|args| args.extents[0].from = u64::MAX), Status::FBig),
+        (with(|args| args.extents[0].to = types::limits::FILE_SIZE_MAX), Status::FBig),
+    ] {
+        assert_eq!(refused(&bad), status, "{bad:?}");
+    }
+    let mut same = args(&one, &[(0, 10, 5)]);
+    same.source.cap = sign(1, 1, Rights::READ, PULL_SESSION);
+    assert_eq!(refused(&same), Status::Inval);
+    assert_eq!(one.client().size(1).unwrap().size, 0, "nothing of this has written");
+    assert_eq!(pull(&mut mgr(&one), &good).unwrap().done, 6);
+    // Who reads for the mgr may do nothing else.
+    let mut reader = Client::new(other.tcp());
+    let ticket = key().sign_ticket(FSID, PULL_SESSION, now() + 1000);
+    let origin = Origin { owner: [3; 16], incarnation: 0 };
+    let hello = HelloArgs { ticket, min_version: 1, max_version: 1, checksums: true, max_payload: 1 << 20, origin };
+    reader.call::<HelloReply>(Procedure::Hello, &hello).unwrap();
+    assert_eq!(pull(&mut reader, &good).unwrap_err().status(), Status::CapRefused);
+}
+
+#[test]
+fn a_source_that_cannot_be_read_stops_it_and_nothing_else_does() {
+    let (one, other) = (server(false), server(false));
+    other.client().write(2, 0, &pattern(1 << 20, 1)).unwrap();
+    let mut mgr = mgr(&one);
+    let good = args(&other, &[(0, 0, 1 << 20)]);
+    let mut stopped = |args: &PullArgs| {
+        let reply = pull(&mut mgr, args).unwrap();
+        assert_eq!(reply.size, 0);
+        (reply.done, reply.stopped.is_some())
+    };
+    // Nobody there; somebody who never says anything; somebody else; nowhere.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let gone = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    for address in [silent.local_addr().unwrap(), gone, one.running().addrs()[0]] {
+        let mut bad = good.clone();
+        bad.source.addresses = vec![address.to_string()];
+        assert_eq!(stopped(&bad), (0, true), "{address}");
+    }
+    let mut bad = good.clone();
+    bad.source.addresses.clear();
+    assert_eq!(stopped(&bad), (0, true));
+    let mut bad = good.clone();
+    bad.source.iod = IodId([7; 16]);
+    assert_eq!(stopped(&bad), (0, true));
+    // Fenced there.
+    other.client().fence(2, 5).unwrap();
+    assert_eq!(stopped(&good), (0, true));
+    assert_eq!(one.counter("pulls.stopped"), 6);
+    let mut newer = good;
+    newer.source.cap = sign(2, 5, Rights::READ, PULL_SESSION);
+    assert_eq!(pull(&mut mgr, &newer).unwrap().done, 1 << 20);
+    // Fenced here.
+    one.client().fence(1, 5).unwrap();
+    assert_eq!(pull(&mut mgr, &newer).unwrap_err().status(), Status::Fenced);
+}
+
+#[test]
+fn two_iods_pull_from_each_other_at_once() {
+    let servers = [server(false), server(true)];
+    for server in &servers {
+        for at in 0..4 {
+            server.client().write(2, at << 20, &pattern(1 << 20, at)).unwrap();
+        }
+    }
+    std::thread::scope(|scope| {
+        for way in 0..24u64 {
+            let (one, other) = (&servers[way as usize % 2], &servers[(way as usize + 1) % 2]);
+            scope.spawn(move || {
+                let mut asked = args(other, &[(0, 0, 4 << 20)]);
+                asked.cap = sign(10 + way, 1, Rights::WRITE, MGR_SESSION);
+                let mut client = mgr(one);
+                let reply = pull(&mut client, &asked).unwrap();
+                assert_eq!((reply.done, reply.stopped), (4 << 20, None));
+            });
+        }
+    });
+    for way in 0..24u64 {
+        let want: Vec<u8> = (0..4).flat_map(|at| pattern(1 << 20, at)).collect();
+        assert!(content(&servers[way as usize % 2], 10 + way) == want);
+    }
+}
