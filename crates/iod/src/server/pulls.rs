@@ -26,7 +26,7 @@ use crate::counters::Counters;
 use crate::store::{Object, Open, ReadPlan};
 use source::Source;
 
-/// Most pulls at a time. Each has a payload in memory.
+/// Most pulls at a time. Each has two payloads in memory at most.
 const PULLS_MAX: usize = 16;
 /// How long a pull may wait for the other iod in all.
 const PATIENCE: Duration = Duration::from_secs(4);
