@@ -42,6 +42,8 @@ counters! {
     proxy_writes,
     /// COMMITs that went to iods.
     proxy_commits,
+    /// Bytes that iods have copied from one another, or within themselves, without the mgr.
+    iod_copied_bytes,
     /// Ranges that iods have reserved room for.
     allocations,
     /// Native layouts granted for reading.

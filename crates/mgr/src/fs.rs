@@ -245,6 +245,17 @@ impl FileSystem for Files {
         }
     }
 
+    async fn copy(
+        &self,
+        ctx: &Ctx,
+        from: FileId,
+        range: ByteRange,
+        to: FileId,
+        target: u64,
+    ) -> Result<Option<WriteOut>> {
+        self.0.copy(ctx, (from, range), (to, target)).await
+    }
+
     async fn commit(&self, ctx: &Ctx, file: FileId, _: ByteRange) -> Result<Verifier> {
         self.0.unless_lost(ctx, file, None, self.0.commit(file).await)
     }

@@ -2,6 +2,7 @@
 //!
 //! Every function works on one file: its layout record tells which iods hold which bytes, the pieces move in parallel.
 
+mod copy;
 mod data;
 mod punch;
 mod read;
@@ -21,6 +22,7 @@ use net::clock::unix_now;
 use std::sync::Arc;
 use types::{ByteRange, FileId, Fsid, Generation, Status};
 use wire::native::{Capability, Key, MGR_SESSION, Procedure, Rights};
+use write::Written;
 use xdr::{Segments, Xdr};
 
 /// How long a capability that the mgr makes for itself is good for, in seconds: far longer than any request takes.

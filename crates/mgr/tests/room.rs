@@ -6,6 +6,8 @@ mod allocate;
 mod check;
 #[path = "room/cluster.rs"]
 mod cluster;
+#[path = "room/copy.rs"]
+mod copy;
 #[path = "room/exports.rs"]
 mod exports;
 #[path = "room/failures.rs"]

@@ -436,6 +436,19 @@ pub trait FileSystem: Send + Sync + 'static {
         stable: Stability,
     ) -> impl Future<Output = Result<WriteOut>> + Send;
 
+    /// Copies the front of a range of one file to `target` of another one, without the bytes passing this server, as an unstable
+    /// write; at least one byte. `None` when that cannot be: the caller reads and writes instead.
+    fn copy(
+        &self,
+        _ctx: &Ctx,
+        _from: FileId,
+        _range: ByteRange,
+        _to: FileId,
+        _target: u64,
+    ) -> impl Future<Output = Result<Option<WriteOut>>> + Send {
+        async { Ok(None) }
+    }
+
     /// Makes unstable writes of a range durable; the verifier must equal that of the writes it covers.
     fn commit(&self, ctx: &Ctx, file: FileId, range: ByteRange) -> impl Future<Output = Result<Verifier>> + Send;
 

@@ -4,13 +4,15 @@ use net::clock::unix_now;
 use net::rpc::{Connection, Limits, NoService};
 use net::{Address, Counters, Error};
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+use tokio::sync::{OnceCell, Semaphore};
+use tokio::time::Instant;
 use types::{Fsid, Status};
 use wire::native::{
-    HelloArgs, HelloReply, Key, MGR_SESSION, NewsArgs, NewsReply, Origin, PROGRAM, Procedure, REVISIONS, VERSION,
-    decode_reply,
+    HelloArgs, HelloReply, Key, MGR_SESSION, NewsArgs, NewsReply, Origin, PROGRAM, Procedure, PullArgs, PullReply,
+    REVISIONS, VERSION, decode_reply,
 };
 use wire::rpc::Auth;
 use xdr::{Writer, Xdr};
@@ -21,6 +23,13 @@ const CONNECTIONS: usize = 4;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a request may take: a stable write of a full payload on a slow disk, with others before it.
 const CALL_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long an iod that could not read from another one is not asked to again: each try may take some seconds.
+const PULL_REST: Duration = Duration::from_secs(30);
+/// How many copies from others an iod is asked for at a time. Each may take some seconds while the other is silent, and requests behind
+/// it must not wait so long that the iod is taken for silent itself.
+const PULLS: usize = 2;
+/// How long looking up the address of an iod may take.
+const LOOKUP: Duration = Duration::from_secs(1);
 /// How long a session ticket of the mgr is good for, in seconds.
 const TICKET_SECS: u64 = 3600;
 
@@ -32,6 +41,14 @@ pub(crate) struct Link {
     turn: AtomicUsize,
     /// For NEWS, when the iod has any.
     news: Option<Connection>,
+    /// What it is configured as.
+    address: Address,
+    /// That, as numbers; looked up when it is needed first.
+    numeric: OnceCell<Vec<String>>,
+    /// The right to ask it to copy from others.
+    pulls: Semaphore,
+    /// Until when it is not asked to copy from others.
+    rests_until: Mutex<Option<Instant>>,
     /// Its address in the network, when the configured one is not a name that only some can resolve.
     reached: Option<IpAddr>,
 }
@@ -98,7 +115,17 @@ impl Link {
             _ => None,
         };
         let reached = reached.map(|address| address.ip());
-        Ok(Link { hello, connections, turn: AtomicUsize::new(0), news, reached })
+        Ok(Link {
+            hello,
+            connections,
+            turn: AtomicUsize::new(0),
+            news,
+            address: address.clone(),
+            numeric: OnceCell::new(),
+            pulls: Semaphore::new(PULLS),
+            rests_until: Mutex::default(),
+            reached,
+        })
     }
 
     /// Whether any of the connections has ended: the iod may have restarted, so none is used any more.
@@ -178,6 +205,46 @@ impl Link {
             }
             CallError::Failed(failure) => Asked::Refused(failure.status, failure.detail.unwrap_or_default()),
         })
+    }
+
+    /// Where other iods reach it, `address:port`; nowhere when it is known by a Unix socket alone.
+    pub(crate) async fn numeric_addresses(&self) -> Vec<String> {
+        let look_up = async {
+            let Address::Tcp { host, port } = &self.address else { return Vec::new() };
+            if let Some(address) = self.address.socket_addr() {
+                return vec![address.to_string()];
+            }
+            let found = tokio::time::timeout(LOOKUP, tokio::net::lookup_host((host.as_str(), *port))).await;
+            found.ok().and_then(Result::ok).into_iter().flatten().map(|address| address.to_string()).take(4).collect()
+        };
+        self.numeric.get_or_init(|| look_up).await.clone()
+    }
+
+    /// Has the iod copy from another one, as a write. `None` when it does not know how, or could not read all of it: then the bytes
+    /// have to go another way, and so do others for a while.
+    pub(crate) async fn pull(&self, arguments: &PullArgs) -> Result<Option<PullReply>, Status> {
+        // Never closed.
+        let _turn = self.pulls.acquire().await.map_err(|_| Status::Delay)?;
+        let resting = || self.rests_until.lock().unwrap_or_else(PoisonError::into_inner);
+        if resting().is_some_and(|until| Instant::now() < until) {
+            return Ok(None);
+        }
+        match self.ask::<PullReply>(Procedure::Pull, arguments).await {
+            Ok(reply) if reply.stopped.is_none() && reply.done == arguments.len() => return Ok(Some(reply)),
+            Ok(reply) => {
+                let why = reply.stopped.unwrap_or_default();
+                tracing::info!(iod = %self.hello.iod, source = %arguments.source.iod, "could not copy from there: {why}");
+            }
+            Err(Asked::Refused(status @ (Status::NoSpc | Status::DQuot | Status::FBig), _)) => return Err(status),
+            // It is at that of others; or whoever asked has lost the right to write.
+            Err(Asked::Refused(Status::Delay | Status::Fenced, _)) => return Ok(None),
+            Err(Asked::Refused(status, why)) => {
+                tracing::info!(iod = %self.hello.iod, %status, "does not copy from other iods: {why}");
+            }
+            Err(Asked::Away) => {}
+        }
+        *resting() = Some(Instant::now() + PULL_REST);
+        Ok(None)
     }
 
     /// What a failed call means to whoever asked the mgr.

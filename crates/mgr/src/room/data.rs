@@ -98,6 +98,35 @@ impl Room {
         }
     }
 
+    /// Has the iods copy the front of a range of one file to `target` of another, as an unstable write. `None` when they cannot:
+    /// then the bytes have to be read and written, and any part may be written already.
+    pub(crate) async fn copy(
+        &self,
+        ctx: &Ctx,
+        (from, range): (FileId, ByteRange),
+        (to, target): (FileId, u64),
+    ) -> Result<Option<WriteOut>, Status> {
+        // Neither is cut meanwhile. Both are taken in one order, so that nobody who takes two waits for another who does.
+        let _first = self.shared(from.min(to)).await?;
+        let _second = self.shared(from.max(to)).await?;
+        let (source, info) = (self.regular(from)?, self.regular(to)?);
+        let len = range.end().min(source.attrs.size).saturating_sub(range.offset);
+        let Some(from) = self.objects(&source)?.filter(|_| len > 0) else { return Ok(None) };
+        let objects = self.objects_now(ctx.now, &info).await?;
+        let len = objects.copied_at_once(&from, len);
+        let end = target.checked_add(len).filter(|end| *end <= limits::FILE_SIZE_MAX).ok_or(Status::FBig)?;
+        if objects.all_up().is_err() {
+            return Ok(None);
+        }
+        let writing = self.notes.writing(to).await?;
+        let range = ByteRange { offset: range.offset, len };
+        let Some(written) = objects.copy(&from, range, target).await? else { return Ok(None) };
+        self.namespace.note_write(&ctx.cred, ctx.now, to, end).await?;
+        writing.done();
+        add(&self.counters.iod_copied_bytes, len);
+        Ok(Some(WriteOut { count: len as u32, stable: Stability::Unstable, verifier: written.verifier }))
+    }
+
     /// Takes room for a range on all iods that hold a part of it, and then lets the file reach to its end.
     ///
     /// The objects become longer first, as they do by a write: who dies in between, or finds no room on one of the iods,

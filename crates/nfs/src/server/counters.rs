@@ -31,7 +31,7 @@ pub struct Counters {
     pub read_bytes: u64,
     /// Payload bytes that WRITE took: writes that did not use a layout.
     pub write_bytes: u64,
-    /// Payload bytes that COPY moved.
+    /// Payload bytes that COPY moved, through this server or past it.
     pub copied_bytes: u64,
     /// CB_LAYOUTRECALLs and CB_RECALLs sent, repetitions included.
     pub recalls: u64,

@@ -1,9 +1,9 @@
 //! COPY: bytes of the saved file into the current one, without passing the client (RFC 7862 §15.2).
 //!
-//! Always at once and in order. The bytes pass this server; holes do not.
+//! Always at once and in order. Whoever keeps the bytes copies them where it can; else they pass this server. Holes stay holes.
 
 use crate::fs::FileSystem;
-use crate::fs::{Content, Stability};
+use crate::fs::{Content, Stability, WriteOut};
 use crate::server::callbacks::Callbacks;
 use crate::server::compound::{Answer, Compound};
 use crate::server::counters;
@@ -40,8 +40,14 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
         return Err(NFS4ERR_FBIG.into());
     }
     let range = ByteRange { offset: args.ca_src_offset, len: count };
-    let mut copy =
-        Copy { from, to, shift: args.ca_dst_offset.wrapping_sub(args.ca_src_offset), moved: 0, verifier: None };
+    let mut copy = Copy {
+        from,
+        to,
+        shift: args.ca_dst_offset.wrapping_sub(args.ca_src_offset),
+        moved: 0,
+        direct: true,
+        verifier: None,
+    };
     let done = copy.run(cx, range).await?;
     counters::add(&cx.server.counters.copied_bytes, copy.moved);
     let verifier = match copy.verifier {
@@ -67,6 +73,8 @@ struct Copy {
     /// What is added to an offset of the source, modulo 2^64.
     shift: u64,
     moved: u64,
+    /// Whether there is hope that the bytes need not pass this server.
+    direct: bool,
     /// That of the first write. Should that of a later one differ, COMMIT tells the client, which begins anew.
     verifier: Option<Verifier>,
 }
@@ -112,6 +120,14 @@ impl Copy {
         let info = cx.info();
         let most = info.max_read.min(info.max_write);
         while at < end {
+            if self.direct {
+                let (range, target) = (ByteRange { offset: at, len: end - at }, at.wrapping_add(self.shift));
+                match cx.fs().copy(&cx.ctx, self.from, range, self.to, target).await? {
+                    Some(written) if written.count > 0 => at = self.took(at, written),
+                    _ => self.direct = false,
+                }
+                continue;
+            }
             let read = cx.fs().read(&cx.ctx, self.from, at, (end - at).min(most) as u32).await?;
             let bytes = read.data.to_bytes();
             if bytes.is_empty() {
@@ -119,11 +135,16 @@ impl Copy {
             }
             let target = at.wrapping_add(self.shift);
             let written = cx.fs().write(&cx.ctx, self.to, target, bytes, Stability::Unstable).await?;
-            self.verifier.get_or_insert(written.verifier);
-            self.moved += u64::from(written.count);
-            at += u64::from(written.count);
+            at = self.took(at, written);
         }
         Ok(at)
+    }
+
+    /// Notes what was written; returns where the next byte is.
+    fn took(&mut self, at: u64, written: WriteOut) -> u64 {
+        self.verifier.get_or_insert(written.verifier);
+        self.moved += u64::from(written.count);
+        at + u64::from(written.count)
     }
 
     /// Makes a hole of the target too, which ends not before it.

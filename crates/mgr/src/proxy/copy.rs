@@ -1,0 +1,159 @@
+//! Bytes of one file into another, from iod to iod.
+
+use super::{OWN_CAPABILITY_SECS, Objects, Written};
+use futures_util::future;
+use layout::Distribution;
+use net::clock::unix_now;
+use std::collections::BTreeMap;
+use types::limits::EXTENTS_MAX;
+use types::{ByteRange, Status};
+use wire::native::{PULL_MAX, PULL_SESSION, PullArgs, PullExtent, PullReply, PullSource, Rights};
+
+/// Most bytes copied in one go.
+const COPIED_MAX: u64 = 32 << 20;
+/// Most stripe units copied in one go, which bounds how many requests that takes.
+const UNITS_MAX: u64 = 16 << 10;
+
+/// What one object gets from one other.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Job {
+    /// The object that is written, of the first copy.
+    to: usize,
+    /// The object that is read, of the first copy.
+    from: usize,
+    extents: Vec<PullExtent>,
+}
+
+impl Objects<'_> {
+    /// How much of a range is copied from `source` in one go.
+    pub(crate) fn copied_at_once(&self, source: &Objects<'_>, len: u64) -> u64 {
+        let unit = self.distribution.stripe_unit().min(source.distribution.stripe_unit());
+        len.min(COPIED_MAX).min(UNITS_MAX * unit)
+    }
+
+    /// Has the iods copy a range of another file to `target`, in all copies, as unstable writes. `None` when one of them cannot for now;
+    /// then, and after a failure, any part may be written.
+    pub(crate) async fn copy(
+        &self,
+        source: &Objects<'_>,
+        range: ByteRange,
+        target: u64,
+    ) -> Result<Option<Written>, Status> {
+        let jobs = jobs((&source.distribution, range), (&self.distribution, target));
+        let each = jobs.iter().flat_map(|job| self.copies(job.to).map(move |index| (job, index)));
+        let pulls = each.map(|(job, index)| async move {
+            let pulled = self.pull(source, job, index).await?;
+            Ok(pulled.map(|reply| (self.iod(index), reply.verifier)))
+        });
+        // All of them end before the answer: none may still be writing when the caller goes on.
+        let seen = future::join_all(pulls).await.into_iter().collect::<Result<Option<Vec<_>>, Status>>()?;
+        Ok(seen.map(|seen| Written { stable: false, verifier: self.iods.verifiers.combine(&seen) }))
+    }
+
+    async fn pull(&self, source: &Objects<'_>, job: &Job, index: usize) -> Result<Option<PullReply>, Status> {
+        let found = source.copies(job.from).find_map(|index| source.link(index).ok());
+        let (Some(from), Ok(link)) = (found, self.link(index)) else { return Ok(None) };
+        let cluster = self.iods.cluster();
+        let expires = unix_now() + OWN_CAPABILITY_SECS;
+        let read = (cluster.fsid, source.file, source.generation, Rights::READ);
+        let cap = cluster.key.sign_capability(read.0, read.1, read.2, read.3, expires, PULL_SESSION);
+        let (iod, addresses) = (from.hello.iod, from.numeric_addresses().await);
+        let arguments = PullArgs {
+            cap: self.capability(Rights::WRITE),
+            stable: false,
+            source: PullSource { cap, iod, addresses },
+            extents: job.extents.clone(),
+        };
+        link.pull(&arguments).await
+    }
+}
+
+/// Which object gets which bytes of which other, in requests that are not too large.
+fn jobs((from, range): (&Distribution, ByteRange), (to, target): (&Distribution, u64)) -> Vec<Job> {
+    let mut jobs: Vec<Job> = Vec::new();
+    // The job between two objects that has room, and its bytes.
+    let mut open: BTreeMap<(usize, usize), (usize, u64)> = BTreeMap::new();
+    let mut done = 0;
+    while done < range.len {
+        let (at, place) = (from.place(range.offset + done), to.place(target + done));
+        // Shorter than stripe units, which are shorter than 4 GiB.
+        let len = at.run.min(place.run).min(range.len - done).min(PULL_MAX);
+        done += len;
+        let next = PullExtent { from: at.offset, to: place.offset, len: len as u32 };
+        let pair = (place.index, at.index);
+        let last = open.get(&pair).copied().filter(|(job, bytes)| has_room(&jobs[*job].extents, *bytes, &next));
+        let (job, bytes) = last.unwrap_or_else(|| {
+            jobs.push(Job { to: pair.0, from: pair.1, extents: Vec::new() });
+            (jobs.len() - 1, 0)
+        });
+        open.insert(pair, (job, bytes + len));
+        let extents = &mut jobs[job].extents;
+        match extents.last_mut() {
+            Some(last) if follows(last, &next) => last.len += next.len,
+            _ => extents.push(next),
+        }
+    }
+    jobs
+}
+
+fn follows(last: &PullExtent, next: &PullExtent) -> bool {
+    let len = u64::from(last.len);
+    (last.from + len, last.to + len) == (next.from, next.to)
+}
+
+fn has_room(extents: &[PullExtent], bytes: u64, next: &PullExtent) -> bool {
+    let joins = extents.last().is_some_and(|last| follows(last, next));
+    bytes + u64::from(next.len) <= PULL_MAX && (joins || extents.len() < EXTENTS_MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use layout::DistributionId;
+    use proptest::prelude::*;
+
+    fn distribution(unit: u64, count: usize) -> Distribution {
+        Distribution::new(DistributionId::SimpleStripe, unit, count).unwrap()
+    }
+
+    proptest! {
+        /// Carried out on plain vectors, the jobs are a copy.
+        #[test]
+        fn jobs_are_a_copy(
+            units in (1u64..40, 1u64..40),
+            counts in (1usize..5, 1usize..5),
+            (offset, target, len) in (0u64..20_000, 0u64..20_000, 1u64..60_000),
+        ) {
+            let (from, to) = (distribution(units.0 * 64, counts.0), distribution(units.1 * 64, counts.1));
+            let mut copied = vec![None; len as usize];
+            for job in jobs((&from, ByteRange { offset, len }), (&to, target)) {
+                prop_assert!(job.extents.len() <= EXTENTS_MAX);
+                prop_assert!(job.extents.iter().map(|e| u64::from(e.len)).sum::<u64>() <= PULL_MAX);
+                for extent in &job.extents {
+                    for byte in 0..u64::from(extent.len) {
+                        let read = from.file_offset(job.from, extent.from + byte).unwrap();
+                        let written = to.file_offset(job.to, extent.to + byte).unwrap();
+                        prop_assert!(written >= target && copied[(written - target) as usize].is_none());
+                        copied[(written - target) as usize] = Some(read);
+                    }
+                }
+            }
+            for (at, read) in copied.into_iter().enumerate() {
+                prop_assert_eq!(read, Some(offset + at as u64));
+            }
+        }
+    }
+
+    #[test]
+    fn requests_are_not_too_large() {
+        let one = distribution(1 << 30, 1);
+        let range = ByteRange { offset: 7, len: 10 * PULL_MAX + 5 };
+        let made = jobs((&one, range), (&one, 1));
+        assert_eq!(made.len(), 11);
+        assert!(made.iter().all(|job| job.extents.len() == 1));
+        // Every other unit of two objects.
+        let (from, to) = (distribution(64, 2), distribution(64, 3));
+        let made = jobs((&from, ByteRange { offset: 0, len: 64 * 6 * 3000 }), (&to, 0));
+        assert!(made.iter().all(|job| job.extents.len() <= EXTENTS_MAX) && made.len() == 6 * 3);
+    }
+}
