@@ -193,6 +193,22 @@ impl File {
         self.why(self.inode().allocate(range).await)
     }
 
+    /// Copies a range of another file of the mount to `target` of this one: from iod to iod, without passing this client, holes as
+    /// holes. What was written to both before is made durable first, and so is the copy. Answers how many bytes were copied: all but where the other
+    /// file ends before.
+    ///
+    /// # Errors
+    /// `Inval` when both are one file. After any error parts may have been copied.
+    pub async fn copy_range(&self, target: u64, source: &File, range: ByteRange) -> Result<u64> {
+        self.for_writing()?;
+        if !source.open().origin.flags.read {
+            return Err(Error::usage("copying from a file that was opened for writing only"));
+        }
+        source.check_locks()?;
+        let keys = (self.key(), source.key());
+        self.why(self.inode().copy_range(keys, target, source.inode(), range).await)
+    }
+
     /// Cuts or extends the file to `size` bytes; new bytes are a hole. What was written before is made durable first.
     pub async fn set_len(&self, size: u64) -> Result<()> {
         self.for_writing()?;

@@ -1,6 +1,7 @@
 //! What a mount knows of one open file, shared by everybody here who has it open: layout, size, and bytes on their way.
 
 mod commit;
+mod copy;
 mod layouts;
 mod locks;
 mod opens;

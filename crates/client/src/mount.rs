@@ -113,6 +113,11 @@ impl Inodes {
 }
 
 impl Mount {
+    /// Whether it is the same mount: then [`File::copy_range`](crate::File::copy_range) works between files of both.
+    pub fn is_same(&self, other: &Mount) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner)
+    }
+
     /// Mounts the file system that `target` is on; its path plays no part. The mount works in the runtime that this runs
     /// in; its methods may be awaited elsewhere.
     pub async fn connect(target: &Target, options: Options) -> Result<Mount> {

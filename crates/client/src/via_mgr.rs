@@ -101,6 +101,27 @@ impl Opened<'_> {
         results.done(&[OP_PUTFH, OP_ALLOCATE])
     }
 
+    /// Copies the front of a range of another open file to `target`; how much, and the verifier that a COMMIT has to answer with.
+    pub(crate) async fn copy(&self, target: u64, from: &Opened<'_>, range: ByteRange) -> Result<(u64, Verifier)> {
+        let mut compound = Compound::new("copying").cached();
+        compound.putfh(from.handle).void(OP_SAVEFH).putfh(self.handle);
+        let args = COPY4args {
+            ca_src_stateid: from.stateid,
+            ca_dst_stateid: self.stateid,
+            ca_src_offset: range.offset,
+            ca_dst_offset: target,
+            ca_count: range.len,
+            ca_consecutive: true,
+            ca_synchronous: true,
+            ca_source_server: Vec::new(),
+        };
+        compound.op(OP_COPY, &args);
+        let mut results = self.session.call(compound).await?;
+        results.done(&[OP_PUTFH, OP_SAVEFH, OP_PUTFH])?;
+        let got: COPY4resok = results.take(OP_COPY)?;
+        Ok((got.cr_response.wr_count, Verifier(got.cr_response.wr_writeverf)))
+    }
+
     /// The next data or hole at or after `offset`; `None` when `offset` is at or past the end or no data follow.
     pub(crate) async fn seek(&self, offset: u64, what: data_content4) -> Result<Option<u64>> {
         let mut compound = self.begin("seeking");

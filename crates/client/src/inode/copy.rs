@@ -1,0 +1,92 @@
+//! Copying bytes of another file into this one without their passing the client (COPY, RFC 7862 §15.2).
+
+use super::Inode;
+use super::opens::TRIES;
+use crate::{Error, Result};
+use bytes::Bytes;
+use std::sync::Arc;
+use types::{ByteRange, Status, Verifier};
+
+/// How often all is copied again because a server restarted before it was durable.
+const ROUNDS: u32 = 4;
+
+/// The part of a range that a file of this size has.
+fn inside(range: ByteRange, size: u64) -> ByteRange {
+    ByteRange { offset: range.offset, len: range.len.min(size.saturating_sub(range.offset)) }
+}
+
+impl Inode {
+    /// See [`crate::File::copy_range`]. The opens `keys` are of this file and of the other one.
+    pub(crate) async fn copy_range(
+        self: &Arc<Self>,
+        keys: (u64, u64),
+        target: u64,
+        source: &Arc<Inode>,
+        range: ByteRange,
+    ) -> Result<u64> {
+        if self.node.id == source.node.id {
+            return Err(Error::status(Status::Inval, "copying within one file"));
+        }
+        // The mgr copies what it and the iods know; and nothing that was written here before may come after it.
+        source.fsync(keys.1).await?;
+        self.fsync(keys.0).await?;
+        let mut range = inside(range, source.size());
+        for _ in 0..ROUNDS {
+            let mut done = 0;
+            let mut verifiers: Vec<Verifier> = Vec::new();
+            while done < range.len {
+                let part = ByteRange { offset: range.offset + done, len: range.len - done };
+                let (count, verifier) = match self.mgr_copy(target + done, source, part).await {
+                    Err(error) if error.is(Status::Inval) => {
+                        // Perhaps others have cut the other file.
+                        let shorter = inside(range, source.learn_attrs().await?.size);
+                        if shorter.len >= range.len {
+                            return Err(error);
+                        }
+                        range = shorter;
+                        continue;
+                    }
+                    outcome => outcome?,
+                };
+                if count == 0 {
+                    break;
+                }
+                done += count.min(part.len);
+                verifiers.push(verifier);
+            }
+            let kept = match verifiers.is_empty() {
+                true => true,
+                false => {
+                    let committed = self.opened(true)?.commit().await?;
+                    verifiers.iter().all(|verifier| *verifier == committed)
+                }
+            };
+            if kept {
+                let mut state = self.state();
+                if done > 0 {
+                    state.size = state.size.max(target + done);
+                    state.stamp = self.mount.next_stamp();
+                }
+                return Ok(done);
+            }
+        }
+        Err(Error::status(Status::Io, "copying: the servers restarted again and again before the bytes were durable"))
+    }
+
+    /// Copies through the mgr as much as it likes to do at once.
+    async fn mgr_copy(&self, target: u64, source: &Inode, range: ByteRange) -> Result<(u64, Verifier)> {
+        let mut tries = TRIES;
+        loop {
+            let (to, from) = (self.opened(true)?, source.opened(false)?);
+            match to.copy(target, &from, range).await {
+                Err(error) if error.is_state_lost() => {
+                    tries = tries.checked_sub(1).ok_or(error)?;
+                    // Which of the two is not known. Whoever asks for nothing by each of them finds out, and opens it again.
+                    source.mgr_read(range.offset, 1).await?;
+                    self.mgr_write(target, Bytes::new(), false).await?;
+                }
+                outcome => return outcome,
+            }
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! Copies within the file system: they are copies, and no byte passes the mgr where the iods can do it.
+
+#[path = "support/cluster.rs"]
+mod cluster;
+
+use bytes::Bytes;
+use client::{CreateOptions, File, Mount, OpenFlags};
+use cluster::{Cluster, options};
+use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use types::{ByteRange, Status};
+
+/// A new file that is striped so.
+async fn striped(mount: &Mount, unit: u64, count: usize, mirrors: u32) -> File {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let name = format!("dir{}", NEXT.fetch_add(1, Relaxed));
+    let (dir, _) = mount.mkdir(&mount.root(), name.as_bytes(), 0o755).await.unwrap();
+    let policy = [("stripe_unit", unit), ("stripe_count", count as u64), ("mirrors", mirrors.into())];
+    for (key, value) in policy {
+        mount.setxattr(&dir, format!("weir.{key}").as_bytes(), value.to_string().as_bytes()).await.unwrap();
+    }
+    mount.create(&dir, b"f", CreateOptions::default()).await.unwrap()
+}
+
+fn fill(seed: u64, len: usize) -> Bytes {
+    (0..len as u64).map(|i| (seed.wrapping_mul(31).wrapping_add(i * 7 + i / 251)) as u8 | 1).collect::<Vec<_>>().into()
+}
+
+async fn content(file: &File) -> Vec<u8> {
+    file.refresh().await.unwrap();
+    let mut all = Vec::new();
+    while (all.len() as u64) < file.size() {
+        let got = file.read_at(all.len() as u64, 8 << 20).await.unwrap().to_vec();
+        all.extend_from_slice(&got);
+    }
+    all
+}
+
+/// Bytes that the mgr had in its hands, and those that it saw copied without.
+fn moved(cluster: &Cluster) -> (u64, u64) {
+    let counters = cluster.mgr.as_ref().unwrap().counters();
+    (counters.proxy_read_bytes + counters.proxy_write_bytes, counters.iod_copied_bytes)
+}
+
+/// What holds bytes of a file that is as `data`, by the file systems of the iods.
+async fn data_bytes(file: &File) -> u64 {
+    let (mut at, mut sum) = (0, 0);
+    while let Some(run) = file.next_data(at).await.unwrap() {
+        sum += run.len;
+        at = run.end();
+    }
+    sum
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_byte_of_a_copy_passes_the_mgr() {
+    let cluster = Cluster::start(4).await;
+    let mount = cluster.mount(options()).await;
+    // Stripe unit and count of source and target, copies of the target, and where in it the copy goes.
+    for (source, target, mirrors, at) in [
+        ((1 << 20, 4), (1 << 20, 4), 1, 0),
+        ((65536, 4), (65536, 4), 1, 65536),
+        ((65536, 3), (1 << 20, 2), 1, 12_345),
+        ((1 << 20, 1), (192, 4), 1, 7),
+        ((65536, 2), (65536, 4), 2, 1),
+    ] {
+        let from = striped(&mount, source.0, source.1, 1).await;
+        let to = striped(&mount, target.0, target.1, mirrors).await;
+        let data = fill(at + 3, 5_300_001);
+        from.write_at(0, data.clone()).await.unwrap();
+        from.fsync().await.unwrap();
+        let before = moved(&cluster);
+        let range = ByteRange { offset: 0, len: u64::MAX };
+        let copied = to.copy_range(at, &from, range).await.unwrap();
+        assert_eq!(copied, data.len() as u64);
+        let after = moved(&cluster);
+        assert_eq!((after.0 - before.0, after.1 - before.1), (0, copied), "{source:?} {target:?}");
+        assert_eq!(to.size(), at + copied);
+        let got = content(&to).await;
+        assert!(got[..at as usize].iter().all(|b| *b == 0) && got[at as usize..] == data, "{source:?} {target:?}");
+        let before = moved(&cluster);
+        // Another mount sees the same, and so does who asks the mgr alone.
+        let other = cluster.mount(client::Options { direct: false, ..options() }).await;
+        let file = other.open(&to.node(), OpenFlags::READ).await.unwrap();
+        assert!(content(&file).await == got);
+        assert!(moved(&cluster).0 > before.0);
+        file.close().await.unwrap();
+        from.close().await.unwrap();
+        to.close().await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn holes_stay_holes_and_ends_are_ends() {
+    let cluster = Cluster::start(3).await;
+    let mount = cluster.mount(options()).await;
+    let (from, to) = (striped(&mount, 65536, 3, 1).await, striped(&mount, 65536, 3, 1).await);
+    let mut model = vec![0; 6 << 20];
+    for at in [1usize << 20, 4 << 20] {
+        from.write_at(at as u64, fill(1, 1 << 20)).await.unwrap();
+        model[at..at + (1 << 20)].copy_from_slice(&fill(1, 1 << 20));
+    }
+    from.set_len(6 << 20).await.unwrap();
+    to.write_at(0, fill(2, 3 << 20)).await.unwrap();
+    let before = moved(&cluster);
+    assert_eq!(to.copy_range(0, &from, ByteRange { offset: 0, len: 6 << 20 }).await.unwrap(), 6 << 20);
+    assert_eq!(moved(&cluster).0, before.0);
+    assert!(content(&to).await == model);
+    assert_eq!(data_bytes(&to).await, data_bytes(&from).await);
+    // Behind the end of the source is nothing to copy.
+    assert_eq!(to.copy_range(0, &from, ByteRange { offset: (6 << 20) - 5, len: 100 }).await.unwrap(), 5);
+    assert_eq!(to.copy_range(0, &from, ByteRange { offset: 6 << 20, len: 100 }).await.unwrap(), 0);
+    let other = cluster.mount(options()).await;
+    let same = other.open(&from.node(), OpenFlags::READ_WRITE).await.unwrap();
+    same.set_len(2 << 20).await.unwrap();
+    // Somebody has cut it, which this mount has not heard of.
+    assert_eq!(to.copy_range(0, &from, ByteRange { offset: 1 << 20, len: 5 << 20 }).await.unwrap(), 1 << 20);
+    assert!(content(&to).await[..1 << 20] == fill(1, 1 << 20));
+    let error = from.copy_range(0, &from, ByteRange { offset: 0, len: 10 }).await.unwrap_err();
+    assert!(error.is(Status::Inval), "{error}");
+}
+
+#[derive(Clone, Debug)]
+struct Step {
+    from: usize,
+    to: usize,
+    len: usize,
+    write: bool,
+}
+
+#[test]
+fn any_copies_equal_those_of_flat_models() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let (cluster, mount) = runtime.block_on(async {
+        let cluster = Cluster::start(4).await;
+        let mount = cluster.mount(options()).await;
+        (cluster, mount)
+    });
+    let place = || prop_oneof![3 => 0usize..3000, 2 => (0usize..12).prop_map(|n| n * 4096), 1 => 0usize..60_000];
+    let step = (place(), place(), 1usize..50_000, prop::bool::weighted(0.3));
+    let step = step.prop_map(|(from, to, len, write)| Step { from, to, len, write });
+    let unit = || prop_oneof![Just(64u64), Just(192), Just(4096), Just(65536)];
+    let files = ((unit(), 1usize..=4), (unit(), 1usize..=4));
+    let mut runner = TestRunner::new(ProptestConfig { cases: 48, ..ProptestConfig::default() });
+    let outcome = runner.run(&(files, prop::collection::vec(step, 1..12)), |((source, target), steps)| {
+        runtime.block_on(async {
+            let from = striped(&mount, source.0, source.1, 1).await;
+            let to = striped(&mount, target.0, target.1, 1).await;
+            let mut models = (Vec::new(), Vec::new());
+            let before = moved(&cluster).0;
+            for (seed, Step { from: at, to: target, len, write }) in steps.into_iter().enumerate() {
+                if write {
+                    let data = fill(seed as u64, len);
+                    from.write_at(at as u64, data.clone()).await.unwrap();
+                    models.0.resize(models.0.len().max(at + len), 0u8);
+                    models.0[at..at + len].copy_from_slice(&data);
+                }
+                let range = ByteRange { offset: at as u64, len: len as u64 };
+                let copied = to.copy_range(target as u64, &from, range).await.unwrap() as usize;
+                prop_assert_eq!(copied, len.min(models.0.len().saturating_sub(at)));
+                if copied > 0 {
+                    models.1.resize(models.1.len().max(target + copied), 0u8);
+                    models.1[target..target + copied].copy_from_slice(&models.0[at..at + copied]);
+                }
+                prop_assert_eq!(to.size(), models.1.len() as u64);
+            }
+            prop_assert!(content(&to).await == models.1);
+            prop_assert!(content(&from).await == models.0);
+            prop_assert_eq!(moved(&cluster).0, before);
+            from.close().await.unwrap();
+            to.close().await.unwrap();
+            Ok(())
+        })
+    });
+    drop(mount);
+    drop(cluster);
+    outcome.unwrap();
+}
+
+/// Iods go in the middle of copies and come back: whatever was answered is right, and what is answered in the end is all.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn iods_that_go_in_the_middle_of_copies() {
+    let mut cluster = Cluster::start(3).await;
+    let mount = cluster.mount(options()).await;
+    let (from, to) = (striped(&mount, 65536, 3, 1).await, striped(&mount, 196_608, 3, 1).await);
+    let data = fill(5, 24 << 20);
+    from.write_at(0, data.clone()).await.unwrap();
+    from.fsync().await.unwrap();
+    let (from, to) = (std::sync::Arc::new(from), std::sync::Arc::new(to));
+    for round in 0..4u64 {
+        let begun = moved(&cluster).1;
+        let copying = {
+            let (from, to) = (from.clone(), to.clone());
+            tokio::spawn(
+                async move { to.copy_range(round * 1000, &from, ByteRange { offset: 0, len: 24 << 20 }).await },
+            )
+        };
+        // Some bytes on the way, or all of them.
+        while moved(&cluster).1 == begun && !copying.is_finished() && round % 2 == 1 {
+            tokio::task::yield_now().await;
+        }
+        let victim = (round % 3) as usize;
+        cluster.stop_iod(victim);
+        cluster.start_iod(victim);
+        let copied = copying.await.unwrap().unwrap();
+        assert_eq!(copied, 24 << 20);
+        let got = content(&to).await;
+        assert!(got[(round * 1000) as usize..(round * 1000) as usize + data.len()] == data, "round {round}");
+    }
+}
