@@ -10,7 +10,7 @@ use crate::failure::Failure;
 use crate::stop::Stop;
 use client::Segment;
 use std::os::unix::fs::FileExt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use types::ByteRange;
 
@@ -18,6 +18,8 @@ use types::ByteRange;
 pub const CHUNK: u64 = 16 << 20;
 /// Bytes asked of Weir in one call: enough pieces to keep several iods busy.
 const READ: usize = 4 * PIECE;
+/// Parts of files from here on are copied by the iods when both sides are one file system: asking them costs some requests.
+const BY_IODS_FROM: u64 = 2 << 20;
 /// Files of a Weir file system below this size are read without asking where their holes are: each read tells.
 const PROBE_HOLES_FROM: u64 = 64 << 20;
 
@@ -34,6 +36,8 @@ pub struct Body {
     /// Its temporary name.
     pub temporary: Vec<u8>,
     cursor: Mutex<u64>,
+    /// Whether the iods have not failed to copy it yet.
+    by_iods: AtomicBool,
     written: AtomicU64,
     failure: Mutex<Option<Failure>>,
 }
@@ -55,8 +59,8 @@ pub struct Means<'a> {
 impl Body {
     /// A file of which nothing is copied yet.
     pub fn new(job: FileJob, source: Open, sink: Open, spot: Spot, temporary: Vec<u8>) -> Self {
-        let (cursor, failure) = (Mutex::new(0), Mutex::new(None));
-        Body { job, source, sink, spot, temporary, cursor, written: AtomicU64::new(0), failure }
+        let (cursor, failure, by_iods) = (Mutex::new(0), Mutex::new(None), AtomicBool::new(true));
+        Body { job, source, sink, spot, temporary, cursor, by_iods, written: AtomicU64::new(0), failure }
     }
 
     /// Moves chunks until none is left or something failed.
@@ -89,6 +93,8 @@ impl Body {
                 (Open::Local(source), Open::Weir(sink), _, End::Weir(weir)) => {
                     self.local_to_weir(means, source, sink, weir, chunk)?;
                 }
+                (Open::Weir(source), Open::Weir(sink), End::Weir(weir), End::Weir(to))
+                    if weir.is_same(to) && self.copy_by_iods(means, source, weir, sink, chunk)? => {}
                 (Open::Weir(source), sink, End::Weir(weir), to) => {
                     self.weir_to_any(means, source, weir, sink, to, chunk)?
                 }
@@ -139,6 +145,35 @@ impl Body {
             self.written.fetch_max(at, Ordering::AcqRel);
         }
         Ok(())
+    }
+
+    /// Has the iods copy a chunk; answers whether they did. If not, it goes the long way, which also tells what is wrong.
+    fn copy_by_iods(
+        &self,
+        means: &Means,
+        source: &client::File,
+        weir: &Weir,
+        sink: &client::File,
+        chunk: ByteRange,
+    ) -> Result<bool, Failure> {
+        if chunk.len < BY_IODS_FROM || !self.by_iods.load(Ordering::Relaxed) {
+            return Ok(false);
+        }
+        means.stop.check()?;
+        match weir.wait(sink.copy_range(chunk.offset, source, chunk)) {
+            Ok(copied) if copied == chunk.len => {
+                means.report.moved(copied, 0);
+                self.written.fetch_max(chunk.end(), Ordering::AcqRel);
+                Ok(true)
+            }
+            Ok(_) => Err(shrank()),
+            Err(failure) => {
+                means.stop.check()?;
+                tracing::debug!("the iods do not copy it: {failure}");
+                self.by_iods.store(false, Ordering::Relaxed);
+                Ok(false)
+            }
+        }
     }
 
     fn weir_to_any(

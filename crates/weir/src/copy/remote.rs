@@ -29,6 +29,11 @@ impl Weir {
         Weir { mount, runtime, stop }
     }
 
+    /// Whether both are the same mount.
+    pub fn is_same(&self, other: &Weir) -> bool {
+        self.mount.is_same(&other.mount)
+    }
+
     /// Waits for one request.
     pub fn wait<T>(&self, request: impl Future<Output = client::Result<T>>) -> Result<T, Failure> {
         self.runtime.block_on(async {

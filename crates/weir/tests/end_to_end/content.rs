@@ -49,6 +49,31 @@ fn both_ways_lead_to_the_same_bytes() {
 }
 
 #[test]
+fn copies_within_the_file_system_are_made_by_the_iods() {
+    let home = tempfile::tempdir().unwrap();
+    let cluster = Cluster::start(home.path());
+    cluster.run(["mkdir", "/narrow"]);
+    cluster.run(["policy", "set", "/narrow", "stripe_unit=192K", "stripe_count=3"]);
+    let content = bytes(4, 40_000_001);
+    cluster.put("/a", &content, &[]);
+    let counted = |name: &str| {
+        let status = cluster.json(["status", "--json"]).remove(0);
+        let groups = status.as_array().unwrap();
+        groups.iter().find(|g| g["group"] == "counters").unwrap()["values"][name].as_u64().unwrap()
+    };
+    cluster.run(["cp", "weir:/a", "weir:/narrow/b"]);
+    assert!(cluster.run(["cat", "/narrow/b"]) == content);
+    assert_eq!((cluster.proxied_bytes(), counted("iod_copied_bytes")), (0, content.len() as u64));
+    // Little files go the short way.
+    cluster.put("/c", &content[..100_000], &[]);
+    cluster.run(["cp", "weir:/c", "weir:/narrow/"]);
+    assert!(cluster.run(["cat", "/narrow/c"]) == content[..100_000]);
+    assert_eq!((cluster.proxied_bytes(), counted("iod_copied_bytes")), (0, content.len() as u64));
+    cluster.run(["fsck"]);
+    cluster.stop();
+}
+
+#[test]
 fn policies_decide_how_new_files_are_laid_out() {
     let home = tempfile::tempdir().unwrap();
     let cluster = Cluster::start(home.path());
