@@ -82,7 +82,16 @@ fn every_kind_of_thing_can_be_made_and_used() {
     assert_eq!(guest.ok(&format!("({direct}) 2>/dev/null")), format!("{whole}\n524288"));
     reserved_room(&mut guest);
     // Copies within the file system.
-    guest.ok("dd if=/dev/urandom of=/mnt/from bs=1M count=3 2>/dev/null; xfs_io -f -c 'copy_range /mnt/from' /mnt/to; cmp /mnt/from /mnt/to");
+    let by_mgr = |name| servers::counted(&lab, "counters", name);
+    let passed = || by_mgr("proxy_read_bytes") + by_mgr("proxy_write_bytes");
+    guest.ok("dd if=/dev/urandom of=/mnt/from bs=1M count=3 conv=fsync 2>/dev/null");
+    let before = (passed(), by_mgr("iod_copied_bytes"));
+    guest.ok("xfs_io -f -c 'copy_range /mnt/from' -c 'fsync' /mnt/to");
+    // Not a byte by the mgr: the iods have copied them.
+    assert_eq!((passed(), by_mgr("iod_copied_bytes")), (before.0, before.1 + (3 << 20)));
+    guest.ok("cmp /mnt/from /mnt/to; xfs_io -c 'copy_range -s 100000 -d 3 -l 1000001 /mnt/from' -c 'fsync' /mnt/to");
+    guest.ok("echo 3 > /proc/sys/vm/drop_caches; dd if=/mnt/from iflag=skip_bytes,count_bytes skip=100000 count=1000001 bs=64k 2>/dev/null > /tmp/part; \
+              dd if=/mnt/to iflag=skip_bytes,count_bytes skip=3 count=1000001 bs=64k 2>/dev/null | cmp - /tmp/part; rm /tmp/part");
     // What the server alone decides: modes, owners, the sticky bit.
     guest.ok(
         "cd /mnt; mkdir sticky; chmod 1777 sticky; echo root > sticky/root; su alice -c 'echo mine > /mnt/sticky/mine'",
