@@ -39,6 +39,17 @@ impl Server {
         self.face = Some(ds::start(self.iod.running().served(), vec![listener]).await.unwrap());
     }
 
+    /// Stops the face, and waits for its tasks, which have the store open until they end.
+    async fn end_face(&mut self) {
+        let served = Arc::downgrade(&self.iod.running().served());
+        self.face.take().unwrap().stop().await;
+        let begun = std::time::Instant::now();
+        while served.strong_count() > 1 {
+            assert!(begun.elapsed() < Duration::from_secs(60), "somebody keeps the store");
+            tokio::task::yield_now().await;
+        }
+    }
+
     async fn client(&self, minor: u32) -> Client {
         let address = &self.face.as_ref().unwrap().addresses()[0];
         let counters = Counters::default();
@@ -263,7 +274,7 @@ async fn a_restart_shows_in_session_and_verifier() {
     let mut client = server.client(1).await;
     let before = client.introduce().await;
     let written = client.write(&handle, 0, b"text", UNSTABLE4).await.unwrap();
-    server.face = None;
+    server.end_face().await;
     server.iod.restart();
     server.start().await;
     let session = client.session;
