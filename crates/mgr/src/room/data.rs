@@ -7,6 +7,9 @@ use bytes::Bytes;
 use nfs::fs::{Content, Ctx, ReadOut, SeekOut, Stability, WriteOut};
 use types::{ByteRange, FileId, Status, Verifier, limits};
 
+/// What kernels read files in.
+const PAGE: u64 = 4096;
+
 impl Room {
     pub(crate) async fn read(&self, ctx: &Ctx, file: FileId, offset: u64, len: u32) -> Result<ReadOut, Status> {
         let mut info = self.regular(file)?;
@@ -139,7 +142,9 @@ impl Room {
         }
         let objects = self.objects_now(ctx.now, &info).await?;
         let writing = self.notes.writing(file).await?;
-        objects.reserve(range).await?;
+        // Where an object ends within a page a data server takes the end for that of the file. Within the file it does not end there.
+        let end = range.end().next_multiple_of(PAGE).min(info.attrs.size).max(range.end());
+        objects.reserve(ByteRange { offset: range.offset, len: end - range.offset }).await?;
         self.namespace.set_size(&ctx.cred, ctx.now, file, range.end(), None).await?;
         writing.done();
         add(&self.counters.allocations, 1);

@@ -56,6 +56,30 @@ async fn a_file_grows_to_what_is_reserved_and_gives_it_back() {
     }
 }
 
+/// The lengths of all objects together, and what their heads take.
+fn lengths(cluster: &Cluster) -> u64 {
+    fn below(dir: &std::path::Path) -> u64 {
+        let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+        entries.map(|e| if e.path().is_dir() { below(&e.path()) } else { e.metadata().unwrap().len() }).sum()
+    }
+    cluster.iods.iter().flatten().map(|iod| below(&iod.store().dir().join("objects"))).sum()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn room_within_a_file_ends_where_a_page_does() {
+    let cluster = Cluster::new(2, "65536").await;
+    let files = cluster.files();
+    let file = create(&files, "f").await;
+    write(&files, file, 200_000, &[1], Stability::FileSync).await;
+    for (from, to, as_good_as) in [(100, 5000, 8192), (70_000, 131_000, 131_072), (199_990, 200_001, 200_001)] {
+        allocate(&files, file, from, to - from).await.unwrap();
+        let reached = lengths(&cluster);
+        allocate(&files, file, from, as_good_as - from).await.unwrap();
+        assert_eq!(lengths(&cluster), reached, "{from} to {to}");
+        assert_eq!(files.getattr(&ctx(1), file).await.unwrap().size, 200_001);
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_cannot_be_reserved_is_refused() {
     let mut cluster = Cluster::new(2, "65536").await;
