@@ -7,7 +7,7 @@ use crate::sharing::{hold, let_go};
 use rustix::process::Signal;
 
 /// How long others may have to wait for somebody who holds something and is silent: its lease, and time for a slow machine.
-const BOUND: &str = "timeout -s KILL 60";
+const BOUND: &str = "timeout -s KILL 30";
 
 /// Writes all of `/tmp/data` again and again, each time in pieces around the cache, until `/tmp/stop` is there; counts the times.
 const WRITER: &str = "
