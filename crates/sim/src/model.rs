@@ -28,6 +28,8 @@ enum What {
     Write { offset: u64, len: u64 },
     /// Sets the size; what is behind it becomes zeros.
     Cut { size: u64 },
+    /// Sets the size if it was less, and changes no byte.
+    Grow { size: u64 },
 }
 
 /// A change of a file's bytes.
@@ -59,6 +61,7 @@ impl Change {
         match self.what {
             What::Write { offset, len } => (offset..offset + len).contains(&at),
             What::Cut { size } => at >= size,
+            What::Grow { .. } => false,
         }
     }
 
@@ -80,8 +83,13 @@ impl Change {
     fn reach(&self) -> u64 {
         match self.what {
             What::Write { offset, len } => offset + len,
-            What::Cut { size } => size,
+            What::Cut { size } | What::Grow { size } => size,
         }
+    }
+
+    /// Whether it is durable when it has returned.
+    fn is_at_once(&self) -> bool {
+        !matches!(self.what, What::Write { .. })
     }
 }
 
@@ -136,14 +144,19 @@ impl Model {
         self.begin(file, client, handle, What::Cut { size })
     }
 
-    /// A change has returned; a cut is durable then.
+    /// A file is about to become at least so long.
+    pub fn grow(&mut self, file: FileId, client: u64, handle: HandleId, size: u64) -> ChangeId {
+        self.begin(file, client, handle, What::Grow { size })
+    }
+
+    /// A change has returned; all but writes are durable then.
     pub fn returned(&mut self, file: FileId, id: ChangeId, ok: bool) {
         let now = self.tick();
         let changes = self.files.entry(file).or_default().changes.iter_mut();
         for change in changes.filter(|change| change.id == id) {
             change.returned = Some(now);
             change.doubtful |= !ok;
-            if ok && change.is_cut() {
+            if ok && change.is_at_once() {
                 change.durable = Some(now);
             }
         }
@@ -264,7 +277,7 @@ impl FileModel {
         for change in &self.changes {
             let ends = match change.what {
                 What::Write { offset, len } => [offset, offset + len],
-                What::Cut { size } => [size, size],
+                What::Cut { size } | What::Grow { size } => [size, size],
             };
             borders.extend(ends.into_iter().filter(|at| (offset..end).contains(at)));
         }

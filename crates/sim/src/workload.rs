@@ -209,7 +209,8 @@ impl Process {
         }
         match self.rng.below(100) {
             0..=9 => self.open_some(dir).await,
-            10..=29 => self.write().await,
+            10..=27 => self.write().await,
+            28..=29 => self.allocate().await,
             30..=44 => self.read().await,
             45..=51 => self.fsync().await,
             52..=56 => self.truncate().await,

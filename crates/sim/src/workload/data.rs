@@ -137,6 +137,24 @@ impl Process {
         }
     }
 
+    pub(super) async fn allocate(&mut self) {
+        let Some(at) = self.some_open().filter(|at| self.open[*at].writable) else { return };
+        let range = ByteRange { offset: self.offset(), len: self.length() };
+        let Handle { file, id, handle, .. } = &self.open[at];
+        let change = self.world.book().model.grow(*id, self.client, *handle, range.end());
+        let (client, offset, len) = (crate::hosts::name(self.client), range.offset, range.len);
+        trace::say(format!("{client} allocates {change}: file {}, {len} at {offset}", id.0));
+        let allocated = file.allocate(range).await;
+        trace::say(format!("{client} has allocated {change}: {}", allocated.is_ok()));
+        self.world.note(|book| {
+            book.model.returned(*id, change, allocated.is_ok());
+            book.done += 1;
+        });
+        if let Err(error) = allocated {
+            self.failed(at, "allocate", &error).await;
+        }
+    }
+
     pub(super) async fn close_some(&mut self) {
         if let Some(at) = self.some_open() {
             let handle = self.open.remove(at);
