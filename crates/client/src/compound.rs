@@ -4,9 +4,14 @@ use crate::{Error, Result};
 use bytes::Bytes;
 use nfs::client::compound::{Compound as Builder, Failed as Refusal, Request, Results as Inner};
 use nfs::client::fattr;
+use std::sync::Arc;
 use types::{Attrs, Status};
 use wire::nfs4::*;
+use wire::rpc::Auth;
 use xdr::Xdr;
+
+/// In whose name something is asked; nobody's in particular is the mount's own.
+pub(crate) type Caller = Option<Arc<Auth>>;
 
 /// The operations of one round trip, without the SEQUENCE in front.
 #[derive(Debug)]
@@ -14,6 +19,7 @@ pub(crate) struct Compound {
     what: String,
     builder: Builder,
     once: bool,
+    caller: Caller,
 }
 
 /// A compound ready to be sent, as often as needed.
@@ -24,12 +30,20 @@ pub(crate) struct Sealed {
     pub(crate) request: Request,
     /// Whether doing it twice is another thing than doing it once.
     pub(crate) once: bool,
+    /// Who asks.
+    pub(crate) caller: Caller,
 }
 
 impl Compound {
     /// No operation yet; `what` is what people are told it was for, as in `looking up "a"`.
     pub(crate) fn new(what: impl Into<String>) -> Self {
-        Compound { what: what.into(), builder: Builder::new(), once: false }
+        Compound { what: what.into(), builder: Builder::new(), once: false, caller: None }
+    }
+
+    /// Asks in this name.
+    pub(crate) fn by(mut self, caller: &Caller) -> Self {
+        self.caller.clone_from(caller);
+        self
     }
 
     /// Asks the server to keep the reply, so that a retransmission is answered and not carried out again.
@@ -78,7 +92,7 @@ impl Compound {
 
     /// Ends writing.
     pub(crate) fn seal(self) -> Sealed {
-        Sealed { what: self.what, request: self.builder.build(), once: self.once }
+        Sealed { what: self.what, request: self.builder.build(), once: self.once, caller: self.caller }
     }
 }
 

@@ -5,6 +5,7 @@ mod locks;
 
 pub use locks::HeldLock;
 
+use crate::compound::Caller;
 use crate::inode::Inode;
 use crate::mount::{Node, OpenFlags};
 use crate::{Error, Placement, Result};
@@ -34,6 +35,8 @@ pub(crate) struct Open {
 pub(crate) struct Origin {
     /// The open owner.
     pub(crate) key: u64,
+    /// Who opened it.
+    pub(crate) caller: Caller,
     /// What was asked for, when it was a node.
     pub(crate) node: Option<Node>,
     /// The name it was created under.
@@ -213,7 +216,7 @@ impl File {
     pub async fn set_len(&self, size: u64) -> Result<()> {
         self.for_writing()?;
         let changes = SetAttrs { size: Some(size), ..SetAttrs::default() };
-        self.inode().set_attrs(Some(self.key()), &changes).await.map(|_| ())
+        self.inode().set_attrs(Some(self.key()), &self.open().origin.caller, &changes).await.map(|_| ())
     }
 
     /// Returns when every byte written before and the size are on disk.

@@ -17,6 +17,7 @@ use locks::OpenLocks;
 pub(crate) use seek::StatusOnly;
 use write::Lane;
 
+use crate::compound::Caller;
 use crate::drivers::Layout;
 use crate::extents::Extents;
 use crate::mount::{Inner, OpenFlags};
@@ -108,6 +109,8 @@ pub(crate) struct Open {
     /// The open owner.
     pub(crate) key: u64,
     stateid: stateid4,
+    /// Who opened it.
+    pub(crate) caller: Caller,
     read: bool,
     write: bool,
     /// What went wrong since it was last told.
@@ -180,9 +183,9 @@ impl Inode {
     }
 
     /// Adds an open by this owner.
-    pub(crate) fn add_open(&self, key: u64, stateid: stateid4, flags: OpenFlags) {
+    pub(crate) fn add_open(&self, key: u64, caller: Caller, stateid: stateid4, flags: OpenFlags) {
         let locks = OpenLocks::default();
-        self.state().opens.push(Open { key, stateid, read: flags.read, write: flags.write, error: None, locks });
+        self.state().opens.push(Open { key, stateid, caller, read: flags.read, write: flags.write, error: None, locks });
     }
 
     /// Takes an open off the list: its stateid, and whether it was the last one.

@@ -8,7 +8,7 @@ mod open;
 pub use dirs::{Entry, ReadDir};
 pub use open::{CreateOptions, OpenFlags};
 
-use crate::compound::Compound;
+use crate::compound::{Caller, Compound};
 use crate::counters::Tally;
 use crate::devices::Devices;
 use crate::drivers::Drivers;
@@ -22,13 +22,15 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use tokio::runtime::Handle;
 use types::limits::PAYLOAD_MAX;
-use types::{FileId, StatFs};
+use types::{Cred, FileId, StatFs};
 use wire::nfs4::*;
 
 /// A file system in use. Clones share everything.
 #[derive(Clone)]
 pub struct Mount {
     pub(crate) inner: Arc<Inner>,
+    /// In whose name it asks.
+    pub(crate) caller: Caller,
 }
 
 /// A file of any kind, by identity: stays valid when it is renamed, and becomes stale when it is gone.
@@ -139,7 +141,19 @@ impl Mount {
         let runtime = Handle::current();
         let inner =
             Inner { session, options, tally, window, devices, drivers, runtime, root, inodes, owners, stamps, opening };
-        Ok(Mount { inner: Arc::new(inner) })
+        Ok(Mount { inner: Arc::new(inner), caller: None })
+    }
+
+    /// The same mount, asking in another name. Files that it opens are read and written in that name by everybody who has
+    /// them; the server alone decides what is allowed. Of more than 16 groups the first are sent (RFC 5531 §8.2).
+    pub fn acting_as(&self, cred: &Cred) -> Mount {
+        let auth = crate::session::auth_of(&self.inner.options, cred);
+        Mount { inner: self.inner.clone(), caller: Some(Arc::new(auth)) }
+    }
+
+    /// A round trip in the name of this mount's caller.
+    pub(crate) fn compound(&self, what: impl Into<String>) -> Compound {
+        Compound::new(what).by(&self.caller)
     }
 
     /// Ends the session. Everything that was written should be closed before: what is not durable by then is lost.

@@ -11,6 +11,7 @@ use crate::counters::{Tally, add};
 use crate::mount::Inodes;
 use crate::{Error, Options, Result, Target};
 use callbacks::Callbacks;
+pub(crate) use establish::auth_of;
 use establish::Link;
 use layout::kinds::{Device, KindId};
 use net::Address;
@@ -336,7 +337,8 @@ impl Shared {
         tracing::trace!(client = %self.options.name, operations = ?compound.request.numbers(), "{}", compound.what);
         let (sent, timeout) = (now(), self.attempt_timeout());
         slot.sent = true;
-        let reply = connection.call(NFS4_PROGRAM, NFS_V4, COMPOUND, &self.auth, body, timeout).await?;
+        let auth = compound.caller.as_deref().unwrap_or(&self.auth);
+        let reply = connection.call(NFS4_PROGRAM, NFS_V4, COMPOUND, auth, body, timeout).await?;
         let outcome = {
             let mut table = lock(&self.table);
             let same = table.number == slot.epoch;

@@ -1,6 +1,6 @@
 //! The mgr path: bytes of a file through READ, WRITE and COMMIT of NFS, for whatever the drivers do not move.
 
-use crate::compound::Compound;
+use crate::compound::{Caller, Compound};
 use crate::counters::{Tally, add};
 use crate::drivers::Written;
 use crate::session::Session;
@@ -17,11 +17,13 @@ pub(crate) struct Opened<'a> {
     pub(crate) handle: &'a Bytes,
     /// Of any open of the file that allows the operation.
     pub(crate) stateid: stateid4,
+    /// Who opened it.
+    pub(crate) caller: Caller,
 }
 
 impl Opened<'_> {
     fn begin(&self, what: &str) -> Compound {
-        let mut compound = Compound::new(format!("{what} through the mgr"));
+        let mut compound = Compound::new(format!("{what} through the mgr")).by(&self.caller);
         compound.putfh(self.handle);
         compound
     }

@@ -82,7 +82,7 @@ impl Open {
         if rest.report && inode.cannot_report().await {
             return self.report_again(rest, NFS4ERR_BADLAYOUT).await;
         }
-        let mut compound = Compound::new("closing a file").cached();
+        let mut compound = Compound::new("closing a file").by(&self.origin.caller).cached();
         compound.putfh(&inode.node.handle);
         let goodbye = inode.append_goodbye(&mut compound, rest.report.then_some(rest.durable), rest.give_back).await;
         if !rest.changes.is_empty() {
@@ -178,7 +178,7 @@ impl Open {
         tracing::debug!(file = %self.inode.node.id, ?status, "reporting again under a new layout");
         self.inode.forget_layout().await;
         if let Some(stateid) = &rest.close {
-            self.inode.add_open(self.key, *stateid, self.origin.flags);
+            self.inode.add_open(self.key, self.origin.caller.clone(), *stateid, self.origin.flags);
         }
         let reported = self.inode.report().await;
         // Meanwhile the mgr may have restarted, and the open been reclaimed.

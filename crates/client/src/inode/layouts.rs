@@ -2,7 +2,7 @@
 
 use super::opens::TRIES;
 use super::{Inode, State, same};
-use crate::compound::{Compound, Failed, is_state_lost};
+use crate::compound::{Caller, Compound, Failed, is_state_lost};
 use crate::drivers::Layout;
 use crate::{Error, Result};
 use layout::kinds::KindId;
@@ -135,11 +135,12 @@ impl Inode {
         let mut tries = TRIES;
         let got = loop {
             // Only an open for writing can be given a layout for writing; ask for the most, so as to ask once.
-            let (stateid, write) = match self.opened(true) {
-                Ok(opened) => (opened.stateid, true),
-                Err(_) => (self.opened(write)?.stateid, write),
+            let (opened, write) = match self.opened(true) {
+                Ok(opened) => (opened, true),
+                Err(_) => (self.opened(write)?, write),
             };
-            let mut compound = Compound::new("getting a layout");
+            let stateid = opened.stateid;
+            let mut compound = Compound::new("getting a layout").by(&opened.caller);
             compound.putfh(&self.node.handle).op(OP_LAYOUTGET, &layoutget(stateid, write));
             let mut results = self.mount.session.call(compound).await?;
             results.done(&[OP_PUTFH])?;
@@ -192,7 +193,7 @@ impl Inode {
                 tokio::time::sleep(pause).await;
                 continue;
             };
-            let mut compound = Compound::new(what).cached();
+            let mut compound = Compound::new(what).by(&self.writer()).cached();
             compound.putfh(&self.node.handle).op(OP_LAYOUTCOMMIT, &held.layoutcommit(end, update));
             let mut results = self.mount.session.call(compound).await?;
             results.done(&[OP_PUTFH])?;
@@ -215,6 +216,11 @@ impl Inode {
             }
         }
         Err(Error::status(Status::NoLayout, what))
+    }
+
+    /// Who has it open for writing, if anybody.
+    pub(crate) fn writer(&self) -> Caller {
+        self.opened(true).ok().and_then(|opened| opened.caller)
     }
 
     /// Whether a report is due and there is no layout to make it under.

@@ -5,7 +5,7 @@
 
 use super::locks::lost_error;
 use super::{Inode, Open};
-use crate::compound::Compound;
+use crate::compound::{Caller, Compound};
 use crate::drivers::Written;
 use crate::via_mgr::Opened;
 use crate::{Error, Result};
@@ -19,18 +19,21 @@ pub(super) const TRIES: u32 = 8;
 impl Inode {
     /// A stateid that allows the I/O, of an open for writing if need be. Where there are locks, it is one of theirs, so that
     /// the mgr refuses what was to be done under locks that it has taken away (RFC 8881 §8.2.5).
-    fn suitable(&self, write: bool) -> Result<stateid4> {
+    fn suitable(&self, write: bool) -> Result<(stateid4, Caller)> {
         let state = self.state();
         let fit = |open: &&Open| if write { open.write } else { open.read || open.write };
-        let locked = state.opens.iter().filter(fit).find_map(|open| open.locks.of_io(write));
-        let stateid = locked.or_else(|| state.opens.iter().find(fit).map(|open| open.stateid));
-        stateid.ok_or_else(|| Error::usage("the file is not open for this any more"))
+        let by = |open: &Open, stateid| (stateid, open.caller.clone());
+        let locked = |open: &Open| open.locks.of_io(write).map(|stateid| by(open, stateid));
+        let locked = state.opens.iter().filter(fit).find_map(locked);
+        let found = locked.or_else(|| state.opens.iter().find(fit).map(|open| by(open, open.stateid)));
+        found.ok_or_else(|| Error::usage("the file is not open for this any more"))
     }
 
     /// An open that allows the I/O, one for writing if need be, as it is at the moment.
     pub(super) fn opened(&self, write: bool) -> Result<Opened<'_>> {
-        let stateid = self.suitable(write)?;
-        Ok(Opened { session: &self.mount.session, tally: &self.mount.tally, handle: &self.node.handle, stateid })
+        let (stateid, caller) = self.suitable(write)?;
+        let (session, tally, handle) = (&self.mount.session, &self.mount.tally, &self.node.handle);
+        Ok(Opened { session, tally, handle, stateid, caller })
     }
 
     /// Reads up to `len` bytes through the mgr; also whether the end was met.
@@ -110,7 +113,7 @@ impl Inode {
         for gone in locks.into_iter().chain([open.stateid]) {
             self.mount.session.free_stateid(gone).await?;
         }
-        let mut compound = Compound::new("opening a file again").cached();
+        let mut compound = Compound::new("opening a file again").by(&open.caller).cached();
         compound.putfh(&self.node.handle).op(OP_OPEN, &open.args(open_claim4::CLAIM_FH));
         let mut results = self.mount.session.call(compound).await?;
         results.done(&[OP_PUTFH])?;

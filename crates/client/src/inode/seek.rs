@@ -2,7 +2,7 @@
 
 use super::Inode;
 use super::opens::TRIES;
-use crate::compound::Compound;
+use crate::compound::{Caller, Compound};
 use crate::drivers::{Layout, NotDone, Sought, object_ranges};
 use crate::placement::{PlacedObject, Placement};
 use crate::{Error, Result};
@@ -106,7 +106,12 @@ impl Inode {
     }
 
     /// See [`crate::File::set_len`]; other attributes may change with it. The open `key` is told of writes that failed.
-    pub(crate) async fn set_attrs(self: &Arc<Self>, key: Option<u64>, changes: &SetAttrs) -> Result<Attrs> {
+    pub(crate) async fn set_attrs(
+        self: &Arc<Self>,
+        key: Option<u64>,
+        caller: &Caller,
+        changes: &SetAttrs,
+    ) -> Result<Attrs> {
         // Bytes beyond the new end must not come back when they are sent again.
         self.make_durable().await;
         key.map_or(Ok(()), |key| self.take_error(key))?;
@@ -124,7 +129,7 @@ impl Inode {
                 Some(_) => self.opened(true)?.stateid,
                 None => stateid4 { seqid: 0, other: [0; 12] },
             };
-            match self.send_attrs(stateid, changes).await {
+            match self.send_attrs(stateid, caller, changes).await {
                 Err(error) if error.is_state_lost() => self.open_again(stateid, &mut tries, error).await?,
                 Err(error) => {
                     if changes.size.is_some() {
@@ -144,8 +149,8 @@ impl Inode {
         Ok(attrs)
     }
 
-    async fn send_attrs(&self, stateid: stateid4, changes: &SetAttrs) -> Result<Attrs> {
-        let mut compound = Compound::new("changing the length").cached();
+    async fn send_attrs(&self, stateid: stateid4, caller: &Caller, changes: &SetAttrs) -> Result<Attrs> {
+        let mut compound = Compound::new("changing the length").by(caller).cached();
         compound.putfh(&self.node.handle);
         let obj_attributes = nfs::attrs::encode_set(changes);
         compound.op(OP_SETATTR, &SETATTR4args { stateid, obj_attributes }).getattr();

@@ -3,7 +3,7 @@
 use super::names::shown;
 use super::{Mount, Node};
 use crate::Result;
-use crate::compound::{Compound, Results};
+use crate::compound::Results;
 use crate::inode::StatusOnly;
 use bytes::Bytes;
 use types::limits::PAYLOAD_MAX;
@@ -21,7 +21,7 @@ impl Mount {
         if let Some(inode) = self.inner.open_inode(node.id) {
             return inode.learn_attrs().await;
         }
-        let mut compound = Compound::new("asking for attributes");
+        let mut compound = self.compound("asking for attributes");
         compound.putfh(&node.handle).getattr();
         let mut results = self.inner.session.call(compound).await?;
         results.done(&[OP_PUTFH])?;
@@ -34,10 +34,10 @@ impl Mount {
         if changes.size.is_some()
             && let Some(inode) = inode.as_ref().filter(|inode| inode.is_open_for_writing())
         {
-            return inode.set_attrs(None, changes).await;
+            return inode.set_attrs(None, &self.caller, changes).await;
         }
         let stamp = self.inner.stamp();
-        let mut compound = Compound::new("changing attributes").cached();
+        let mut compound = self.compound("changing attributes").cached();
         let args = SETATTR4args {
             stateid: stateid4 { seqid: 0, other: [0; 12] },
             obj_attributes: nfs::attrs::encode_set(changes),
@@ -55,7 +55,7 @@ impl Mount {
 
     /// Which of the ACCESS4 bits in `wanted` (RFC 8881 §18.1, RFC 8276 §8.4.3) the caller has.
     pub async fn access(&self, node: &Node, wanted: u32) -> Result<u32> {
-        let mut compound = Compound::new("asking for permissions");
+        let mut compound = self.compound("asking for permissions");
         compound.putfh(&node.handle).op(OP_ACCESS, &ACCESS4args { access: wanted });
         let mut results = self.inner.session.call(compound).await?;
         results.done(&[OP_PUTFH])?;
@@ -66,7 +66,7 @@ impl Mount {
     pub async fn getxattr(&self, node: &Node, name: &[u8]) -> Result<Bytes> {
         let args = GETXATTR4args { gxa_name: Bytes::copy_from_slice(name) };
         let what = format!("reading extended attribute {}", shown(name));
-        let mut compound = Compound::new(what);
+        let mut compound = self.compound(what);
         compound.putfh(&node.handle).op(OP_GETXATTR, &args);
         let mut results = self.inner.session.call(compound).await?;
         results.done(&[OP_PUTFH])?;
@@ -81,7 +81,7 @@ impl Mount {
             sxa_value: Bytes::copy_from_slice(value),
         };
         let what = format!("setting extended attribute {}", shown(name));
-        let mut compound = Compound::new(what).cached();
+        let mut compound = self.compound(what).cached();
         compound.putfh(&node.handle).op(OP_SETXATTR, &args);
         let mut results = self.inner.session.call(compound).await?;
         results.done(&[OP_PUTFH])?;
@@ -94,7 +94,7 @@ impl Mount {
         let mut cookie = 0;
         loop {
             let args = LISTXATTRS4args { lxa_cookie: cookie, lxa_maxcount: XATTR_NAMES_BYTES };
-            let mut compound = Compound::new("listing extended attributes");
+            let mut compound = self.compound("listing extended attributes");
             compound.putfh(&node.handle).op(OP_LISTXATTRS, &args);
             let mut results: Results = self.inner.session.call(compound).await?;
             results.done(&[OP_PUTFH])?;
@@ -112,7 +112,7 @@ impl Mount {
     pub async fn removexattr(&self, node: &Node, name: &[u8]) -> Result<()> {
         let args = REMOVEXATTR4args { rxa_name: Bytes::copy_from_slice(name) };
         let what = format!("removing extended attribute {}", shown(name));
-        let mut compound = Compound::new(what).cached();
+        let mut compound = self.compound(what).cached();
         compound.putfh(&node.handle).op(OP_REMOVEXATTR, &args);
         let mut results = self.inner.session.call(compound).await?;
         results.done(&[OP_PUTFH])?;

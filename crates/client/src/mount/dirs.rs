@@ -1,7 +1,7 @@
 //! Reading directories, attributes and handles included.
 
 use super::{Mount, Node};
-use crate::compound::{Compound, nfs_error};
+use crate::compound::nfs_error;
 use crate::{Error, Result};
 use bytes::Bytes;
 use nfs::attrs::{self, Mask};
@@ -55,7 +55,7 @@ impl ReadDir {
     pub async fn next_page(&mut self) -> Result<Option<Vec<Entry>>> {
         while !self.done {
             let what = "reading a directory";
-            let mut compound = Compound::new(what);
+            let mut compound = self.mount.compound(what);
             let args = READDIR4args {
                 cookie: self.cookie,
                 cookieverf: self.verifier,

@@ -122,7 +122,7 @@ impl Mount {
         loop {
             let part = &path[at..path.len().min(at + LOOKUPS_MAX)];
             let name = path[..at + part.len()].join(&b'/');
-            let mut compound = Compound::new(format!("looking up {}", shown(&name)));
+            let mut compound = self.compound(format!("looking up {}", shown(&name)));
             compound.putfh(&here.handle);
             for name in part {
                 compound.op(OP_LOOKUP, &LOOKUP4args { objname: Bytes::copy_from_slice(name) });
@@ -153,7 +153,7 @@ impl Mount {
     ) -> Result<(Node, Attrs)> {
         let mark = mark()?;
         let attrs = SetAttrs { atime: Some(SetTime::To(mark)), ..attrs };
-        let mut compound = Compound::new(format!("{what} {}", shown(name))).once();
+        let mut compound = self.compound(format!("{what} {}", shown(name))).once();
         let objname = Bytes::copy_from_slice(name);
         let createattrs = nfs::attrs::encode_set(&attrs);
         compound.putfh(&dir.handle);
@@ -209,7 +209,7 @@ impl Mount {
 
     /// Gives a file that is no directory one more name, and answers its attributes.
     pub async fn link(&self, node: &Node, dir: &Node, name: &[u8]) -> Result<Attrs> {
-        let mut compound = Compound::new(format!("linking {}", shown(name))).once();
+        let mut compound = self.compound(format!("linking {}", shown(name))).once();
         compound.putfh(&node.handle).void(OP_SAVEFH).putfh(&dir.handle);
         compound.op(OP_LINK, &LINK4args { newname: Bytes::copy_from_slice(name) });
         compound.void(OP_RESTOREFH).getattr();
@@ -223,7 +223,7 @@ impl Mount {
     /// Moves a name, replacing what `to_name` was, as rename(2) does.
     pub async fn rename(&self, from_dir: &Node, from_name: &[u8], to_dir: &Node, to_name: &[u8]) -> Result<()> {
         let what = format!("renaming {} to {}", shown(from_name), shown(to_name));
-        let mut compound = Compound::new(what).once();
+        let mut compound = self.compound(what).once();
         append_rename(&mut compound, from_dir, from_name, to_dir, to_name);
         let mut results = self.inner.session.call(compound).await?;
         take_rename(&mut results)
@@ -231,7 +231,7 @@ impl Mount {
 
     /// Removes a name of a file or of an empty directory.
     pub async fn remove(&self, dir: &Node, name: &[u8]) -> Result<()> {
-        let mut compound = Compound::new(format!("removing {}", shown(name))).once();
+        let mut compound = self.compound(format!("removing {}", shown(name))).once();
         compound.putfh(&dir.handle).op(OP_REMOVE, &REMOVE4args { target: Bytes::copy_from_slice(name) });
         let mut results = self.inner.session.call(compound).await?;
         results.done(&[OP_PUTFH])?;
@@ -240,7 +240,7 @@ impl Mount {
 
     /// The target of a symbolic link.
     pub async fn readlink(&self, node: &Node) -> Result<Bytes> {
-        let mut compound = Compound::new("reading a symbolic link");
+        let mut compound = self.compound("reading a symbolic link");
         compound.putfh(&node.handle).void(OP_READLINK);
         let mut results = self.inner.session.call(compound).await?;
         match results.done(&[OP_PUTFH]) {

@@ -78,7 +78,7 @@ impl Mount {
     pub async fn open(&self, node: &Node, flags: OpenFlags) -> Result<File> {
         let share_access = flags.share_access()?;
         let key = self.inner.owners.fetch_add(1, Relaxed);
-        let mut compound = Compound::new("opening a file").cached();
+        let mut compound = self.compound("opening a file").cached();
         // OPEN by filehandle lets an owner pass whatever the mode says, as NFS servers do for I/O on files that are open
         // already; open(2) does not, so the mode is asked for besides.
         let needed = flags.access();
@@ -93,7 +93,8 @@ impl Mount {
         if wants_layout {
             compound.op(OP_LAYOUTGET, &layoutget(CURRENT, flags.write));
         }
-        let origin = Origin { key, node: Some(node.clone()), name: None, flags };
+        let caller = self.caller.clone();
+        let origin = Origin { key, caller, node: Some(node.clone()), name: None, flags };
         self.finish_open(compound, origin, needed, wants_layout).await
     }
 
@@ -113,14 +114,15 @@ impl Mount {
         let key = self.inner.owners.fetch_add(1, Relaxed);
         let claim = open_claim4::CLAIM_NULL(Bytes::copy_from_slice(name));
         let args = Self::open_args(key, flags.share_access()?, openflag4::OPEN4_CREATE(how), claim);
-        let mut compound = Compound::new(format!("creating {}", shown(name))).cached();
+        let mut compound = self.compound(format!("creating {}", shown(name))).cached();
         compound.putfh(&dir.handle).op(OP_OPEN, &args).getfh().getattr();
         let direct = self.inner.options.direct;
         if direct {
             compound.op(OP_LAYOUTGET, &layoutget(CURRENT, true));
         }
         let name = Name { dir: dir.clone(), name: Bytes::copy_from_slice(name) };
-        let origin = Origin { key, node: None, name: Some(name), flags };
+        let caller = self.caller.clone();
+        let origin = Origin { key, caller, node: None, name: Some(name), flags };
         self.finish_open(compound, origin, 0, direct).await
     }
 
@@ -148,7 +150,7 @@ impl Mount {
         }
         let got: Option<std::result::Result<LAYOUTGET4resok, Failed>> = layout.then(|| results.raw(OP_LAYOUTGET));
         let inode = self.inner.inode(&node);
-        inode.add_open(origin.key, opened.stateid, origin.flags);
+        inode.add_open(origin.key, origin.caller.clone(), opened.stateid, origin.flags);
         let mut size = inode.learn_size(attrs.size, asking.stamp);
         drop(asking);
         let (flags, key) = (origin.flags, origin.key);

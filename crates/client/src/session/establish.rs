@@ -13,7 +13,7 @@ use nfs::client::session::{self, Identity, Outcome, Session, Wishes};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
-use types::Status;
+use types::{Cred, Status};
 use types::limits::SLOTS_MAX;
 use wire::nfs4::compound::{OpNumber, Ops, OpsWriter, ResHeader};
 use wire::nfs4::*;
@@ -54,7 +54,12 @@ enum Owed {
 
 /// The credential of all calls.
 pub(super) fn auth(options: &Options) -> Auth {
-    Auth::Sys(AuthSys::new(&options.cred, options.name.split(' ').next().unwrap_or_default()))
+    auth_of(options, &options.cred)
+}
+
+/// The credential of calls in somebody's name.
+pub(crate) fn auth_of(options: &Options, cred: &Cred) -> Auth {
+    Auth::Sys(AuthSys::new(cred, options.name.split(' ').next().unwrap_or_default()))
 }
 
 /// Who this client is: nobody else, not even an earlier run of the same program.
@@ -430,7 +435,7 @@ impl Shared {
         open: &Open,
         claim: open_claim4,
     ) -> Result<bool> {
-        let mut compound = Compound::new("opening a file again").cached();
+        let mut compound = Compound::new("opening a file again").by(&open.caller).cached();
         compound.putfh(&inode.node.handle).op(OP_OPEN, &open.args(claim));
         let mut results = self.alone(connection, epoch, compound).await?;
         if results.done(&[OP_PUTFH]).is_err() {
