@@ -14,7 +14,7 @@ const TRIES: usize = 10;
 
 /// Makes something by `attempt` (a directory, symbolic link or special file): one that was made in doubt is known by
 /// [`Mount`] itself, so that one that is in doubt here was not made, and a name that is taken is taken by somebody else.
-pub async fn make<T>(mut attempt: impl AsyncFnMut() -> Result<T>) -> Result<T> {
+pub async fn make<T, F: Future<Output = Result<T>>>(mut attempt: impl FnMut() -> F) -> Result<T> {
     for _ in 1..TRIES {
         match attempt().await {
             Err(error) if error.is_in_doubt() => {}

@@ -10,6 +10,7 @@ use crate::inode::Inode;
 use crate::mount::{Node, OpenFlags};
 use crate::{Error, Placement, Result};
 use bytes::Bytes;
+use nfs::spans::LockKind;
 use std::sync::Arc;
 use types::{Attrs, ByteRange, SetAttrs};
 
@@ -49,6 +50,11 @@ pub(crate) struct Name {
     pub(crate) dir: Node,
     pub(crate) name: Bytes,
 }
+
+/// The byte that is locked while somebody appends: one behind the last that fcntl(2) can lock.
+const APPENDING: u64 = 1 << 63;
+/// The owner of that lock. Others who choose it may be let in beside an appender of the same mount.
+const APPENDER: u64 = u64::MAX;
 
 /// A run of bytes that was read.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -141,7 +147,7 @@ impl File {
 
     /// The attributes at opening, with the size as this client knows it now, own writes included.
     pub fn attrs(&self) -> Attrs {
-        Attrs { size: self.size(), ..self.opened_as }
+        self.inode().shown(Attrs { size: self.size(), ..self.opened_as })
     }
 
     /// The size as this client knows it now. Others may have changed it: see [`File::refresh`].
@@ -172,6 +178,28 @@ impl File {
     pub async fn write_at(&self, offset: u64, data: Bytes) -> Result<()> {
         self.for_writing()?;
         self.inode().write(self.key(), offset, data).await
+    }
+
+    /// Writes `data` at the end of the file, wherever that is by then, and answers where that was. Of several who append at
+    /// the same time, through whichever mounts, all find their bytes there, one behind the other. Returns when they are
+    /// durable.
+    pub async fn append(&self, data: Bytes) -> Result<u64> {
+        self.for_writing()?;
+        let _one = self.inode().appending().await;
+        // Nobody holds locks there but who appends: the bytes of a file end below.
+        let range = ByteRange { offset: APPENDING, len: 1 };
+        self.lock(APPENDER, range, LockKind::Write).await?;
+        let appended = self.write_behind_end(data).await;
+        self.unlock(APPENDER, range).await?;
+        appended
+    }
+
+    async fn write_behind_end(&self, data: Bytes) -> Result<u64> {
+        self.refresh().await?;
+        let end = self.size();
+        self.write_at(end, data).await?;
+        self.fsync().await?;
+        Ok(end)
     }
 
     /// The first run of written bytes at or after `offset`, `None` when there is none up to the end. Runs may be
@@ -217,6 +245,13 @@ impl File {
         self.for_writing()?;
         let changes = SetAttrs { size: Some(size), ..SetAttrs::default() };
         self.inode().set_attrs(Some(self.key()), &self.open().origin.caller, &changes).await.map(|_| ())
+    }
+
+    /// Changes attributes, the length among them, under what the file was opened for; answers all as they are afterwards.
+    /// What was written before is made durable first.
+    pub async fn set_attrs(&self, changes: &SetAttrs) -> Result<Attrs> {
+        self.for_writing()?;
+        self.inode().set_attrs(Some(self.key()), &self.open().origin.caller, changes).await
     }
 
     /// Returns when every byte written before and the size are on disk.

@@ -26,7 +26,7 @@ use layout::kinds::native::Update;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{Mutex as AsyncMutex, RwLock, watch};
-use types::ByteRange;
+use types::{Attrs, ByteRange, Timestamp};
 use wire::nfs4::stateid4;
 
 /// One open file.
@@ -38,6 +38,8 @@ pub(crate) struct Inode {
     layout: AsyncMutex<LayoutState>,
     /// Held while an open is made again.
     reopening: AsyncMutex<()>,
+    /// Held while something is appended.
+    appending: AsyncMutex<()>,
     /// Held while a lock is asked for or given back, so that what is booked here is what the mgr did last.
     locking: AsyncMutex<()>,
     /// Held while bytes are handed to servers, so that overlapping writes leave in the order they came.
@@ -68,6 +70,8 @@ struct State {
     size: u64,
     /// The mount's stamp ([`Inode::stamp`]) when something here last changed the size.
     stamp: u64,
+    /// When something was last written here.
+    written: Option<Timestamp>,
     /// Written here, not yet handed to a server.
     pending: Extents,
     /// Batches of which some request is not answered yet, with the file ranges they write.
@@ -127,6 +131,7 @@ impl Inode {
             state: Mutex::new(State { stamp, ..State::default() }),
             layout: AsyncMutex::default(),
             reopening: AsyncMutex::default(),
+            appending: AsyncMutex::default(),
             locking: AsyncMutex::default(),
             order: AsyncMutex::default(),
             leaving: AsyncMutex::default(),
@@ -139,6 +144,11 @@ impl Inode {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Nobody else here appends until this is dropped.
+    pub(crate) async fn appending(&self) -> tokio::sync::MutexGuard<'_, ()> {
+        self.appending.lock().await
     }
 
     fn lane(&self, lane: Lane) -> Arc<LaneLocks> {
@@ -177,15 +187,27 @@ impl Inode {
         self.state().doubtful
     }
 
-    /// The size to show for a file of which the server says this.
-    pub(crate) fn shown_size(&self, size: u64) -> u64 {
-        size.max(self.state().own_end())
+    /// What to show of a file of which the server says this: it does not know yet of all that was written here, nor when.
+    pub(crate) fn shown(&self, attrs: Attrs) -> Attrs {
+        let state = self.state();
+        let written = state.written.filter(|_| !state.is_clean());
+        let later = |time: Timestamp| written.map_or(time, |written| time.max(written));
+        let (mtime, ctime) = (later(attrs.mtime), later(attrs.ctime));
+        Attrs { size: attrs.size.max(state.own_end()), mtime, ctime, ..attrs }
     }
 
     /// Adds an open by this owner.
     pub(crate) fn add_open(&self, key: u64, caller: Caller, stateid: stateid4, flags: OpenFlags) {
         let locks = OpenLocks::default();
-        self.state().opens.push(Open { key, stateid, caller, read: flags.read, write: flags.write, error: None, locks });
+        self.state().opens.push(Open {
+            key,
+            stateid,
+            caller,
+            read: flags.read,
+            write: flags.write,
+            error: None,
+            locks,
+        });
     }
 
     /// Takes an open off the list: its stateid, and whether it was the last one.
@@ -210,7 +232,7 @@ impl Inode {
     }
 
     /// Whether the mgr has been told of everything written here, and nothing of it can be lost.
-    fn is_clean(&self) -> bool {
+    pub(crate) fn is_clean(&self) -> bool {
         self.state().is_clean()
     }
 

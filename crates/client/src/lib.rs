@@ -24,7 +24,7 @@ mod window;
 pub use counters::Counters;
 pub use error::{Error, ErrorKind};
 pub use file::{File, HeldLock, ReadResult, Segment};
-pub use mount::{CreateOptions, Entry, Mount, Node, OpenFlags, ReadDir};
+pub use mount::{CreateOptions, Entry, Mount, Node, OpenFlags, ReadDir, XattrMode};
 pub use nfs::spans::LockKind;
 pub use options::Options;
 pub use placement::Placement;

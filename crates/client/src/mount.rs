@@ -5,6 +5,7 @@ mod dirs;
 pub(crate) mod names;
 mod open;
 
+pub use attrs::XattrMode;
 pub use dirs::{Entry, ReadDir};
 pub use open::{CreateOptions, OpenFlags};
 

@@ -4,7 +4,7 @@
 mod cluster;
 
 use bytes::Bytes;
-use client::{CreateOptions, File, Mount, Node, OpenFlags, Options};
+use client::{CreateOptions, File, Mount, Node, OpenFlags, Options, XattrMode};
 use cluster::{Cluster, options};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
@@ -16,8 +16,8 @@ async fn striped(mount: &Mount, unit: u64, count: usize) -> Node {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let name = format!("dir{}", NEXT.fetch_add(1, Relaxed));
     let (dir, _) = mount.mkdir(&mount.root(), name.as_bytes(), 0o755).await.unwrap();
-    mount.setxattr(&dir, b"weir.stripe_unit", unit.to_string().as_bytes()).await.unwrap();
-    mount.setxattr(&dir, b"weir.stripe_count", count.to_string().as_bytes()).await.unwrap();
+    mount.setxattr(&dir, b"weir.stripe_unit", unit.to_string().as_bytes(), XattrMode::Either).await.unwrap();
+    mount.setxattr(&dir, b"weir.stripe_count", count.to_string().as_bytes(), XattrMode::Either).await.unwrap();
     dir
 }
 

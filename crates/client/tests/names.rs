@@ -4,7 +4,7 @@
 mod memory_mgr;
 
 use bytes::Bytes;
-use client::{CreateOptions, ErrorKind, Mount, OpenFlags, Options, Target};
+use client::{CreateOptions, ErrorKind, Mount, OpenFlags, Options, Target, XattrMode};
 use memory_mgr::{MemoryMgr, options};
 use std::sync::Arc;
 use std::time::Duration;
@@ -126,8 +126,8 @@ async fn attributes_and_xattrs() {
     let attrs = file.finish(changes, None).await.unwrap();
     assert_eq!((attrs.mode, attrs.uid, attrs.gid, attrs.mtime), (0o4711, 5, 6, then));
     assert_eq!(mount.getattr(&node).await.unwrap().mtime, then);
-    mount.setxattr(&node, b"one", b"1").await.unwrap();
-    mount.setxattr(&node, b"two", &[7; 9000]).await.unwrap();
+    mount.setxattr(&node, b"one", b"1", XattrMode::Either).await.unwrap();
+    mount.setxattr(&node, b"two", &[7; 9000], XattrMode::Either).await.unwrap();
     assert_eq!(mount.getxattr(&node, b"two").await.unwrap(), vec![7; 9000]);
     let mut names = mount.listxattr(&node).await.unwrap();
     names.sort();

@@ -14,6 +14,7 @@ mod ls;
 mod mgr;
 mod mkdir;
 mod mkfs;
+pub mod mount;
 mod mv;
 mod policy;
 mod put;
@@ -21,6 +22,7 @@ mod rm;
 mod scrub;
 mod stat;
 mod status;
+mod umount;
 mod up;
 
 pub use find::expand as expand_find;
@@ -39,6 +41,10 @@ pub enum Command {
     Mgr(mgr::Args),
     /// Run a data server
     Iod(iod::Args),
+    /// Mount a file system at a directory
+    Mount(mount::Args),
+    /// Unmount it
+    Umount(umount::Args),
     /// List files
     Ls(ls::Args),
     /// Copy files and trees into, out of and within Weir
@@ -85,6 +91,8 @@ impl Command {
             Command::Mkfs(args) => mkfs::run(args),
             Command::Mgr(args) => mgr::run(args),
             Command::Iod(args) => iod::run(args),
+            Command::Mount(args) => mount::run(args),
+            Command::Umount(args) => umount::run(args),
             Command::Ls(args) => ls::run(args),
             Command::Cp(args) => cp::run(args),
             Command::Cat(args) => cat::run(args),

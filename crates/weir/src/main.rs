@@ -11,6 +11,7 @@ mod glob;
 mod locator;
 mod logging;
 mod modes;
+mod mounted;
 mod nfs;
 mod session;
 mod show;
@@ -35,14 +36,15 @@ Names: weir://host[:port]/path; with WEIR_URL set, weir:/path (cp, put, get) or 
 Exit codes: 0 done, 1 something failed, 2 wrong usage or configuration, 3 cluster not reached, 130 interrupted.
 
 Examples:
-  weir up                                  start a cluster of one mgr and four iods here
+  weir up --mount /mnt                     start a cluster of one mgr and four iods here, and mount it
   export WEIR_URL=weir://127.0.0.1:2049    name it once
   weir cp -r ~/project weir:/              copy a tree into it
   weir ls -l /project                      look at it
   weir cp -r weir:/project /tmp/back       copy it out again";
 
 fn main() -> ExitCode {
-    let cli = Cli::parse_from(commands::expand_find(std::env::args_os()));
+    let args = commands::mount::expand_helper(std::env::args_os().collect());
+    let cli = Cli::parse_from(commands::expand_find(args));
     logging::start(cli.verbose);
     let code = match cli.command.run() {
         Ok(code) => code,

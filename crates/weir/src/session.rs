@@ -66,7 +66,13 @@ impl Connect {
         Duration::from_secs(self.retry_timeout)
     }
 
-    fn options(&self) -> Options {
+    /// Move data through the mgr alone.
+    pub fn go_through_mgr(&mut self) {
+        self.no_direct = true;
+    }
+
+    /// How mounts behave.
+    pub fn options(&self) -> Options {
         Options {
             direct: !self.no_direct,
             checksums: !self.no_checksums,

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
 /// Crates that may name tokio.
-const ASYNC: [&str; 6] = ["client", "ds", "mgr", "net", "sim", "weir"];
+const ASYNC: [&str; 7] = ["client", "ds", "fuse", "mgr", "net", "sim", "weir"];
 
 /// The names between backticks.
 fn quoted(text: &str) -> BTreeSet<String> {

@@ -59,7 +59,7 @@ impl Inode {
         results.done(&[OP_PUTFH])?;
         let mut attrs = results.attrs()?;
         attrs.size = self.learn_size(attrs.size, stamp);
-        Ok(attrs)
+        Ok(self.shown(attrs))
     }
 
     /// Sees to it that the servers have everything written to `range`.

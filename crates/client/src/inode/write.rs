@@ -8,7 +8,7 @@ use bytes::Bytes;
 use layout::list_io::{Request, RequestLimits, plan};
 use std::sync::Arc;
 use types::limits::{FILE_SIZE_MAX, PAYLOAD_MAX};
-use types::{ByteRange, Status, Verifier};
+use types::{ByteRange, Status, Timestamp, Verifier};
 
 /// How often a layout is got again for one request before it goes through the mgr.
 pub(super) const LAYOUT_TRIES: u32 = 3;
@@ -99,6 +99,7 @@ impl Inode {
                 at += len as u64;
                 state.size = state.size.max(at);
                 state.stamp = self.mount.next_stamp();
+                state.written = Some(Timestamp::from(net::clock::now()));
                 state.pending.bytes()
             };
             if gathered >= self.gather_bytes().await {

@@ -4,8 +4,9 @@ use super::names::shown;
 use super::{Mount, Node};
 use crate::Result;
 use crate::compound::Results;
-use crate::inode::StatusOnly;
+use crate::inode::{Inode, StatusOnly};
 use bytes::Bytes;
+use std::sync::Arc;
 use types::limits::PAYLOAD_MAX;
 use types::{Attrs, SetAttrs};
 use wire::nfs4::*;
@@ -13,6 +14,18 @@ use xdr::{Malformed, Reader, Writer, Xdr};
 
 /// Most bytes of names asked for in one LISTXATTRS.
 const XATTR_NAMES_BYTES: u32 = 64 << 10;
+
+/// Whether an extended attribute may or must be there before it is set.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum XattrMode {
+    /// It may.
+    #[default]
+    Either,
+    /// It must not, else `Exist`.
+    Create,
+    /// It must, else `NoXattr`.
+    Replace,
+}
 
 impl Mount {
     /// The attributes of a file, fresh from the server; its size counts bytes written here that the server does not
@@ -31,9 +44,12 @@ impl Mount {
     /// Changes attributes and answers all of them as they are afterwards.
     pub async fn setattr(&self, node: &Node, changes: &SetAttrs) -> Result<Attrs> {
         let inode = self.inner.open_inode(node.id);
-        if changes.size.is_some()
-            && let Some(inode) = inode.as_ref().filter(|inode| inode.is_open_for_writing())
-        {
+        // What is written later, or told to the mgr later, would undo a time that is set now.
+        let settles = |inode: &&Arc<Inode>| {
+            let undone = changes.mtime.is_some() && !inode.is_clean();
+            inode.is_open_for_writing() && (changes.size.is_some() || undone)
+        };
+        if let Some(inode) = inode.as_ref().filter(settles) {
             return inode.set_attrs(None, &self.caller, changes).await;
         }
         let stamp = self.inner.stamp();
@@ -73,10 +89,14 @@ impl Mount {
         results.take::<XattrValue>(OP_GETXATTR).map(|got| got.0)
     }
 
-    /// Sets an extended attribute, whether it is there or not.
-    pub async fn setxattr(&self, node: &Node, name: &[u8], value: &[u8]) -> Result<()> {
+    /// Sets an extended attribute.
+    pub async fn setxattr(&self, node: &Node, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
         let args = SETXATTR4args {
-            sxa_option: SETXATTR4_EITHER,
+            sxa_option: match mode {
+                XattrMode::Either => SETXATTR4_EITHER,
+                XattrMode::Create => SETXATTR4_CREATE,
+                XattrMode::Replace => SETXATTR4_REPLACE,
+            },
             sxa_key: Bytes::copy_from_slice(name),
             sxa_value: Bytes::copy_from_slice(value),
         };

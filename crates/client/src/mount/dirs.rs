@@ -103,7 +103,7 @@ impl ReadDir {
             return Err(Error::protocol(format!("{what}: the mgr left out an attribute")));
         };
         if let Some(inode) = self.mount.inner.open_inode(attrs.id) {
-            attrs.size = inode.shown_size(attrs.size);
+            attrs = inode.shown(attrs);
         }
         let node = Node { id: attrs.id, handle };
         Ok(Some(Entry { name: entry.name, cookie: entry.cookie, node, attrs }))

@@ -51,22 +51,22 @@ impl OpenFlags {
     }
 }
 
-/// How to create a file; it is opened for reading and writing.
+/// How to create a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CreateOptions {
     /// Permission bits of a new file, at most 0o7777; no umask is applied.
     pub mode: u32,
     /// Fail with `Exist` when the name is taken. Safe to repeat after a lost answer.
     pub exclusive: bool,
-    /// Cut a file that exists already to length 0.
-    pub truncate: bool,
+    /// How it is opened, and whether one that exists already is cut to length 0.
+    pub open: OpenFlags,
     /// User and group of a new file, when not the caller's.
     pub owner: Option<(u32, u32)>,
 }
 
 impl Default for CreateOptions {
     fn default() -> Self {
-        CreateOptions { mode: 0o644, exclusive: false, truncate: false, owner: None }
+        CreateOptions { mode: 0o644, exclusive: false, open: OpenFlags::READ_WRITE, owner: None }
     }
 }
 
@@ -110,7 +110,7 @@ impl Mount {
         } else {
             createhow4::UNCHECKED4(attrs)
         };
-        let flags = OpenFlags { truncate: options.truncate, ..OpenFlags::READ_WRITE };
+        let flags = options.open;
         let key = self.inner.owners.fetch_add(1, Relaxed);
         let claim = open_claim4::CLAIM_NULL(Bytes::copy_from_slice(name));
         let args = Self::open_args(key, flags.share_access()?, openflag4::OPEN4_CREATE(how), claim);
@@ -118,7 +118,7 @@ impl Mount {
         compound.putfh(&dir.handle).op(OP_OPEN, &args).getfh().getattr();
         let direct = self.inner.options.direct;
         if direct {
-            compound.op(OP_LAYOUTGET, &layoutget(CURRENT, true));
+            compound.op(OP_LAYOUTGET, &layoutget(CURRENT, flags.write));
         }
         let name = Name { dir: dir.clone(), name: Bytes::copy_from_slice(name) };
         let caller = self.caller.clone();

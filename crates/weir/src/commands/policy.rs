@@ -3,7 +3,7 @@
 use crate::failure::{Exit, Failure, Outcome};
 use crate::session::{Connect, run as with_mounts};
 use crate::show;
-use client::{Mount, Node, Target};
+use client::{Mount, Node, Target, XattrMode};
 use layout::policy::{CACHE, NAMES, PREFIX, Policy, THRESHOLD, is_policy_name};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -170,7 +170,7 @@ fn set(args: Set, give: bool) -> Outcome {
         }
         for (name, value) in &parts {
             let done = match value {
-                Some(value) => mount.setxattr(&node, name.as_bytes(), value.as_bytes()).await,
+                Some(value) => mount.setxattr(&node, name.as_bytes(), value.as_bytes(), XattrMode::Either).await,
                 None => match mount.removexattr(&node, name.as_bytes()).await {
                     Err(e) if e.is(Status::NoXattr) => Ok(()),
                     other => other,

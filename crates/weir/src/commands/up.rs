@@ -3,6 +3,7 @@
 use crate::cluster::{self, Cluster};
 use crate::daemon::{self, Ready, ReadyLine};
 use crate::failure::{Exit, Failure, Outcome};
+use crate::mounted::Mounting;
 use crate::session::runtime;
 use crate::show;
 use crate::stop::Stop;
@@ -21,6 +22,7 @@ const TICK: Duration = Duration::from_secs(1);
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   weir up                                          here, reachable from this machine
+  weir up --mount /mnt                             and mounted
   weir up --listen 127.0.0.1:12049                 another port
   weir up --dir /mnt/disk/weir --iods 8            another directory, eight iods
   weir up --listen 10.0.0.5:2049                   reachable from other machines")]
@@ -42,6 +44,11 @@ pub struct Args {
     /// guests of QEMU
     #[arg(long, value_name = "ADDRESS")]
     nfs_host: Option<IpAddr>,
+    /// Mount the file system at this directory as well, which is made if it is missing
+    #[arg(long, value_name = "DIRECTORY")]
+    mount: Option<PathBuf>,
+    #[command(flatten)]
+    how: super::mount::How,
     #[command(flatten)]
     ready: Ready,
 }
@@ -65,6 +72,10 @@ pub fn run(args: Args) -> Outcome {
         let features = iod::Features { block_checksums: args.block_checksums };
         let cluster = Cluster::start(&dir, args.iods, features, args.listen, args.nfs_host).await?;
         let url = format!("weir://{}", cluster.address());
+        let mounting = match &args.mount {
+            Some(dir) => Some(mount(&url, dir, &args.how).await?),
+            None => None,
+        };
         args.ready.tell(&ReadyLine {
             daemon: "up",
             url: Some(format!("{url}/")),
@@ -74,14 +85,26 @@ pub fn run(args: Args) -> Outcome {
         })?;
         let quiet = args.ready.is_json();
         if !quiet {
-            show::raw(welcome(&cluster, &dir, &url).as_bytes())?;
+            show::raw(welcome(&cluster, &dir, &url, mounting.as_ref().map(Mounting::dir)).as_bytes())?;
         }
-        tokio::select! {
-            // Never done before the user stops it.
-            () = daemon::until_stopped(&stop, cluster.mgr()) => {}
-            () = show_status(&cluster, quiet) => {}
-        }
+        let stopped = async {
+            tokio::select! {
+                // Never done before the user stops it.
+                () = daemon::until_stopped(&stop, cluster.mgr()) => {}
+                () = show_status(&cluster, quiet) => {}
+            }
+        };
+        let unmounted = match mounting {
+            Some(mounting) => mounting.until(stopped, !quiet).await,
+            None => {
+                stopped.await;
+                Ok(Exit::Done)
+            }
+        };
+        // Whoever unmounted it by hand still has the cluster.
+        stop.wait().await;
         cluster.stop().await;
+        unmounted?;
         if !quiet {
             show::line("stopped; the files stay")?;
         }
@@ -91,6 +114,15 @@ pub fn run(args: Args) -> Outcome {
     outcome
 }
 
+/// Mounts the file system in this process.
+async fn mount(url: &str, dir: &Path, how: &super::mount::How) -> Result<Mounting, Failure> {
+    std::fs::create_dir_all(dir).map_err(|e| Failure::from(e).about(dir.display()))?;
+    let target = client::Target::parse(url)?;
+    let mount = client::Mount::connect(&target, client::Options::default()).await?;
+    let root = mount.root();
+    Mounting::start(mount, root, dir, how.config(&target.to_string()))
+}
+
 fn default_dir() -> Result<PathBuf, Failure> {
     let set = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let data = set("XDG_DATA_HOME").or_else(|| set("HOME").map(|home| home.join(".local/share")));
@@ -98,17 +130,18 @@ fn default_dir() -> Result<PathBuf, Failure> {
         .ok_or_else(|| Failure::usage("no HOME directory is set").next("say where to keep the data with --dir"))
 }
 
-fn welcome(cluster: &Cluster, dir: &Path, url: &str) -> String {
+fn welcome(cluster: &Cluster, dir: &Path, url: &str, mounted: Option<&Path>) -> String {
     let state = if cluster.is_new() { "new file system" } else { "file system" };
     let count = cluster.iods().len();
     let plural = if count == 1 { "" } else { "s" };
     format!(
         "Weir {}: {state} with one mgr and {count} iod{plural} in {}\n\
-         listening at {url}\n\n\
+         listening at {url}\n{}\n\
          Type in another terminal:\n{}  export WEIR_URL={url}\n  weir cp -r /some/directory weir:/\n  weir ls -l /\n  \
          weir status\n\nCtrl-C stops it.\n",
         env!("CARGO_PKG_VERSION"),
         dir.display(),
+        mounted.map(|at| format!("mounted at {}\n", at.display())).unwrap_or_default(),
         path_line()
     )
 }

@@ -7,7 +7,7 @@ use super::end::{Entry, Meta, Spot, Xattr};
 use crate::failure::Failure;
 use crate::locator::join;
 use crate::stop::Stop;
-use client::{CreateOptions, File, Mount, Node, OpenFlags, doubt};
+use client::{CreateOptions, File, Mount, Node, OpenFlags, XattrMode, doubt};
 use std::time::Duration;
 use tokio::runtime::Handle;
 use types::{Attrs, ByteRange, FileKind, SetAttrs, SetTime, Status};
@@ -159,7 +159,7 @@ impl Weir {
     /// Sets one xattr.
     pub fn set_xattr(&self, spot: &Spot, xattr: &Xattr) -> Result<(), Failure> {
         let name = xattr.name.strip_prefix(b"user.").unwrap_or(&xattr.name);
-        self.wait(self.mount.setxattr(spot.node()?, name, &xattr.value))
+        self.wait(self.mount.setxattr(spot.node()?, name, &xattr.value, XattrMode::Either))
     }
 
     /// Opens a file for reading.

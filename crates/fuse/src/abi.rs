@@ -1,0 +1,119 @@
+//! Numbers of the kernel's FUSE protocol, version 7 (Linux `include/uapi/linux/fuse.h`; names are those of that file).
+
+/// The protocol's major version.
+pub const MAJOR: u32 = 7;
+/// The newest minor version whose messages are known here.
+pub const MINOR: u32 = 42;
+/// The oldest minor version that is spoken: Linux 5.4, the first with `copy_file_range` and 1 MiB requests.
+pub const MINOR_OLDEST: u32 = 31;
+
+/// Bytes of `fuse_in_header`.
+pub const IN_HEADER: usize = 40;
+/// Bytes of `fuse_out_header`.
+pub const OUT_HEADER: usize = 16;
+/// The node id of the root.
+pub const ROOT: u64 = 1;
+
+/// Kinds of requests (`enum fuse_opcode`).
+#[allow(missing_docs)]
+pub mod opcode {
+    pub const LOOKUP: u32 = 1;
+    pub const FORGET: u32 = 2;
+    pub const GETATTR: u32 = 3;
+    pub const SETATTR: u32 = 4;
+    pub const READLINK: u32 = 5;
+    pub const SYMLINK: u32 = 6;
+    pub const MKNOD: u32 = 8;
+    pub const MKDIR: u32 = 9;
+    pub const UNLINK: u32 = 10;
+    pub const RMDIR: u32 = 11;
+    pub const RENAME: u32 = 12;
+    pub const LINK: u32 = 13;
+    pub const OPEN: u32 = 14;
+    pub const READ: u32 = 15;
+    pub const WRITE: u32 = 16;
+    pub const STATFS: u32 = 17;
+    pub const RELEASE: u32 = 18;
+    pub const FSYNC: u32 = 20;
+    pub const SETXATTR: u32 = 21;
+    pub const GETXATTR: u32 = 22;
+    pub const LISTXATTR: u32 = 23;
+    pub const REMOVEXATTR: u32 = 24;
+    pub const FLUSH: u32 = 25;
+    pub const INIT: u32 = 26;
+    pub const OPENDIR: u32 = 27;
+    pub const READDIR: u32 = 28;
+    pub const RELEASEDIR: u32 = 29;
+    pub const FSYNCDIR: u32 = 30;
+    pub const GETLK: u32 = 31;
+    pub const SETLK: u32 = 32;
+    pub const SETLKW: u32 = 33;
+    pub const ACCESS: u32 = 34;
+    pub const CREATE: u32 = 35;
+    pub const INTERRUPT: u32 = 36;
+    pub const DESTROY: u32 = 38;
+    pub const BATCH_FORGET: u32 = 42;
+    pub const FALLOCATE: u32 = 43;
+    pub const READDIRPLUS: u32 = 44;
+    pub const RENAME2: u32 = 45;
+    pub const LSEEK: u32 = 46;
+    pub const COPY_FILE_RANGE: u32 = 47;
+    pub const SYNCFS: u32 = 50;
+}
+
+/// What the two sides agree on in INIT (`FUSE_INIT` flags; those from 32 on travel in `flags2`).
+#[allow(missing_docs)]
+pub mod init {
+    pub const ASYNC_READ: u64 = 1 << 0;
+    pub const POSIX_LOCKS: u64 = 1 << 1;
+    pub const ATOMIC_O_TRUNC: u64 = 1 << 3;
+    pub const BIG_WRITES: u64 = 1 << 5;
+    pub const FLOCK_LOCKS: u64 = 1 << 10;
+    pub const DO_READDIRPLUS: u64 = 1 << 13;
+    pub const READDIRPLUS_AUTO: u64 = 1 << 14;
+    pub const ASYNC_DIO: u64 = 1 << 15;
+    pub const PARALLEL_DIROPS: u64 = 1 << 18;
+    pub const MAX_PAGES: u64 = 1 << 22;
+    pub const CACHE_SYMLINKS: u64 = 1 << 23;
+    pub const INIT_EXT: u64 = 1 << 30;
+    pub const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
+}
+
+/// How a file is opened (`FOPEN_*`).
+#[allow(missing_docs)]
+pub mod fopen {
+    pub const DIRECT_IO: u32 = 1 << 0;
+    pub const KEEP_CACHE: u32 = 1 << 1;
+    pub const PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
+}
+
+/// Which attributes a SETATTR sets (`FATTR_*`).
+#[allow(missing_docs)]
+pub mod fattr {
+    pub const MODE: u32 = 1 << 0;
+    pub const UID: u32 = 1 << 1;
+    pub const GID: u32 = 1 << 2;
+    pub const SIZE: u32 = 1 << 3;
+    pub const ATIME: u32 = 1 << 4;
+    pub const MTIME: u32 = 1 << 5;
+    pub const FH: u32 = 1 << 6;
+    pub const ATIME_NOW: u32 = 1 << 7;
+    pub const MTIME_NOW: u32 = 1 << 8;
+}
+
+/// In GETATTR: `fh` is an open file.
+pub const GETATTR_FH: u32 = 1 << 0;
+/// In WRITE: the writer may not keep the setuid and setgid bits.
+pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;
+/// In RELEASE: flock(2) locks of `lock_owner` are to be given back.
+pub const RELEASE_FLOCK_UNLOCK: u32 = 1 << 1;
+/// In locks: flock(2), not fcntl(2).
+pub const LK_FLOCK: u32 = 1 << 0;
+/// In FSYNC: fdatasync(2).
+pub const FSYNC_FDATASYNC: u32 = 1 << 0;
+
+/// Notifications to the kernel (`enum fuse_notify_code`).
+pub mod notify {
+    /// Attributes, and with a range bytes, of an inode are not good any more.
+    pub const INVAL_INODE: i32 = 2;
+}

@@ -1,0 +1,74 @@
+//! In whose name the server is asked: the user and groups of the process behind a request.
+
+use crate::request::Header;
+use client::Mount;
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use types::Cred;
+
+/// Names that are kept for further requests.
+const KEPT: usize = 1024;
+
+/// One mount in many names.
+pub(crate) struct Callers {
+    mount: Mount,
+    known: Mutex<HashMap<Cred, Mount>>,
+}
+
+impl Callers {
+    /// Callers of a mount.
+    pub(crate) fn new(mount: Mount) -> Self {
+        Callers { mount, known: Mutex::default() }
+    }
+
+    /// The mount in nobody's particular name.
+    pub(crate) fn anybody(&self) -> &Mount {
+        &self.mount
+    }
+
+    /// The mount in the name of whoever sent a request.
+    pub(crate) fn of(&self, header: &Header) -> Mount {
+        // Root needs no groups.
+        let groups = if header.uid == 0 { Vec::new() } else { groups(header.pid) };
+        let cred = Cred { uid: header.uid, gid: header.gid, groups };
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(mount) = known.get(&cred) {
+            return mount.clone();
+        }
+        if known.len() >= KEPT {
+            known.clear();
+        }
+        let mount = self.mount.acting_as(&cred);
+        known.insert(cred, mount.clone());
+        mount
+    }
+}
+
+/// The supplementary groups of a thread, which the kernel does not tell; none if it is gone or not to be seen. They are not
+/// kept: a process may change them at any time.
+fn groups(pid: u32) -> Vec<u32> {
+    if pid == 0 {
+        return Vec::new();
+    }
+    let status = std::fs::read(format!("/proc/{pid}/status")).unwrap_or_default();
+    groups_in(&status)
+}
+
+fn groups_in(status: &[u8]) -> Vec<u32> {
+    let line = status.split(|b| *b == b'\n').find_map(|line| line.strip_prefix(b"Groups:"));
+    let text = line.and_then(|line| std::str::from_utf8(line).ok()).unwrap_or_default();
+    text.split_whitespace().filter_map(|group| group.parse().ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_of_a_process() {
+        let status = b"Name:\tsh\nUid:\t1\t1\t1\t1\nGroups:\t4 24 1000 \nNStgid:\t7\n";
+        assert_eq!(groups_in(status), [4, 24, 1000]);
+        assert_eq!(groups_in(b"Groups:\t \n"), [0; 0]);
+        assert_eq!(groups_in(b""), [0; 0]);
+    }
+}

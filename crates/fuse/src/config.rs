@@ -1,0 +1,53 @@
+//! How a file system is mounted.
+
+use std::time::Duration;
+
+/// How files are read and written unless their opener says otherwise (`O_DIRECT`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Access {
+    /// Past the kernel's page cache, gathered and written behind by the client.
+    #[default]
+    Direct,
+    /// Through the kernel's page cache: read ahead and kept from one open to the next while nobody changes the file.
+    Page,
+}
+
+/// Settings of a mount; [`Config::default`] suits most.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// How files are read and written.
+    pub access: Access,
+    /// How long the kernel believes attributes before it asks again.
+    pub attrs_valid: Duration,
+    /// How long the kernel believes what a name stands for.
+    pub entry_valid: Duration,
+    /// How long the kernel believes that a name is not there.
+    pub absent_valid: Duration,
+    /// Threads that read requests.
+    pub threads: usize,
+    /// Nothing may be changed.
+    pub read_only: bool,
+    /// Users other than the one who mounts may use it; root's mounts are for all.
+    pub allow_other: bool,
+    /// What `df` and `/proc/mounts` show as the device.
+    pub source: String,
+}
+
+/// Most threads by default.
+const THREADS_MAX: usize = 8;
+
+impl Default for Config {
+    fn default() -> Self {
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        Config {
+            access: Access::default(),
+            attrs_valid: Duration::from_secs(1),
+            entry_valid: Duration::from_secs(1),
+            absent_valid: Duration::ZERO,
+            threads: processors.min(THREADS_MAX),
+            read_only: false,
+            allow_other: rustix::process::geteuid().is_root(),
+            source: "weir".to_owned(),
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! The mounted file system: what all requests share.
+
+use crate::Errno;
+use crate::abi;
+use crate::callers::Callers;
+use crate::config::{Access, Config};
+use crate::nodes::Nodes;
+use crate::opens::Opens;
+use crate::ops;
+use crate::reply::{Body, Lifetimes, Reply};
+use crate::request::{Header, Request};
+use crate::transport::Transport;
+use client::{Mount, Node};
+use std::sync::{Arc, OnceLock, Weak};
+use types::Attrs;
+
+/// What an operation answers.
+pub(crate) type Answer = Result<Reply, Errno>;
+
+/// The mounted file system.
+pub(crate) struct FileSystem {
+    pub(crate) callers: Callers,
+    pub(crate) config: Config,
+    pub(crate) nodes: Nodes,
+    pub(crate) opens: Opens,
+    transport: OnceLock<Weak<dyn Transport>>,
+}
+
+impl FileSystem {
+    /// What is below `root` in a mount.
+    pub(crate) fn new(mount: Mount, root: Node, config: Config) -> Self {
+        let nodes = Nodes::new(root);
+        let callers = Callers::new(mount);
+        FileSystem { callers, config, nodes, opens: Opens::default(), transport: OnceLock::new() }
+    }
+
+    /// Where the kernel can be told things.
+    pub(crate) fn connect(&self, transport: &Arc<dyn Transport>) {
+        let _ = self.transport.set(Arc::downgrade(transport));
+    }
+
+    /// Carries a request out.
+    pub(crate) async fn carry_out(self: Arc<Self>, request: Request) -> Reply {
+        let header = request.header;
+        let outcome = ops::carry_out(&self, request).await;
+        tracing::trace!(unique = header.unique, opcode = header.opcode, node = header.node, failed = ?outcome.as_ref().err());
+        outcome.unwrap_or_else(Reply::Failed)
+    }
+
+    /// The kernel has forgotten files.
+    pub(crate) fn forget(&self, nodes: &[(u64, u64)]) {
+        nodes.iter().for_each(|(node, lookups)| self.nodes.forget(*node, *lookups));
+    }
+
+    /// The mount in the name of whoever asks.
+    pub(crate) fn acting(&self, header: &Header) -> Mount {
+        self.callers.of(header)
+    }
+
+    /// The file that a request is about.
+    pub(crate) fn node(&self, header: &Header) -> Result<Node, Errno> {
+        self.nodes.get(header.node)
+    }
+
+    /// How long the kernel may believe what it is told.
+    pub(crate) fn lifetimes(&self) -> Lifetimes {
+        Lifetimes { entry: self.config.entry_valid, attrs: self.config.attrs_valid }
+    }
+
+    /// Appends what a name stands for, which the kernel knows from then on.
+    pub(crate) fn entry(&self, body: Body, node: &Node, attrs: &Attrs) -> Body {
+        let number = self.nodes.remember(node, attrs);
+        crate::reply::entry(body, number, attrs, self.lifetimes())
+    }
+
+    /// Attributes of a file for the kernel.
+    pub(crate) fn attributes(&self, header: &Header, attrs: &Attrs) -> Reply {
+        self.nodes.tell(header.node, attrs);
+        crate::reply::attributes(attrs, self.config.attrs_valid)
+    }
+
+    /// Sees to it that the kernel does not go on with attributes older than these.
+    pub(crate) fn renew(&self, number: u64, attrs: &Attrs) -> bool {
+        let news = self.nodes.tell(number, attrs);
+        if news && let Some(transport) = self.transport.get().and_then(Weak::upgrade) {
+            // A negative offset is for attributes alone.
+            let body = Body::with_capacity(24).u64(number).u64(u64::MAX).u64(0).into_vec();
+            if let Err(error) = transport.notify(abi::notify::INVAL_INODE, &body) {
+                // It has forgotten the file.
+                tracing::trace!(node = number, "telling the kernel of new attributes: {error}");
+            }
+        }
+        news
+    }
+
+    /// How the kernel is to use a file that was opened with these flags; `changed` tells whether it is another one than the
+    /// kernel knew.
+    pub(crate) fn open_flags(&self, flags: u32, changed: bool) -> u32 {
+        let direct = flags & O_DIRECT != 0 || self.config.access == Access::Direct;
+        match direct {
+            true => abi::fopen::DIRECT_IO | abi::fopen::PARALLEL_DIRECT_WRITES,
+            false if changed => 0,
+            false => abi::fopen::KEEP_CACHE,
+        }
+    }
+
+    /// Closes what the kernel left open, and ends the session.
+    pub(crate) async fn end(&self) -> client::Result<()> {
+        let mut outcome = Ok(());
+        for open in self.opens.take_files() {
+            if let Ok(open) = Arc::try_unwrap(open).map_err(drop) {
+                outcome = outcome.and(open.file.close().await);
+            }
+        }
+        outcome.and(self.callers.anybody().clone().disconnect().await)
+    }
+}
+
+/// `O_DIRECT` of open(2).
+pub(crate) const O_DIRECT: u32 = rustix::fs::OFlags::DIRECT.bits();

@@ -1,0 +1,40 @@
+//! The mount: requests of the kernel's FUSE client, answered by the client core.
+//!
+//! [`Mounted::start`] mounts a [`client::Mount`] at a directory. Requests come through a *transport* (`transport.rs`), are
+//! decoded (`request.rs`) and carried out, each in a file of `ops/`; replies (`reply.rs`) go back through the transport
+//! whenever they are there.
+
+pub mod abi;
+mod callers;
+mod config;
+mod dispatch;
+mod fs;
+mod mounted;
+mod mounting;
+mod nodes;
+mod opens;
+mod ops;
+pub mod reply;
+pub mod request;
+mod transport;
+mod transports;
+
+pub use config::{Access, Config};
+pub use mounted::{Mounted, unmount};
+
+/// A number of errno, such as 2 for "no such file or directory".
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Errno(pub i32);
+
+impl From<rustix::io::Errno> for Errno {
+    fn from(errno: rustix::io::Errno) -> Self {
+        Errno(errno.raw_os_error())
+    }
+}
+
+impl From<client::Error> for Errno {
+    fn from(error: client::Error) -> Self {
+        tracing::debug!("{error}");
+        Errno(error.errno())
+    }
+}

@@ -1,0 +1,71 @@
+//! A file system that is mounted, until it is not.
+
+use crate::config::Config;
+use crate::dispatch::Dispatcher;
+use crate::fs::FileSystem;
+use crate::mounting;
+use crate::transport::Transport;
+use crate::transports::device::Device;
+use client::{Mount, Node};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+use types::limits::PAYLOAD_MAX;
+
+/// A mounted file system.
+pub struct Mounted {
+    fs: Arc<FileSystem>,
+    dir: PathBuf,
+    /// Told when nothing more comes from the kernel.
+    served: oneshot::Receiver<io::Result<()>>,
+}
+
+impl Mounted {
+    /// Mounts what is below `root` at a directory, which must exist. Must run inside a tokio runtime; requests are carried out in it.
+    pub fn start(mount: Mount, root: Node, dir: &Path, config: Config) -> io::Result<Mounted> {
+        let dir = dir.canonicalize().map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", dir.display())))?;
+        let fd = mounting::mount(&dir, &config)?;
+        let threads = config.threads.max(1);
+        let fs = Arc::new(FileSystem::new(mount, root, config));
+        let transport: Arc<dyn Transport> = Arc::new(Device::new(fd, threads, PAYLOAD_MAX));
+        fs.connect(&transport);
+        let dispatcher = Arc::new(Dispatcher::new(fs.clone(), transport.clone(), Handle::current()));
+        let (ended, served) = oneshot::channel();
+        let serve = move || {
+            // Whoever waits may be gone.
+            let _ = ended.send(transport.serve(dispatcher));
+        };
+        std::thread::Builder::new().name("fuse-0".into()).spawn(serve)?;
+        Ok(Mounted { fs, dir, served })
+    }
+
+    /// Where it is mounted.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Returns when it has been unmounted by [`unmount`], `umount(8)` or whoever else may; everything that was written is
+    /// durable then, or this fails.
+    pub async fn ended(self) -> io::Result<()> {
+        let served = self.served.await.unwrap_or_else(|_| Err(io::Error::other("the threads that serve it died")));
+        let ended = self.fs.end().await.map_err(|e| io::Error::other(e.to_string()));
+        served.and(ended)
+    }
+}
+
+/// Unmounts what is mounted at `dir`. With `lazy` it vanishes from there at once, and ends when nobody uses it any more.
+pub fn unmount(dir: &Path, lazy: bool) -> io::Result<()> {
+    // Looking at the directory itself would ask a file system whose servers may be gone.
+    let parent = dir.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let dir = match dir.file_name() {
+        Some(name) => parent.canonicalize()?.join(name),
+        None => dir.canonicalize()?,
+    };
+    if !mounting::is_mounted(&dir)? {
+        let what = format!("{} is not a mounted Weir", dir.display());
+        return Err(io::Error::new(io::ErrorKind::NotFound, what));
+    }
+    mounting::unmount(&dir, lazy)
+}

@@ -1,0 +1,146 @@
+//! Mounting and unmounting: by the system call as root, by `fusermount3` otherwise.
+
+use crate::config::Config;
+use rustix::fd::{AsRawFd, OwnedFd};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::{FdFlags, fcntl_setfd};
+use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType, recvmsg, socketpair,
+};
+use std::ffi::CString;
+use std::io::{self, IoSliceMut};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use types::limits::PAYLOAD_MAX;
+
+const DEVICE: &str = "/dev/fuse";
+const HELPER: &str = "fusermount3";
+/// The type that `/proc/mounts` shows.
+const TYPE: &str = "fuse.weir";
+
+fn with(what: impl std::fmt::Display, error: impl Into<io::Error>) -> io::Error {
+    let error = error.into();
+    io::Error::new(error.kind(), format!("{what}: {error}"))
+}
+
+/// What both ways tell the kernel: it checks permissions by the attributes that it knows before it asks the server.
+fn options(config: &Config) -> String {
+    let mut options = format!("default_permissions,max_read={PAYLOAD_MAX}");
+    if config.allow_other {
+        options.push_str(",allow_other");
+    }
+    options
+}
+
+/// Mounts a file system at a directory and gives the device by which its requests come.
+pub(crate) fn mount(dir: &Path, config: &Config) -> io::Result<OwnedFd> {
+    if rustix::process::geteuid().is_root() { by_call(dir, config) } else { by_helper(dir, config) }
+}
+
+fn by_call(dir: &Path, config: &Config) -> io::Result<OwnedFd> {
+    let root = std::fs::metadata(dir).map_err(|e| with(dir.display(), e))?;
+    if !root.is_dir() {
+        return Err(io::Error::new(io::ErrorKind::NotADirectory, format!("{} is not a directory", dir.display())));
+    }
+    let opened = rustix::fs::open(DEVICE, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
+    let fd = opened.map_err(|e| with(format_args!("{DEVICE} (is the kernel's fuse module there?)"), e))?;
+    let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
+    let data = format!("fd={},rootmode=40000,user_id={uid},group_id={gid},{}", fd.as_raw_fd(), options(config));
+    let mut flags = MountFlags::NODEV | MountFlags::NOSUID;
+    flags.set(MountFlags::RDONLY, config.read_only);
+    let data = CString::new(data).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
+    rustix::mount::mount(config.source.as_str(), dir, TYPE, flags, Some(data.as_c_str()))
+        .map_err(|e| with(format_args!("mounting at {}", dir.display()), e))?;
+    Ok(fd)
+}
+
+/// `fusermount3` may mount for users: it hands the device over a socket whose number it finds in its environment.
+fn by_helper(dir: &Path, config: &Config) -> io::Result<OwnedFd> {
+    let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    let mut all = format!("rw,nosuid,nodev,fsname={},subtype=weir,{}", config.source, options(config));
+    if config.read_only {
+        all.replace_range(..2, "ro");
+    }
+    let mut command = Command::new(HELPER);
+    command.arg("-o").arg(all).arg("--").arg(dir).stdin(Stdio::null()).stdout(Stdio::null());
+    command.env("_FUSE_COMMFD", theirs.as_raw_fd().to_string());
+    fcntl_setfd(&theirs, FdFlags::empty())?;
+    let child = command.stderr(Stdio::piped()).spawn();
+    let child = child.map_err(|e| with(format_args!("{HELPER} (Debian's package fuse3 has it)"), e))?;
+    drop(theirs);
+    let received = receive(&ours);
+    let ended = child.wait_with_output()?;
+    if !ended.status.success() {
+        let why = String::from_utf8_lossy(&ended.stderr);
+        return Err(io::Error::other(format!("mounting at {}: {}", dir.display(), why.trim())));
+    }
+    received
+}
+
+fn receive(socket: &OwnedFd) -> io::Result<OwnedFd> {
+    let mut byte = [0u8; 1];
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    recvmsg(socket, &mut [IoSliceMut::new(&mut byte)], &mut ancillary, RecvFlags::CMSG_CLOEXEC)?;
+    let mut fds = ancillary.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
+        _ => None,
+    });
+    fds.next().ok_or_else(|| io::Error::other(format!("{HELPER} handed no device over")))
+}
+
+/// Unmounts what is mounted at a directory. `lazy`: it vanishes from there at once, and ends when nobody uses it any more.
+pub(crate) fn unmount(dir: &Path, lazy: bool) -> io::Result<()> {
+    let flags = if lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() };
+    match rustix::mount::unmount(dir, flags | UnmountFlags::NOFOLLOW) {
+        Err(rustix::io::Errno::PERM) => {}
+        outcome => return outcome.map_err(|e| with(format_args!("unmounting {}", dir.display()), e)),
+    }
+    let mut command = Command::new(HELPER);
+    command.arg("-u").args(lazy.then_some("-z")).arg("--").arg(dir);
+    let ended = command.output().map_err(|e| with(HELPER, e))?;
+    if !ended.status.success() {
+        let why = String::from_utf8_lossy(&ended.stderr);
+        return Err(io::Error::other(format!("unmounting {}: {}", dir.display(), why.trim())));
+    }
+    Ok(())
+}
+
+/// Whether something of ours is mounted at a directory.
+pub(crate) fn is_mounted(dir: &Path) -> io::Result<bool> {
+    let mounts = std::fs::read("/proc/self/mounts")?;
+    let dir = dir.as_os_str().as_bytes();
+    let ours = |line: &[u8]| {
+        let mut fields = line.split(|b| *b == b' ').skip(1);
+        fields.next().is_some_and(|at| unescape(at) == dir) && fields.next() == Some(TYPE.as_bytes())
+    };
+    Ok(mounts.split(|b| *b == b'\n').any(ours))
+}
+
+/// Blanks and the like in `/proc/self/mounts` are written as three octal digits.
+fn unescape(text: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((first, behind)) = rest.split_first() {
+        let octal = behind.get(..3).filter(|_| *first == b'\\');
+        let value = octal.and_then(|d| u8::from_str_radix(std::str::from_utf8(d).ok()?, 8).ok());
+        match value {
+            Some(byte) => (out.push(byte), rest = &behind[3..]).1,
+            None => (out.push(*first), rest = behind).1,
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blanks_in_paths() {
+        assert_eq!(unescape(br"/a\040b\134c"), b"/a b\\c");
+        assert_eq!(unescape(br"/a\04"), br"/a\04");
+    }
+}

@@ -1,0 +1,105 @@
+//! The registry of operations, each in a file of its own.
+
+mod copy;
+mod create;
+mod dirs;
+mod fallocate;
+mod flush;
+mod fsync;
+mod getattr;
+mod init;
+mod link;
+mod locks;
+mod lookup;
+mod lseek;
+mod mkdir;
+mod mknod;
+mod open;
+mod read;
+mod readlink;
+mod release;
+mod remove;
+mod rename;
+mod setattr;
+mod statfs;
+mod symlink;
+mod write;
+mod xattr;
+
+use crate::Errno;
+use crate::fs::{Answer, FileSystem};
+use crate::reply::Reply;
+use crate::request::{Op, Request};
+
+const ENOSYS: Errno = Errno(38);
+
+/// Carries out a request.
+pub(crate) async fn carry_out(fs: &FileSystem, request: Request) -> Answer {
+    let header = &request.header;
+    match request.op {
+        Op::Init { major, minor, max_readahead, flags } => init::init(fs, (major, minor), max_readahead, flags),
+        Op::Destroy => Ok(Reply::Done),
+        Op::Lookup { name } => lookup::lookup(fs, header, &name).await,
+        Op::Getattr { fh } => getattr::getattr(fs, header, fh).await,
+        Op::Setattr(args) => setattr::setattr(fs, header, &args).await,
+        // The kernel asks nobody: it decides by the attributes, and the server once more with each operation.
+        Op::Access { .. } => Err(ENOSYS),
+        Op::Readlink => readlink::readlink(fs, header).await,
+        Op::Symlink { name, target } => symlink::symlink(fs, header, &name, &target).await,
+        Op::Mknod { name, mode, rdev } => mknod::mknod(fs, header, &name, mode, rdev).await,
+        Op::Mkdir { name, mode } => mkdir::mkdir(fs, header, &name, mode).await,
+        Op::Unlink { name } | Op::Rmdir { name } => remove::remove(fs, header, &name).await,
+        Op::Rename { newdir, flags, name, newname } => rename::rename(fs, header, newdir, flags, &name, &newname).await,
+        Op::Link { oldnode, newname } => link::link(fs, header, oldnode, &newname).await,
+        Op::Open { flags } => open::open(fs, header, flags).await,
+        Op::Create { name, flags, mode } => create::create(fs, header, &name, flags, mode).await,
+        Op::Read { fh, offset, size } => read::read(fs, fh, offset, size).await,
+        Op::Write { fh, offset, write_flags, flags, data } => {
+            write::write(fs, header, fh, (offset, data), (write_flags, flags)).await
+        }
+        Op::Flush { fh, lock_owner } => flush::flush(fs, fh, lock_owner).await,
+        Op::Release { fh, release_flags, lock_owner } => release::release(fs, fh, release_flags, lock_owner).await,
+        Op::Fsync { fh, .. } => fsync::fsync(fs, fh).await,
+        Op::Statfs => statfs::statfs(fs).await,
+        // Every operation on a directory is durable when it is answered; of files, fsync and close take care.
+        Op::Fsyncdir { .. } => Ok(Reply::Done),
+        Op::Setxattr { name, value, flags } => xattr::set(fs, header, &name, &value, flags).await,
+        Op::Getxattr { name, size } => xattr::get(fs, header, &name, size).await,
+        Op::Listxattr { size } => xattr::list(fs, header, size).await,
+        Op::Removexattr { name } => xattr::remove(fs, header, &name).await,
+        Op::Opendir => dirs::open(fs),
+        Op::Readdir { fh, offset, size, plus } => dirs::read(fs, header, fh, (offset, size), plus).await,
+        Op::Releasedir { fh } => dirs::release(fs, fh),
+        Op::Getlk(lock) => locks::get(fs, &lock).await,
+        Op::Setlk { lock, sleep } => locks::set(fs, &lock, sleep).await,
+        Op::Fallocate { fh, offset, length, mode } => fallocate::fallocate(fs, fh, (offset, length), mode).await,
+        Op::Lseek { fh, offset, whence } => lseek::lseek(fs, fh, offset, whence).await,
+        Op::CopyFileRange { fh_in, off_in, fh_out, off_out, len, .. } => {
+            copy::copy(fs, (fh_in, off_in), (fh_out, off_out), len).await
+        }
+        Op::Forget { .. } | Op::BatchForget { .. } | Op::Interrupt { .. } => Ok(Reply::None),
+        Op::Syncfs | Op::Unknown => Err(ENOSYS),
+    }
+}
+
+impl Op {
+    /// Whether it may be left undone, or half done, when its asker got a signal: what waits for locks, for room or for
+    /// servers, and changes no names.
+    pub(crate) fn may_be_given_up(&self) -> bool {
+        matches!(
+            self,
+            Op::Lookup { .. }
+                | Op::Getattr { .. }
+                | Op::Readlink
+                | Op::Read { .. }
+                | Op::Fsync { .. }
+                | Op::Statfs
+                | Op::Getxattr { .. }
+                | Op::Listxattr { .. }
+                | Op::Readdir { .. }
+                | Op::Getlk(_)
+                | Op::Setlk { sleep: true, .. }
+                | Op::Lseek { .. }
+        )
+    }
+}

@@ -1,0 +1,66 @@
+//! OPENDIR, READDIR, READDIRPLUS and RELEASEDIR: reading directories.
+
+use crate::fs::{Answer, FileSystem};
+use crate::opens::Reading;
+use crate::reply::{Body, Entries, Reply, opened};
+use crate::request::Header;
+use types::FileKind;
+
+/// Offsets behind `.` and `..`; those of entries begin above (RFC 8881 §18.23.3 keeps cookies 0 to 2 free).
+const AFTER_DOT: u64 = 1;
+const AFTER_DOTDOT: u64 = 2;
+
+/// Opens a directory; that it may be read is checked when it is.
+pub(crate) fn open(fs: &FileSystem) -> Answer {
+    Ok(opened(Body::with_capacity(16), fs.opens.add_dir(), 0).reply())
+}
+
+/// Closes a directory.
+pub(crate) fn release(fs: &FileSystem, fh: u64) -> Answer {
+    fs.opens.take_dir(fh);
+    Ok(Reply::Done)
+}
+
+/// Entries from `offset` on, in `size` bytes; with `plus` the kernel learns what they stand for.
+pub(crate) async fn read(fs: &FileSystem, header: &Header, fh: u64, (offset, size): (u64, u32), plus: bool) -> Answer {
+    let (open, dir) = (fs.opens.dir(fh)?, fs.node(header)?);
+    let mut reading = open.reading.lock().await;
+    let mut entries = Entries::new((size as usize).min(types::limits::PAYLOAD_MAX));
+    let mut offset = offset;
+    for (name, after) in [(&b"."[..], AFTER_DOT), (b"..", AFTER_DOTDOT)] {
+        if offset < after {
+            // The kernel takes no notice of their attributes.
+            let unknown = plus.then_some(|body: Body| body.zeros(128));
+            if !entries.push((name, dir.id.0, FileKind::Directory), after, unknown) {
+                return Ok(entries.reply());
+            }
+            offset = after;
+        }
+    }
+    let cookie = if offset == AFTER_DOTDOT { 0 } else { offset };
+    if reading.pages.is_none() || reading.at != cookie {
+        let pages = Some(fs.acting(header).readdir_from(&dir, cookie));
+        *reading = Reading { pages, at: cookie, ..Reading::default() };
+    }
+    let Reading { pages, ahead, at } = &mut *reading;
+    loop {
+        while let Some(entry) = ahead.front() {
+            let what = (&entry.name[..], entry.node.id.0, entry.attrs.kind);
+            let known = plus.then_some(|body| fs.entry(body, &entry.node, &entry.attrs));
+            if !entries.push(what, entry.cookie, known) {
+                return Ok(entries.reply());
+            }
+            *at = entry.cookie;
+            ahead.pop_front();
+        }
+        // What there is may be told before more is asked for.
+        if !entries.is_empty() && *at != cookie {
+            return Ok(entries.reply());
+        }
+        let Some(pages) = pages else { return Ok(entries.reply()) };
+        match pages.next_page().await? {
+            Some(page) => ahead.extend(page),
+            None => return Ok(entries.reply()),
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! INIT: what kernel and file system agree on.
+
+use crate::Errno;
+use crate::abi::{self, init as flag};
+use crate::config::Access;
+use crate::fs::{Answer, FileSystem};
+use crate::reply::Body;
+use types::limits::PAYLOAD_MAX;
+
+const EPROTO: Errno = Errno(71);
+
+/// What is wanted of the kernel, as far as it has it.
+const WANTED: u64 = flag::ASYNC_READ
+    | flag::POSIX_LOCKS
+    | flag::FLOCK_LOCKS
+    | flag::ATOMIC_O_TRUNC
+    | flag::BIG_WRITES
+    | flag::DO_READDIRPLUS
+    | flag::READDIRPLUS_AUTO
+    | flag::ASYNC_DIO
+    | flag::PARALLEL_DIROPS
+    | flag::MAX_PAGES
+    | flag::CACHE_SYMLINKS
+    | flag::INIT_EXT
+    | flag::DIRECT_IO_ALLOW_MMAP;
+/// Requests of the kernel's own, such as read-ahead, that may wait at the same time.
+const BACKGROUND: u16 = 128;
+/// Bytes of a page.
+const PAGE: usize = 4096;
+/// Read-ahead of the page cache, in bytes.
+const READ_AHEAD: u32 = PAYLOAD_MAX as u32;
+
+/// See the head of this file.
+pub(crate) fn init(fs: &FileSystem, (major, minor): (u32, u32), max_readahead: u32, offered: u64) -> Answer {
+    if major != abi::MAJOR || minor < abi::MINOR_OLDEST {
+        let (ours, least) = (abi::MAJOR, abi::MINOR_OLDEST);
+        tracing::error!(
+            "the kernel speaks FUSE {major}.{minor}, not {ours}.{least} or later: Linux 5.4 or newer is needed"
+        );
+        return Err(EPROTO);
+    }
+    let flags = offered & WANTED;
+    let read_ahead = if fs.config.access == Access::Page { READ_AHEAD.max(max_readahead) } else { max_readahead };
+    let body = Body::with_capacity(64)
+        .u32(abi::MAJOR)
+        .u32(abi::MINOR.min(minor))
+        .u32(read_ahead)
+        .u32(flags as u32)
+        .u16(BACKGROUND)
+        .u16(BACKGROUND / 4 * 3)
+        .u32(PAYLOAD_MAX as u32)
+        // Times are exact to the nanosecond.
+        .u32(1)
+        .u16((PAYLOAD_MAX / PAGE) as u16)
+        .u16(0)
+        .u32((flags >> 32) as u32)
+        .zeros(28);
+    Ok(body.reply())
+}

@@ -1,0 +1,28 @@
+//! LSEEK: the next data or hole.
+
+use crate::Errno;
+use crate::fs::{Answer, FileSystem};
+use crate::reply::Body;
+
+const ENXIO: Errno = Errno(6);
+const EINVAL: Errno = Errno(22);
+const SEEK_DATA: u32 = 3;
+const SEEK_HOLE: u32 = 4;
+
+/// See the head of this file.
+pub(crate) async fn lseek(fs: &FileSystem, fh: u64, offset: u64, whence: u32) -> Answer {
+    let open = fs.opens.file(fh)?;
+    let size = open.file.size();
+    if offset >= size {
+        return Err(ENXIO);
+    }
+    let data = open.file.next_data(offset).await?;
+    let found = match (whence, data) {
+        (SEEK_DATA, Some(data)) => data.offset,
+        (SEEK_DATA, None) => return Err(ENXIO),
+        (SEEK_HOLE, Some(data)) if data.offset <= offset => data.end().min(size),
+        (SEEK_HOLE, _) => offset,
+        _ => return Err(EINVAL),
+    };
+    Ok(Body::with_capacity(8).u64(found).reply())
+}

@@ -1,0 +1,33 @@
+//! MKNOD: making a special file, or a regular one that is not opened.
+
+use crate::Errno;
+use crate::fs::{Answer, FileSystem};
+use crate::reply::{Body, device_numbers};
+use crate::request::Header;
+use client::CreateOptions;
+use types::FileKind;
+
+const EINVAL: Errno = Errno(22);
+
+/// See the head of this file. `mode` has the type bits of `st_mode`.
+pub(crate) async fn mknod(fs: &FileSystem, header: &Header, name: &[u8], mode: u32, rdev: u32) -> Answer {
+    let (mount, dir) = (fs.acting(header), fs.node(header)?);
+    let permissions = mode & 0o7777;
+    let kind = match mode & 0o170_000 {
+        0o010_000 => FileKind::Fifo,
+        0o020_000 => FileKind::Char,
+        0o060_000 => FileKind::Block,
+        0o140_000 => FileKind::Socket,
+        0 | 0o100_000 => {
+            let options = CreateOptions { mode: permissions, exclusive: true, ..CreateOptions::default() };
+            let file = mount.create(&dir, name, options).await?;
+            let (node, attrs) = (file.node(), file.attrs());
+            file.close().await?;
+            return Ok(fs.entry(Body::with_capacity(128), &node, &attrs).reply());
+        }
+        _ => return Err(EINVAL),
+    };
+    let rdev = device_numbers(rdev);
+    let (node, attrs) = client::doubt::make(|| mount.mknod(&dir, name, kind, permissions, rdev)).await?;
+    Ok(fs.entry(Body::with_capacity(128), &node, &attrs).reply())
+}

@@ -1,0 +1,66 @@
+//! SETXATTR, GETXATTR, LISTXATTR and REMOVEXATTR: extended attributes of the `user` namespace (RFC 8276).
+
+use crate::Errno;
+use crate::fs::{Answer, FileSystem};
+use crate::reply::{Body, Reply};
+use crate::request::Header;
+use client::XattrMode;
+
+const EINVAL: Errno = Errno(22);
+const ERANGE: Errno = Errno(34);
+const ENODATA: Errno = Errno(61);
+const EOPNOTSUPP: Errno = Errno(95);
+const PREFIX: &[u8] = b"user.";
+
+/// The name below `user.`; other namespaces there are none.
+fn below_user(name: &[u8]) -> Option<&[u8]> {
+    name.strip_prefix(PREFIX)
+}
+
+/// Sets one; `flags` are `XATTR_CREATE` and `XATTR_REPLACE`.
+pub(crate) async fn set(fs: &FileSystem, header: &Header, name: &[u8], value: &[u8], flags: u32) -> Answer {
+    let name = below_user(name).ok_or(EOPNOTSUPP)?;
+    let mode = match flags {
+        0 => XattrMode::Either,
+        1 => XattrMode::Create,
+        2 => XattrMode::Replace,
+        _ => return Err(EINVAL),
+    };
+    fs.acting(header).setxattr(&fs.node(header)?, name, value, mode).await?;
+    Ok(Reply::Done)
+}
+
+/// As much of a value as there is room for, or its length if none was asked for.
+fn sized(value: Vec<u8>, size: u32) -> Answer {
+    match size {
+        0 => Ok(Body::with_capacity(8).u32(value.len() as u32).u32(0).reply()),
+        room if (room as usize) < value.len() => Err(ERANGE),
+        _ => Ok(Reply::Bytes(value)),
+    }
+}
+
+/// The value of one.
+pub(crate) async fn get(fs: &FileSystem, header: &Header, name: &[u8], size: u32) -> Answer {
+    let name = below_user(name).ok_or(ENODATA)?;
+    let value = fs.acting(header).getxattr(&fs.node(header)?, name).await?;
+    sized(value.to_vec(), size)
+}
+
+/// All names, each with a zero byte behind it.
+pub(crate) async fn list(fs: &FileSystem, header: &Header, size: u32) -> Answer {
+    let names = fs.acting(header).listxattr(&fs.node(header)?).await?;
+    let mut all = Vec::new();
+    for name in names {
+        all.extend_from_slice(PREFIX);
+        all.extend_from_slice(&name);
+        all.push(0);
+    }
+    sized(all, size)
+}
+
+/// Removes one.
+pub(crate) async fn remove(fs: &FileSystem, header: &Header, name: &[u8]) -> Answer {
+    let name = below_user(name).ok_or(ENODATA)?;
+    fs.acting(header).removexattr(&fs.node(header)?, name).await?;
+    Ok(Reply::Done)
+}

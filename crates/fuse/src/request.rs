@@ -1,0 +1,496 @@
+//! Requests of the kernel, decoded and bounds-checked (Linux `include/uapi/linux/fuse.h`).
+//!
+//! A message is a header, arguments of fixed size, and what follows: names, each with a zero byte behind it, or bytes to
+//! write. Over the device all three come in one piece, through an io_uring entry the last one comes apart.
+
+use crate::abi::{self, opcode};
+use bytes::Bytes;
+use std::fmt;
+
+/// `fuse_in_header`: who asks what of which file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Header {
+    /// Bytes of the whole message.
+    pub len: u32,
+    /// See [`abi::opcode`].
+    pub opcode: u32,
+    /// Number of the request, to be repeated in the reply.
+    pub unique: u64,
+    /// The file.
+    pub node: u64,
+    /// Effective user of the asker, for file systems.
+    pub uid: u32,
+    /// Effective group of the asker, for file systems.
+    pub gid: u32,
+    /// Thread that asks; 0 when it is in no process namespace that can be seen.
+    pub pid: u32,
+}
+
+/// A request.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Request {
+    /// Who asks.
+    pub header: Header,
+    /// What.
+    pub op: Op,
+}
+
+/// Attributes to be set.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)]
+pub struct SetAttr {
+    /// Which of the following count: [`abi::fattr`].
+    pub valid: u32,
+    pub fh: u64,
+    pub size: u64,
+    pub atime: (i64, u32),
+    pub mtime: (i64, u32),
+    pub mode: u32,
+    pub uid: u32,
+    pub gid: u32,
+}
+
+/// A range of bytes in the kernel's form for locks, and how to lock it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Lock {
+    /// The open file.
+    pub fh: u64,
+    /// Whose lock.
+    pub owner: u64,
+    /// First byte.
+    pub start: u64,
+    /// Last byte; `i64::MAX` for the end of the file, whatever it will be.
+    pub end: u64,
+    /// `F_RDLCK`, `F_WRLCK` or `F_UNLCK`.
+    pub kind: u32,
+    /// [`abi::LK_FLOCK`].
+    pub flags: u32,
+}
+
+/// What is asked. Fields have the kernel's names.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[allow(missing_docs)]
+pub enum Op {
+    Init {
+        major: u32,
+        minor: u32,
+        max_readahead: u32,
+        flags: u64,
+    },
+    Destroy,
+    Lookup {
+        name: Bytes,
+    },
+    Forget {
+        nlookup: u64,
+    },
+    BatchForget {
+        nodes: Vec<(u64, u64)>,
+    },
+    Interrupt {
+        unique: u64,
+    },
+    Getattr {
+        fh: Option<u64>,
+    },
+    Setattr(SetAttr),
+    Access {
+        mask: u32,
+    },
+    Readlink,
+    Symlink {
+        name: Bytes,
+        target: Bytes,
+    },
+    Mknod {
+        name: Bytes,
+        mode: u32,
+        rdev: u32,
+    },
+    Mkdir {
+        name: Bytes,
+        mode: u32,
+    },
+    Unlink {
+        name: Bytes,
+    },
+    Rmdir {
+        name: Bytes,
+    },
+    Rename {
+        newdir: u64,
+        flags: u32,
+        name: Bytes,
+        newname: Bytes,
+    },
+    Link {
+        oldnode: u64,
+        newname: Bytes,
+    },
+    Open {
+        flags: u32,
+    },
+    Create {
+        name: Bytes,
+        flags: u32,
+        mode: u32,
+    },
+    Read {
+        fh: u64,
+        offset: u64,
+        size: u32,
+    },
+    Write {
+        fh: u64,
+        offset: u64,
+        write_flags: u32,
+        flags: u32,
+        data: Bytes,
+    },
+    Flush {
+        fh: u64,
+        lock_owner: u64,
+    },
+    Release {
+        fh: u64,
+        release_flags: u32,
+        lock_owner: u64,
+    },
+    Fsync {
+        fh: u64,
+        datasync: bool,
+    },
+    Statfs,
+    Syncfs,
+    Setxattr {
+        name: Bytes,
+        value: Bytes,
+        flags: u32,
+    },
+    Getxattr {
+        name: Bytes,
+        size: u32,
+    },
+    Listxattr {
+        size: u32,
+    },
+    Removexattr {
+        name: Bytes,
+    },
+    Opendir,
+    Readdir {
+        fh: u64,
+        offset: u64,
+        size: u32,
+        plus: bool,
+    },
+    Releasedir {
+        fh: u64,
+    },
+    Fsyncdir {
+        fh: u64,
+    },
+    Getlk(Lock),
+    Setlk {
+        lock: Lock,
+        sleep: bool,
+    },
+    Fallocate {
+        fh: u64,
+        offset: u64,
+        length: u64,
+        mode: u32,
+    },
+    Lseek {
+        fh: u64,
+        offset: u64,
+        whence: u32,
+    },
+    CopyFileRange {
+        fh_in: u64,
+        off_in: u64,
+        nodeid_out: u64,
+        fh_out: u64,
+        off_out: u64,
+        len: u64,
+        flags: u64,
+    },
+    /// One that is not served here.
+    Unknown,
+}
+
+/// A message that is not one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Malformed(pub &'static str);
+
+impl fmt::Display for Malformed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a FUSE request that makes no sense: {}", self.0)
+    }
+}
+
+/// Fixed-size fields, in the machine's byte order.
+struct Fields<'a>(&'a [u8]);
+
+impl Fields<'_> {
+    fn take<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
+        let (head, rest) = self.0.split_first_chunk().ok_or(Malformed("it is too short"))?;
+        self.0 = rest;
+        Ok(*head)
+    }
+
+    fn u16(&mut self) -> Result<u16, Malformed> {
+        self.take().map(u16::from_ne_bytes)
+    }
+
+    fn u32(&mut self) -> Result<u32, Malformed> {
+        self.take().map(u32::from_ne_bytes)
+    }
+
+    fn u64(&mut self) -> Result<u64, Malformed> {
+        self.take().map(u64::from_ne_bytes)
+    }
+
+    fn skip(&mut self, bytes: usize) -> Result<(), Malformed> {
+        self.0 = self.0.get(bytes..).ok_or(Malformed("it is too short"))?;
+        Ok(())
+    }
+}
+
+/// Cuts a name with a zero byte behind it off.
+fn name(rest: &mut Bytes) -> Result<Bytes, Malformed> {
+    let end = rest.iter().position(|b| *b == 0).ok_or(Malformed("a name does not end"))?;
+    let name = rest.split_to(end);
+    let _zero = rest.split_to(1);
+    Ok(name)
+}
+
+impl Header {
+    /// Reads the header at the front of a message, and how many bytes of extensions end it.
+    pub fn decode(message: &[u8]) -> Result<(Header, usize), Malformed> {
+        let mut f = Fields(message);
+        let (len, opcode, unique, node) = (f.u32()?, f.u32()?, f.u64()?, f.u64()?);
+        let (uid, gid, pid, extensions) = (f.u32()?, f.u32()?, f.u32()?, f.u16()?);
+        Ok((Header { len, opcode, unique, node, uid, gid, pid }, usize::from(extensions) * 8))
+    }
+}
+
+/// Bytes of the fixed-size arguments of a kind of request, from minor version [`abi::MINOR_OLDEST`] on.
+pub fn fixed_size(code: u32) -> usize {
+    match code {
+        opcode::FORGET | opcode::INTERRUPT | opcode::ACCESS | opcode::BATCH_FORGET | opcode::GETXATTR => 8,
+        opcode::LISTXATTR | opcode::MKDIR | opcode::RENAME | opcode::LINK | opcode::OPEN | opcode::OPENDIR => 8,
+        opcode::SETXATTR | opcode::SYNCFS => 8,
+        opcode::GETATTR | opcode::MKNOD | opcode::RENAME2 | opcode::CREATE | opcode::FSYNC | opcode::FSYNCDIR => 16,
+        opcode::FLUSH | opcode::RELEASE | opcode::RELEASEDIR | opcode::LSEEK => 24,
+        opcode::FALLOCATE => 32,
+        opcode::READ | opcode::WRITE | opcode::READDIR | opcode::READDIRPLUS => 40,
+        opcode::GETLK | opcode::SETLK | opcode::SETLKW => 48,
+        opcode::COPY_FILE_RANGE => 56,
+        opcode::SETATTR => 88,
+        opcode::INIT => 16,
+        _ => 0,
+    }
+}
+
+impl Request {
+    /// Decodes a message that came in one piece.
+    pub fn decode(mut message: Bytes) -> Result<Request, Malformed> {
+        let (header, extensions) = Header::decode(&message)?;
+        if header.len as usize != message.len() {
+            return Err(Malformed("its length is not the one it says"));
+        }
+        let end = message.len().checked_sub(extensions).filter(|end| *end >= abi::IN_HEADER);
+        message.truncate(end.ok_or(Malformed("its extensions are longer than itself"))?);
+        let mut rest = message.split_off(abi::IN_HEADER);
+        let fixed = rest.split_to(fixed_size(header.opcode).min(rest.len()));
+        Ok(Request { header, op: Op::decode(&header, &fixed, rest)? })
+    }
+}
+
+impl Op {
+    /// Decodes the fixed-size arguments and what follows.
+    pub fn decode(header: &Header, fixed: &[u8], mut rest: Bytes) -> Result<Op, Malformed> {
+        let mut f = Fields(fixed);
+        Ok(match header.opcode {
+            opcode::INIT => init(&mut f, rest)?,
+            opcode::DESTROY => Op::Destroy,
+            opcode::LOOKUP => Op::Lookup { name: name(&mut rest)? },
+            opcode::FORGET => Op::Forget { nlookup: f.u64()? },
+            opcode::BATCH_FORGET => Op::BatchForget { nodes: forgets(f.u32()?, &rest)? },
+            opcode::INTERRUPT => Op::Interrupt { unique: f.u64()? },
+            opcode::GETATTR => {
+                let flags = f.u64()? as u32;
+                let fh = f.u64()?;
+                Op::Getattr { fh: (flags & abi::GETATTR_FH != 0).then_some(fh) }
+            }
+            opcode::SETATTR => Op::Setattr(setattr(&mut f)?),
+            opcode::ACCESS => Op::Access { mask: f.u32()? },
+            opcode::READLINK => Op::Readlink,
+            opcode::STATFS => Op::Statfs,
+            opcode::SYNCFS => Op::Syncfs,
+            opcode::OPEN => Op::Open { flags: f.u32()? },
+            opcode::FLUSH => {
+                let fh = f.u64()?;
+                f.skip(8)?;
+                Op::Flush { fh, lock_owner: f.u64()? }
+            }
+            opcode::RELEASE => {
+                let fh = f.u64()?;
+                f.skip(4)?;
+                Op::Release { fh, release_flags: f.u32()?, lock_owner: f.u64()? }
+            }
+            opcode::FSYNC => Op::Fsync { fh: f.u64()?, datasync: f.u32()? & abi::FSYNC_FDATASYNC != 0 },
+            opcode::OPENDIR => Op::Opendir,
+            opcode::RELEASEDIR => Op::Releasedir { fh: f.u64()? },
+            opcode::FSYNCDIR => Op::Fsyncdir { fh: f.u64()? },
+            opcode::GETLK => Op::Getlk(lock(&mut f)?),
+            opcode::SETLK => Op::Setlk { lock: lock(&mut f)?, sleep: false },
+            opcode::SETLKW => Op::Setlk { lock: lock(&mut f)?, sleep: true },
+            opcode::LSEEK => Op::Lseek { fh: f.u64()?, offset: f.u64()?, whence: f.u32()? },
+            opcode::FALLOCATE => Op::Fallocate { fh: f.u64()?, offset: f.u64()?, length: f.u64()?, mode: f.u32()? },
+            opcode::READ | opcode::WRITE | opcode::READDIR | opcode::READDIRPLUS => io(header.opcode, &mut f, rest)?,
+            opcode::COPY_FILE_RANGE => Op::CopyFileRange {
+                fh_in: f.u64()?,
+                off_in: f.u64()?,
+                nodeid_out: f.u64()?,
+                fh_out: f.u64()?,
+                off_out: f.u64()?,
+                len: f.u64()?,
+                flags: f.u64()?,
+            },
+            opcode::SETXATTR | opcode::GETXATTR | opcode::LISTXATTR | opcode::REMOVEXATTR => {
+                xattr(header.opcode, &mut f, rest)?
+            }
+            _ => names(header.opcode, &mut f, rest)?,
+        })
+    }
+}
+
+/// Requests that make, move and remove names.
+fn names(code: u32, f: &mut Fields, mut rest: Bytes) -> Result<Op, Malformed> {
+    let rest = &mut rest;
+    Ok(match code {
+        opcode::SYMLINK => Op::Symlink { name: name(rest)?, target: name(rest)? },
+        opcode::MKNOD => Op::Mknod { mode: f.u32()?, rdev: f.u32()?, name: name(rest)? },
+        opcode::MKDIR => Op::Mkdir { mode: f.u32()?, name: name(rest)? },
+        opcode::UNLINK => Op::Unlink { name: name(rest)? },
+        opcode::RMDIR => Op::Rmdir { name: name(rest)? },
+        opcode::RENAME => Op::Rename { newdir: f.u64()?, flags: 0, name: name(rest)?, newname: name(rest)? },
+        opcode::RENAME2 => Op::Rename { newdir: f.u64()?, flags: f.u32()?, name: name(rest)?, newname: name(rest)? },
+        opcode::LINK => Op::Link { oldnode: f.u64()?, newname: name(rest)? },
+        opcode::CREATE => Op::Create { flags: f.u32()?, mode: f.u32()?, name: name(rest)? },
+        _ => Op::Unknown,
+    })
+}
+
+fn init(f: &mut Fields, rest: Bytes) -> Result<Op, Malformed> {
+    let (major, minor, max_readahead, low) = (f.u32()?, f.u32()?, f.u32()?, f.u32()?);
+    // Kernels that know more than 32 flags say so with one of them.
+    let high = if u64::from(low) & abi::init::INIT_EXT != 0 { Fields(&rest).u32()? } else { 0 };
+    Ok(Op::Init { major, minor, max_readahead, flags: u64::from(low) | u64::from(high) << 32 })
+}
+
+fn forgets(count: u32, rest: &[u8]) -> Result<Vec<(u64, u64)>, Malformed> {
+    if rest.len() < (count as usize).saturating_mul(16) {
+        return Err(Malformed("it forgets more files than it names"));
+    }
+    let mut f = Fields(rest);
+    (0..count).map(|_| Ok((f.u64()?, f.u64()?))).collect()
+}
+
+fn setattr(f: &mut Fields) -> Result<SetAttr, Malformed> {
+    let valid = f.u32()?;
+    f.skip(4)?;
+    let (fh, size, _lock_owner) = (f.u64()?, f.u64()?, f.u64()?);
+    let (atime, mtime, _ctime) = (f.u64()? as i64, f.u64()? as i64, f.u64()?);
+    let (atime_nanos, mtime_nanos, _ctime_nanos) = (f.u32()?, f.u32()?, f.u32()?);
+    let mode = f.u32()?;
+    f.skip(4)?;
+    let (uid, gid) = (f.u32()?, f.u32()?);
+    Ok(SetAttr { valid, fh, size, atime: (atime, atime_nanos), mtime: (mtime, mtime_nanos), mode, uid, gid })
+}
+
+fn lock(f: &mut Fields) -> Result<Lock, Malformed> {
+    let (fh, owner, start, end, kind) = (f.u64()?, f.u64()?, f.u64()?, f.u64()?, f.u32()?);
+    f.skip(4)?;
+    Ok(Lock { fh, owner, start, end, kind, flags: f.u32()? })
+}
+
+fn io(code: u32, f: &mut Fields, rest: Bytes) -> Result<Op, Malformed> {
+    let (fh, offset, size, io_flags, _lock_owner, flags) = (f.u64()?, f.u64()?, f.u32()?, f.u32()?, f.u64()?, f.u32()?);
+    Ok(match code {
+        opcode::READ => Op::Read { fh, offset, size },
+        opcode::READDIR => Op::Readdir { fh, offset, size, plus: false },
+        opcode::READDIRPLUS => Op::Readdir { fh, offset, size, plus: true },
+        _ if rest.len() != size as usize => return Err(Malformed("it writes other than the bytes it brings")),
+        _ => Op::Write { fh, offset, write_flags: io_flags, flags, data: rest },
+    })
+}
+
+fn xattr(code: u32, f: &mut Fields, mut rest: Bytes) -> Result<Op, Malformed> {
+    Ok(match code {
+        opcode::SETXATTR => {
+            let (size, flags, name) = (f.u32()?, f.u32()?, name(&mut rest)?);
+            if rest.len() != size as usize {
+                return Err(Malformed("the value of an attribute is not as long as it says"));
+            }
+            Op::Setxattr { name, value: rest, flags }
+        }
+        opcode::GETXATTR => Op::Getxattr { size: f.u32()?, name: name(&mut rest)? },
+        opcode::LISTXATTR => Op::Listxattr { size: f.u32()? },
+        _ => Op::Removexattr { name: name(&mut rest)? },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn message(code: u32, fixed: &[u8], rest: &[u8]) -> Bytes {
+        let mut out = Vec::new();
+        let len = abi::IN_HEADER + fixed.len() + rest.len();
+        out.extend_from_slice(&(len as u32).to_ne_bytes());
+        out.extend_from_slice(&code.to_ne_bytes());
+        [7u64, 9].iter().for_each(|n| out.extend_from_slice(&n.to_ne_bytes()));
+        [1000u32, 100, 4321, 0].iter().for_each(|n| out.extend_from_slice(&n.to_ne_bytes()));
+        out.extend_from_slice(fixed);
+        out.extend_from_slice(rest);
+        out.into()
+    }
+
+    #[test]
+    fn a_lookup() {
+        let request = Request::decode(message(opcode::LOOKUP, &[], b"name\0")).unwrap();
+        let header = Header { len: 45, opcode: 1, unique: 7, node: 9, uid: 1000, gid: 100, pid: 4321 };
+        assert_eq!(request, Request { header, op: Op::Lookup { name: Bytes::from_static(b"name") } });
+    }
+
+    #[test]
+    fn a_write_brings_as_many_bytes_as_it_says() {
+        let mut fixed = [0; 40];
+        fixed[16..20].copy_from_slice(&3u32.to_ne_bytes());
+        let op = Request::decode(message(opcode::WRITE, &fixed, b"abc")).unwrap().op;
+        assert!(matches!(op, Op::Write { data, .. } if data == b"abc"[..]));
+        assert!(Request::decode(message(opcode::WRITE, &fixed, b"ab")).is_err());
+    }
+
+    #[test]
+    fn what_is_cut_short_is_refused() {
+        for code in 1..=opcode::SYNCFS {
+            let whole = message(code, &vec![0; fixed_size(code)], b"a\0b\0");
+            for len in 0..whole.len() {
+                assert!(Request::decode(whole.slice(..len)).is_err(), "opcode {code}, {len} bytes");
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_a_request_or_an_error(code in 0u32..64, body in prop::collection::vec(any::<u8>(), 0..200)) {
+            let _ = Request::decode(message(code, &body, &[]));
+            let _ = Request::decode(body.into());
+        }
+    }
+}

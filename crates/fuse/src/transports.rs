@@ -1,0 +1,3 @@
+//! The registry of transports.
+
+pub(crate) mod device;

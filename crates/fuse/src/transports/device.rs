@@ -1,0 +1,176 @@
+//! The classic way: requests are read from `/dev/fuse`, replies written to it.
+
+use crate::abi;
+use crate::dispatch::Dispatcher;
+use crate::reply::{Reply, header};
+use crate::request::Request;
+use crate::transport::Transport;
+use bytes::Bytes;
+use client::Segment;
+use rustix::fd::OwnedFd;
+use rustix::io::Errno;
+use std::io::{self, IoSlice};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Messages shorter than this are copied out of the buffer that they were read into, longer ones keep it.
+const COPIED: usize = 32 << 10;
+/// Buffers that are kept for further requests.
+const SPARE: usize = 16;
+/// Bytes of zeros at hand, for holes.
+static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+/// Most parts of one reply; what has more is put together first.
+const PARTS_MAX: usize = 512;
+
+/// The open device.
+pub(crate) struct Device {
+    fd: OwnedFd,
+    threads: usize,
+    /// Bytes of the largest request.
+    largest: usize,
+    spare: Arc<Spare>,
+}
+
+/// Buffers for requests that nobody uses.
+#[derive(Default)]
+struct Spare(Mutex<Vec<Vec<u8>>>);
+
+impl Spare {
+    fn take(&self, bytes: usize) -> Vec<u8> {
+        let spare = self.0.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        spare.unwrap_or_else(|| vec![0; bytes])
+    }
+
+    fn put(&self, buffer: Vec<u8>) {
+        let mut spare = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if spare.len() < SPARE {
+            spare.push(buffer);
+        }
+    }
+}
+
+/// A buffer that goes back when nobody refers to its bytes any more.
+struct Lent {
+    buffer: Vec<u8>,
+    len: usize,
+    spare: Arc<Spare>,
+}
+
+impl AsRef<[u8]> for Lent {
+    fn as_ref(&self) -> &[u8] {
+        &self.buffer[..self.len]
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        self.spare.put(std::mem::take(&mut self.buffer));
+    }
+}
+
+impl Device {
+    /// Over an open `/dev/fuse` that is mounted, served by so many threads, for requests with up to `payload` bytes.
+    pub(crate) fn new(fd: OwnedFd, threads: usize, payload: usize) -> Self {
+        // The kernel wants room for a page of header beside the payload.
+        Device { fd, threads, largest: payload + 4096, spare: Arc::default() }
+    }
+
+    fn read_requests(&self, dispatcher: &Arc<Dispatcher>) -> io::Result<()> {
+        let mut buffer = self.spare.take(self.largest);
+        loop {
+            let len = match rustix::io::read(&self.fd, &mut buffer[..]) {
+                Ok(len) => len,
+                // Given up before it was read, or interrupted.
+                Err(Errno::NOENT | Errno::INTR | Errno::AGAIN) => continue,
+                // Unmounted.
+                Err(Errno::NODEV) => return Ok(()),
+                Err(error) => return Err(error.into()),
+            };
+            let message = if len < COPIED {
+                Bytes::copy_from_slice(&buffer[..len])
+            } else {
+                let full = std::mem::replace(&mut buffer, self.spare.take(self.largest));
+                Bytes::from_owner(Lent { buffer: full, len, spare: self.spare.clone() })
+            };
+            match Request::decode(message) {
+                Ok(request) => dispatcher.accept(request, 0),
+                Err(malformed) => {
+                    tracing::error!("{malformed}");
+                    if let Ok((header, _)) = crate::request::Header::decode(&buffer) {
+                        self.answer(0, header.unique, Reply::Failed(crate::Errno(Errno::INVAL.raw_os_error())));
+                    }
+                }
+            }
+        }
+    }
+
+    fn send(&self, unique: u64, error: i32, body: &[IoSlice]) -> io::Result<()> {
+        let len = body.iter().map(|part| part.len()).sum();
+        let head = header(unique, error, len);
+        let mut parts = Vec::with_capacity(1 + body.len());
+        parts.push(IoSlice::new(&head));
+        parts.extend_from_slice(body);
+        // The device takes a message whole or not at all.
+        rustix::io::writev(&self.fd, &parts)?;
+        Ok(())
+    }
+
+    fn send_read(&self, unique: u64, segments: &[Segment]) -> io::Result<()> {
+        let mut parts = Vec::with_capacity(segments.len());
+        for segment in segments {
+            match segment {
+                Segment::Data(data) => parts.push(IoSlice::new(data)),
+                Segment::Hole(len) => {
+                    let mut left = *len as usize;
+                    while left > 0 {
+                        let now = left.min(ZEROS.len());
+                        parts.push(IoSlice::new(&ZEROS[..now]));
+                        left -= now;
+                    }
+                }
+            }
+        }
+        if parts.len() > PARTS_MAX {
+            let whole = parts.iter().flat_map(|part| part.iter().copied()).collect::<Vec<u8>>();
+            return self.send(unique, 0, &[IoSlice::new(&whole)]);
+        }
+        self.send(unique, 0, &parts)
+    }
+}
+
+impl Transport for Device {
+    fn serve(self: Arc<Self>, dispatcher: Arc<Dispatcher>) -> io::Result<()> {
+        std::thread::scope(|scope| {
+            let serve = || self.read_requests(&dispatcher);
+            let others: Vec<_> = (1..self.threads)
+                .map(|n| std::thread::Builder::new().name(format!("fuse-{n}")).spawn_scoped(scope, serve))
+                .collect::<io::Result<_>>()?;
+            let first = serve();
+            let ended =
+                others.into_iter().map(|thread| thread.join().unwrap_or_else(|_| Err(io::Error::other("panic"))));
+            ended.fold(first, |all, one| all.and(one))
+        })
+    }
+
+    fn answer(&self, _ticket: u64, unique: u64, reply: Reply) {
+        let sent = match reply {
+            Reply::None => return,
+            Reply::Done => self.send(unique, 0, &[]),
+            Reply::Failed(errno) => self.send(unique, errno.0, &[]),
+            Reply::Bytes(bytes) => self.send(unique, 0, &[IoSlice::new(&bytes)]),
+            Reply::Read(segments) => self.send_read(unique, &segments),
+        };
+        match sent {
+            Ok(()) => {}
+            // Whoever asked was killed, or everything is unmounted.
+            Err(error) if matches!(Errno::from_io_error(&error), Some(Errno::NOENT | Errno::NODEV)) => {}
+            Err(error) => tracing::warn!(unique, "replying to the kernel: {error}"),
+        }
+    }
+
+    fn notify(&self, code: i32, body: &[u8]) -> io::Result<()> {
+        // A message of number 0 is a notification, with its code in the place of the error.
+        self.send(0, -code, &[IoSlice::new(body)])
+    }
+}
+
+const _: () = assert!(ZEROS.len() * PARTS_MAX >= types::limits::PAYLOAD_MAX && COPIED > abi::IN_HEADER);

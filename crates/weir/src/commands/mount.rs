@@ -1,0 +1,243 @@
+//! `weir mount`: a file system at a directory, for every program.
+
+use crate::failure::{Exit, Failure, Outcome};
+use crate::mounted::Mounting;
+use crate::session::{Connect, runtime};
+use crate::show;
+use crate::stop::Stop;
+use clap::ValueEnum;
+use client::Mount;
+use std::ffi::{OsStr, OsString};
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+/// The name under which mount(8) calls the program for file systems of the type `weir`.
+const HELPER: &str = "mount.weir";
+/// What the process that serves a mount in the background writes when the mount is there.
+const READY: &str = "mounted";
+
+/// Mount a file system at a directory
+///
+/// It goes on in the background until "weir umount" or umount(8); files that are closed or synced are durable then, and what
+/// others see. As root the mount is for all users, each with their own permissions, which the server checks.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  weir mount weir://10.0.0.5:2049/ /mnt/weir
+  weir mount weir://10.0.0.5/project /mnt/project -o ro,access=page
+  weir mount --foreground weir://10.0.0.5/ /mnt/weir       until Ctrl-C
+  mount -t weir weir://10.0.0.5/ /mnt/weir                 with a link to weir at /sbin/mount.weir
+Line of /etc/fstab:
+  weir://10.0.0.5/  /mnt/weir  weir  _netdev,access=page  0  0")]
+pub struct Args {
+    /// The file system, or a directory in it
+    #[arg(value_name = "URL")]
+    what: OsString,
+    /// Where to mount it
+    #[arg(value_name = "DIRECTORY")]
+    dir: PathBuf,
+    /// Stay in the foreground until it is unmounted, or Ctrl-C unmounts it
+    #[arg(short, long)]
+    foreground: bool,
+    #[command(flatten)]
+    how: How,
+    /// Options as mount(8) has them, separated by commas: ro, access=direct|page, attr_timeout=S, entry_timeout=S,
+    /// absent_timeout=S, allow_other, no_direct; others of mount(8) are passed over
+    #[arg(short = 'o', value_name = "OPTIONS", value_delimiter = ',')]
+    options: Vec<String>,
+    /// Where the mount in the background writes what it has to say [default: nowhere]
+    #[arg(long, value_name = "FILE")]
+    log: Option<PathBuf>,
+    /// In the background already: tell standard output when it is mounted.
+    #[arg(long, hide = true)]
+    background: bool,
+    #[command(flatten)]
+    connect: Connect,
+}
+
+/// How a mount behaves.
+#[derive(clap::Args, Clone)]
+pub struct How {
+    /// How files are read and written: past the page cache, or through it
+    #[arg(long, value_enum, default_value_t = Access::Direct)]
+    access: Access,
+    /// How long attributes are believed before the server is asked again
+    #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = seconds)]
+    attr_timeout: f64,
+    /// How long names are believed
+    #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = seconds)]
+    entry_timeout: f64,
+    /// How long it is believed that a name is not there
+    #[arg(long, value_name = "SECONDS", default_value_t = 0.0, value_parser = seconds)]
+    absent_timeout: f64,
+    /// Change nothing
+    #[arg(long)]
+    read_only: bool,
+    /// Let other users use it; root's mounts are for all
+    #[arg(long)]
+    allow_other: bool,
+}
+
+/// How files are read and written.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq)]
+enum Access {
+    /// Past the page cache: cheapest for large requests, and others see what is written as soon as it is synced
+    Direct,
+    /// Through the page cache: cheapest for small reads
+    Page,
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    let value: f64 = text.parse().map_err(|_| "it is no number".to_owned())?;
+    if (0.0..=86_400.0).contains(&value) { Ok(value) } else { Err("it is not from 0 to 86400".to_owned()) }
+}
+
+impl How {
+    /// The same in the words of the mount, for a file system at this URL.
+    pub fn config(&self, source: &str) -> fuse::Config {
+        let defaults = fuse::Config::default();
+        fuse::Config {
+            access: match self.access {
+                Access::Direct => fuse::Access::Direct,
+                Access::Page => fuse::Access::Page,
+            },
+            attrs_valid: Duration::from_secs_f64(self.attr_timeout),
+            entry_valid: Duration::from_secs_f64(self.entry_timeout),
+            absent_valid: Duration::from_secs_f64(self.absent_timeout),
+            read_only: self.read_only,
+            allow_other: self.allow_other || defaults.allow_other,
+            source: source.to_owned(),
+            ..defaults
+        }
+    }
+}
+
+/// The command line that mount(8) means when it calls this program as `mount.weir URL DIRECTORY [-sfnv] [-o OPTIONS]`.
+pub fn expand_helper(args: Vec<OsString>) -> Vec<OsString> {
+    let called = args.first().and_then(|name| Path::new(name).file_name());
+    if called != Some(OsStr::new(HELPER)) {
+        return args;
+    }
+    let mut out: Vec<OsString> = vec!["weir".into(), "mount".into()];
+    let mut rest = args.into_iter().skip(1);
+    while let Some(arg) = rest.next() {
+        match arg.to_str() {
+            Some("-o") => out.extend([arg].into_iter().chain(rest.next())),
+            // Sloppy, fake, no mtab, verbose: of no meaning here.
+            Some("-s" | "-f" | "-n" | "-v") => {}
+            _ => out.push(arg),
+        }
+    }
+    out
+}
+
+/// Mounts it.
+pub fn run(mut args: Args) -> Outcome {
+    apply_options(&mut args)?;
+    if args.foreground || args.background { serve(&args) } else { daemonize(&args) }
+}
+
+fn apply_options(args: &mut Args) -> Result<(), Failure> {
+    for option in std::mem::take(&mut args.options) {
+        let (key, value) = option.split_once('=').unwrap_or((&option, ""));
+        let bad = |why: String| Failure::usage(format!("-o {option}: {why}"));
+        let time = || seconds(value).map_err(bad);
+        match key {
+            "ro" => args.how.read_only = true,
+            "rw" => args.how.read_only = false,
+            "allow_other" => args.how.allow_other = true,
+            "no_direct" => args.connect.go_through_mgr(),
+            "access" => args.how.access = Access::from_str(value, false).map_err(bad)?,
+            "attr_timeout" => args.how.attr_timeout = time()?,
+            "entry_timeout" => args.how.entry_timeout = time()?,
+            "absent_timeout" => args.how.absent_timeout = time()?,
+            // Of mount(8) itself, or of what the mount has anyway.
+            "" | "defaults" | "auto" | "noauto" | "_netdev" | "nofail" | "user" | "users" | "nouser" | "owner" => {}
+            "group" | "nosuid" | "nodev" | "async" | "relatime" | "noatime" | "exec" | "default_permissions" => {}
+            key if key.starts_with("x-") || key.starts_with("comment") => {}
+            _ => return Err(bad("there is no such option".into()).next("\"weir mount --help\" lists them")),
+        }
+    }
+    Ok(())
+}
+
+/// Does it in the process that stays.
+fn serve(args: &Args) -> Outcome {
+    if args.background {
+        rustix::process::setsid()?;
+    }
+    let target = args.connect.target(&args.what)?;
+    let runtime = runtime()?;
+    let outcome = runtime.block_on(async {
+        let stop = Stop::listen()?;
+        let mount = Mount::connect(&target, args.connect.options()).await?;
+        let (root, _) = mount.resolve(target.path(), true).await.map_err(|e| Failure::from(e).about(&target))?;
+        let mounting = Mounting::start(mount, root, &args.dir, args.how.config(&target.to_string()))?;
+        if args.background {
+            show::line(READY)?;
+            detach(args.log.as_deref())?;
+        } else {
+            show::line(&format!("{target} is mounted at {}; Ctrl-C unmounts it", mounting.dir().display()))?;
+        }
+        mounting.until(stop.wait(), !args.background).await
+    });
+    runtime.shutdown_background();
+    outcome
+}
+
+/// Lets go of the terminal.
+fn detach(log: Option<&Path>) -> Result<(), Failure> {
+    let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null")?;
+    let err = match log {
+        Some(path) => std::fs::OpenOptions::new().create(true).append(true).open(path),
+        None => null.try_clone(),
+    };
+    rustix::stdio::dup2_stdin(&null)?;
+    rustix::stdio::dup2_stdout(&null)?;
+    rustix::stdio::dup2_stderr(&err?)?;
+    Ok(())
+}
+
+/// Starts the process that stays, and waits until it has mounted.
+fn daemonize(args: &Args) -> Outcome {
+    if let Some(log) = &args.log {
+        let opened = std::fs::OpenOptions::new().create(true).append(true).open(log);
+        opened.map_err(|e| Failure::from(e).about(log.display()))?;
+    }
+    let own = std::env::current_exe()?;
+    let mut command = Command::new(own);
+    // Options are repeated as they were given; a name that mount(8) called us by is none of them.
+    command.args(expand_helper(std::env::args_os().collect()).into_iter().skip(1)).arg("--background");
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
+    let mut line = String::new();
+    if let Some(out) = child.stdout.take() {
+        BufReader::new(out).read_line(&mut line)?;
+    }
+    if line.trim_end() == READY {
+        return Ok(Exit::Done);
+    }
+    // It has said why.
+    Ok(match child.wait()?.code() {
+        Some(code) if code == Exit::Usage as i32 => Exit::Usage,
+        Some(code) if code == Exit::Unreachable as i32 => Exit::Unreachable,
+        _ => Exit::Failed,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn expanded(args: &[&str]) -> Vec<String> {
+        let args = expand_helper(args.iter().map(OsString::from).collect());
+        args.into_iter().map(|arg| arg.into_string().unwrap()).collect()
+    }
+
+    #[test]
+    fn what_mount_calls() {
+        let called = expanded(&["/sbin/mount.weir", "weir://h/", "/mnt", "-n", "-o", "rw,_netdev"]);
+        assert_eq!(called, ["weir", "mount", "weir://h/", "/mnt", "-o", "rw,_netdev"]);
+        assert_eq!(expanded(&["/usr/bin/weir", "ls", "-f"]), ["/usr/bin/weir", "ls", "-f"]);
+    }
+}

@@ -1,0 +1,35 @@
+//! `weir umount`: what `weir mount` mounted is unmounted.
+
+use crate::failure::{Exit, Failure, Outcome};
+use std::path::PathBuf;
+
+/// Unmount what "weir mount" mounted
+///
+/// Everything that was written to files closed by then is durable.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  weir umount /mnt/weir
+  weir umount --lazy /mnt/weir          also while programs use it; it ends with the last of them")]
+pub struct Args {
+    /// Where it is mounted
+    #[arg(required = true, value_name = "DIRECTORY")]
+    dirs: Vec<PathBuf>,
+    /// Let it vanish at once, and end when nobody uses it any more
+    #[arg(short, long)]
+    lazy: bool,
+}
+
+/// Unmounts it.
+pub fn run(args: Args) -> Outcome {
+    let mut code = Exit::Done;
+    for dir in &args.dirs {
+        if let Err(error) = fuse::unmount(dir, args.lazy) {
+            let busy = error.kind() == std::io::ErrorKind::ResourceBusy;
+            let failure = Failure::from(error);
+            let hint = "leave the directory and end what uses it, or say --lazy";
+            eprintln!("{}", if busy { failure.next(hint) } else { failure });
+            code = Exit::Failed;
+        }
+    }
+    Ok(code)
+}
