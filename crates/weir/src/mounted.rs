@@ -1,9 +1,69 @@
 //! A mount that this process serves: from its start to its end, by whoever ends it.
 
 use crate::failure::{Exit, Failure, Outcome};
+use clap::ValueEnum;
 use client::{Mount, Node};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// How a mount behaves.
+#[derive(clap::Args, Clone)]
+pub struct How {
+    /// How files are read and written: past the page cache, or through it
+    #[arg(long, value_enum, default_value_t = Access::Direct)]
+    pub access: Access,
+    /// How long attributes are believed before the server is asked again
+    #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = seconds)]
+    pub attr_timeout: f64,
+    /// How long names are believed
+    #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = seconds)]
+    pub entry_timeout: f64,
+    /// How long it is believed that a name is not there
+    #[arg(long, value_name = "SECONDS", default_value_t = 0.0, value_parser = seconds)]
+    pub absent_timeout: f64,
+    /// Change nothing
+    #[arg(long)]
+    pub read_only: bool,
+    /// Let other users use it; root's mounts are for all
+    #[arg(long)]
+    pub allow_other: bool,
+}
+
+/// How files are read and written.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// Past the page cache: cheapest for large requests, and others see what is written as soon as it is synced
+    Direct,
+    /// Through the page cache: cheapest for small reads
+    Page,
+}
+
+/// A lifetime as users write it.
+pub fn seconds(text: &str) -> Result<f64, String> {
+    let value: f64 = text.parse().map_err(|_| "it is no number".to_owned())?;
+    if (0.0..=86_400.0).contains(&value) { Ok(value) } else { Err("it is not from 0 to 86400".to_owned()) }
+}
+
+impl How {
+    /// The same in the words of the mount, for a file system at this URL.
+    pub fn config(&self, source: &str) -> fuse::Config {
+        let defaults = fuse::Config::default();
+        fuse::Config {
+            access: match self.access {
+                Access::Direct => fuse::Access::Direct,
+                Access::Page => fuse::Access::Page,
+            },
+            attrs_valid: Duration::from_secs_f64(self.attr_timeout),
+            entry_valid: Duration::from_secs_f64(self.entry_timeout),
+            absent_valid: Duration::from_secs_f64(self.absent_timeout),
+            read_only: self.read_only,
+            allow_other: self.allow_other || defaults.allow_other,
+            source: source.to_owned(),
+            ..defaults
+        }
+    }
+}
 
 /// A mount that this process serves.
 pub struct Mounting {

@@ -1,7 +1,7 @@
 //! `weir mount`: a file system at a directory, for every program.
 
 use crate::failure::{Exit, Failure, Outcome};
-use crate::mounted::Mounting;
+use crate::mounted::{Access, How, Mounting, seconds};
 use crate::session::{Connect, runtime};
 use crate::show;
 use crate::stop::Stop;
@@ -11,7 +11,6 @@ use std::ffi::{OsStr, OsString};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
 /// The name under which mount(8) calls the program for file systems of the type `weir`.
 const HELPER: &str = "mount.weir";
@@ -54,63 +53,6 @@ pub struct Args {
     background: bool,
     #[command(flatten)]
     connect: Connect,
-}
-
-/// How a mount behaves.
-#[derive(clap::Args, Clone)]
-pub struct How {
-    /// How files are read and written: past the page cache, or through it
-    #[arg(long, value_enum, default_value_t = Access::Direct)]
-    access: Access,
-    /// How long attributes are believed before the server is asked again
-    #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = seconds)]
-    attr_timeout: f64,
-    /// How long names are believed
-    #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = seconds)]
-    entry_timeout: f64,
-    /// How long it is believed that a name is not there
-    #[arg(long, value_name = "SECONDS", default_value_t = 0.0, value_parser = seconds)]
-    absent_timeout: f64,
-    /// Change nothing
-    #[arg(long)]
-    read_only: bool,
-    /// Let other users use it; root's mounts are for all
-    #[arg(long)]
-    allow_other: bool,
-}
-
-/// How files are read and written.
-#[derive(ValueEnum, Clone, Copy, PartialEq, Eq)]
-enum Access {
-    /// Past the page cache: cheapest for large requests, and others see what is written as soon as it is synced
-    Direct,
-    /// Through the page cache: cheapest for small reads
-    Page,
-}
-
-fn seconds(text: &str) -> Result<f64, String> {
-    let value: f64 = text.parse().map_err(|_| "it is no number".to_owned())?;
-    if (0.0..=86_400.0).contains(&value) { Ok(value) } else { Err("it is not from 0 to 86400".to_owned()) }
-}
-
-impl How {
-    /// The same in the words of the mount, for a file system at this URL.
-    pub fn config(&self, source: &str) -> fuse::Config {
-        let defaults = fuse::Config::default();
-        fuse::Config {
-            access: match self.access {
-                Access::Direct => fuse::Access::Direct,
-                Access::Page => fuse::Access::Page,
-            },
-            attrs_valid: Duration::from_secs_f64(self.attr_timeout),
-            entry_valid: Duration::from_secs_f64(self.entry_timeout),
-            absent_valid: Duration::from_secs_f64(self.absent_timeout),
-            read_only: self.read_only,
-            allow_other: self.allow_other || defaults.allow_other,
-            source: source.to_owned(),
-            ..defaults
-        }
-    }
 }
 
 /// The command line that mount(8) means when it calls this program as `mount.weir URL DIRECTORY [-sfnv] [-o OPTIONS]`.

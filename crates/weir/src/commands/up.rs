@@ -3,7 +3,7 @@
 use crate::cluster::{self, Cluster};
 use crate::daemon::{self, Ready, ReadyLine};
 use crate::failure::{Exit, Failure, Outcome};
-use crate::mounted::Mounting;
+use crate::mounted::{How, Mounting};
 use crate::session::runtime;
 use crate::show;
 use crate::stop::Stop;
@@ -48,7 +48,7 @@ pub struct Args {
     #[arg(long, value_name = "DIRECTORY")]
     mount: Option<PathBuf>,
     #[command(flatten)]
-    how: super::mount::How,
+    how: How,
     #[command(flatten)]
     ready: Ready,
 }
@@ -115,7 +115,7 @@ pub fn run(args: Args) -> Outcome {
 }
 
 /// Mounts the file system in this process.
-async fn mount(url: &str, dir: &Path, how: &super::mount::How) -> Result<Mounting, Failure> {
+async fn mount(url: &str, dir: &Path, how: &How) -> Result<Mounting, Failure> {
     std::fs::create_dir_all(dir).map_err(|e| Failure::from(e).about(dir.display()))?;
     let target = client::Target::parse(url)?;
     let mount = client::Mount::connect(&target, client::Options::default()).await?;
