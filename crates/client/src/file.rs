@@ -260,6 +260,13 @@ impl File {
         self.why(self.inode().fsync(self.key()).await)
     }
 
+    /// As [`File::fsync`], for somebody who is only one of several that use this open file, such as a process that
+    /// inherited it and closes it: that a write failed is told, and told again to the next who asks.
+    pub async fn flush(&self) -> Result<()> {
+        self.check_locks()?;
+        self.why(self.inode().flush(self.key()).await)
+    }
+
     /// Makes everything durable and gives the file back to the server. When it fails, something written may not be
     /// durable; the file is closed all the same.
     pub async fn close(mut self) -> Result<()> {

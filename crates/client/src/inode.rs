@@ -282,6 +282,13 @@ impl Inode {
         open.and_then(|open| open.error.take()).map_or(Ok(()), Err)
     }
 
+    /// As [`Inode::take_error`]; it is told again.
+    pub(crate) fn see_error(&self, key: u64) -> Result<()> {
+        let state = self.state();
+        let open = state.opens.iter().find(|open| open.key == key);
+        open.and_then(|open| open.error.clone()).map_or(Ok(()), Err)
+    }
+
     /// Gives up everything that is not yet durable, for a file that nobody can write to any more.
     pub(crate) fn abandon(&self) {
         let mut state = self.state();

@@ -10,9 +10,13 @@ use client::{Mount, Node};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use types::limits::PAYLOAD_MAX;
+
+/// How often it is looked whether files are still open.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// A mounted file system.
 pub struct Mounted {
@@ -25,7 +29,7 @@ pub struct Mounted {
 impl Mounted {
     /// Mounts what is below `root` at a directory, which must exist. Must run inside a tokio runtime; requests are carried out in it.
     pub fn start(mount: Mount, root: Node, dir: &Path, config: Config) -> io::Result<Mounted> {
-        let dir = dir.canonicalize().map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", dir.display())))?;
+        let dir = dir.canonicalize()?;
         let fd = mounting::mount(&dir, &config)?;
         let threads = config.threads.max(1);
         let fs = Arc::new(FileSystem::new(mount, root, config));
@@ -46,12 +50,29 @@ impl Mounted {
         &self.dir
     }
 
-    /// Returns when it has been unmounted by [`unmount`], `umount(8)` or whoever else may; everything that was written is
-    /// durable then, or this fails.
-    pub async fn ended(self) -> io::Result<()> {
-        let served = self.served.await.unwrap_or_else(|_| Err(io::Error::other("the threads that serve it died")));
-        let ended = self.fs.end().await.map_err(|e| io::Error::other(e.to_string()));
-        served.and(ended)
+    /// Returns when it is unmounted everywhere: by [`unmount`], `umount(8)` or whoever else may, and by the namespaces of
+    /// mounts that were made while it was there. May be dropped and called again until it has returned.
+    pub async fn unmounted(&mut self) -> io::Result<()> {
+        (&mut self.served).await.unwrap_or_else(|_| Err(io::Error::other("the threads that serve it died")))
+    }
+
+    /// As [`Mounted::unmounted`], also when no file of it is open.
+    pub async fn unmounted_or_unused(&mut self) -> io::Result<()> {
+        let fs = self.fs.clone();
+        let unused = async {
+            while fs.opens.are_there() {
+                tokio::time::sleep(LOOK).await;
+            }
+        };
+        tokio::select! {
+            ended = self.unmounted() => ended,
+            () = unused => Ok(()),
+        }
+    }
+
+    /// Ends it: closes what is open, so that all that was written is durable, or fails. Nobody is answered afterwards.
+    pub async fn finish(self) -> io::Result<()> {
+        self.fs.end().await.map_err(|e| io::Error::other(e.to_string()))
     }
 }
 
@@ -64,8 +85,7 @@ pub fn unmount(dir: &Path, lazy: bool) -> io::Result<()> {
         None => dir.canonicalize()?,
     };
     if !mounting::is_mounted(&dir)? {
-        let what = format!("{} is not a mounted Weir", dir.display());
-        return Err(io::Error::new(io::ErrorKind::NotFound, what));
+        return Err(io::Error::new(io::ErrorKind::NotFound, "no Weir is mounted there"));
     }
     mounting::unmount(&dir, lazy)
 }

@@ -40,9 +40,8 @@ pub(crate) fn mount(dir: &Path, config: &Config) -> io::Result<OwnedFd> {
 }
 
 fn by_call(dir: &Path, config: &Config) -> io::Result<OwnedFd> {
-    let root = std::fs::metadata(dir).map_err(|e| with(dir.display(), e))?;
-    if !root.is_dir() {
-        return Err(io::Error::new(io::ErrorKind::NotADirectory, format!("{} is not a directory", dir.display())));
+    if !std::fs::metadata(dir)?.is_dir() {
+        return Err(io::ErrorKind::NotADirectory.into());
     }
     let opened = rustix::fs::open(DEVICE, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
     let fd = opened.map_err(|e| with(format_args!("{DEVICE} (is the kernel's fuse module there?)"), e))?;
@@ -52,7 +51,7 @@ fn by_call(dir: &Path, config: &Config) -> io::Result<OwnedFd> {
     flags.set(MountFlags::RDONLY, config.read_only);
     let data = CString::new(data).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
     rustix::mount::mount(config.source.as_str(), dir, TYPE, flags, Some(data.as_c_str()))
-        .map_err(|e| with(format_args!("mounting at {}", dir.display()), e))?;
+        .map_err(|e| with("mounting", e))?;
     Ok(fd)
 }
 
@@ -74,7 +73,7 @@ fn by_helper(dir: &Path, config: &Config) -> io::Result<OwnedFd> {
     let ended = child.wait_with_output()?;
     if !ended.status.success() {
         let why = String::from_utf8_lossy(&ended.stderr);
-        return Err(io::Error::other(format!("mounting at {}: {}", dir.display(), why.trim())));
+        return Err(io::Error::other(why.trim()));
     }
     received
 }
@@ -96,14 +95,14 @@ pub(crate) fn unmount(dir: &Path, lazy: bool) -> io::Result<()> {
     let flags = if lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() };
     match rustix::mount::unmount(dir, flags | UnmountFlags::NOFOLLOW) {
         Err(rustix::io::Errno::PERM) => {}
-        outcome => return outcome.map_err(|e| with(format_args!("unmounting {}", dir.display()), e)),
+        outcome => return outcome.map_err(io::Error::from),
     }
     let mut command = Command::new(HELPER);
     command.arg("-u").args(lazy.then_some("-z")).arg("--").arg(dir);
     let ended = command.output().map_err(|e| with(HELPER, e))?;
     if !ended.status.success() {
         let why = String::from_utf8_lossy(&ended.stderr);
-        return Err(io::Error::other(format!("unmounting {}: {}", dir.display(), why.trim())));
+        return Err(io::Error::other(why.trim()));
     }
     Ok(())
 }

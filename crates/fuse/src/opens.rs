@@ -93,6 +93,11 @@ impl Opens {
         write(&self.files).drain().map(|(_, open)| open).collect()
     }
 
+    /// Whether any file is open.
+    pub(crate) fn are_there(&self) -> bool {
+        !read(&self.files).is_empty()
+    }
+
     /// Adds a directory and gives its handle.
     pub(crate) fn add_dir(&self) -> u64 {
         let handle = self.next.fetch_add(1, Relaxed);

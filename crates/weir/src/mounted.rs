@@ -75,8 +75,8 @@ impl Mounting {
     /// Mounts what is below `root` at a directory. Must run inside a tokio runtime.
     pub fn start(mount: Mount, root: Node, dir: &Path, config: fuse::Config) -> Result<Self, Failure> {
         let mounted = fuse::Mounted::start(mount, root, dir, config).map_err(|error| match error.kind() {
-            ErrorKind::NotFound => Failure::from(error).next("make the directory first"),
-            _ => Failure::from(error),
+            ErrorKind::NotFound => Failure::from(error).about(dir.display()).next("make the directory first"),
+            _ => Failure::from(error).about(format_args!("mounting at {}", dir.display())),
         })?;
         let dir = mounted.dir().to_owned();
         Ok(Mounting { mounted, dir })
@@ -87,34 +87,41 @@ impl Mounting {
         &self.dir
     }
 
-    /// Returns when it is unmounted: by somebody, or by this when `stop` comes first. While programs use it, it vanishes
-    /// from its place and ends with the last of them; `tell` says so to the user.
-    pub async fn until(self, stop: impl Future<Output = ()>, tell: bool) -> Outcome {
-        let mut ended = std::pin::pin!(self.mounted.ended());
-        tokio::select! {
-            outcome = &mut ended => return finish(&self.dir, outcome),
-            () = stop => {}
-        }
+    /// Returns when it is unmounted: by somebody, or by this when `stop` comes first. While files of it are open, it vanishes
+    /// from its place and ends when the last one is closed; `tell` says so to the user.
+    pub async fn until(mut self, stop: impl Future<Output = ()>, tell: bool) -> Outcome {
+        let ended = tokio::select! {
+            ended = self.mounted.unmounted() => Some(ended),
+            () = stop => None,
+        };
+        let ended = match ended {
+            Some(ended) => ended,
+            None => {
+                self.unmount(tell).await?;
+                // Other namespaces may have it mounted as well, without using it.
+                self.mounted.unmounted_or_unused().await
+            }
+        };
+        let finished = self.mounted.finish().await;
+        let failed = |error| Failure::from(error).about(self.dir.display());
+        ended.and(finished).map(|()| Exit::Done).map_err(failed)
+    }
+
+    async fn unmount(&self, tell: bool) -> Result<(), Failure> {
         let dir = self.dir.clone();
         let unmounted = tokio::task::spawn_blocking(move || match fuse::unmount(&dir, false) {
             Err(error) if error.kind() == ErrorKind::ResourceBusy => {
                 if tell {
-                    eprintln!("weir: {} is in use; it vanishes, and ends with its last user", dir.display());
+                    eprintln!("weir: {} is in use; it vanishes, and ends when its files are closed", dir.display());
                 }
                 fuse::unmount(&dir, true)
             }
             outcome => outcome,
         });
-        match unmounted.await {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) if error.kind() == ErrorKind::NotFound => {}
-            Ok(Err(error)) => return Err(error.into()),
-            Err(error) => return Err(Failure::new(error)),
+        match unmounted.await.map_err(Failure::new)? {
+            // Somebody was quicker.
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(error.into()),
+            _ => Ok(()),
         }
-        finish(&self.dir, ended.await)
     }
-}
-
-fn finish(dir: &Path, outcome: std::io::Result<()>) -> Outcome {
-    outcome.map(|()| Exit::Done).map_err(|error| Failure::from(error).about(dir.display()))
 }

@@ -37,6 +37,13 @@ impl Inode {
         data.and(self.report().await)
     }
 
+    /// As [`Inode::fsync`]; a failure is told again to whoever asks next.
+    pub(crate) async fn flush(self: &Arc<Self>, key: u64) -> Result<()> {
+        self.make_durable().await;
+        let reported = self.report().await;
+        self.see_error(key).and(reported)
+    }
+
     /// Makes everything durable in the background, because the window is full. Failures are told later.
     pub(crate) fn relieve(self: &Arc<Self>) {
         {

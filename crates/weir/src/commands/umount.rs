@@ -25,7 +25,7 @@ pub fn run(args: Args) -> Outcome {
     for dir in &args.dirs {
         if let Err(error) = fuse::unmount(dir, args.lazy) {
             let busy = error.kind() == std::io::ErrorKind::ResourceBusy;
-            let failure = Failure::from(error);
+            let failure = Failure::from(error).about(dir.display());
             let hint = "leave the directory and end what uses it, or say --lazy";
             eprintln!("{}", if busy { failure.next(hint) } else { failure });
             code = Exit::Failed;

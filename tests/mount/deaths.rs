@@ -1,0 +1,124 @@
+//! Daemons, and the process of the mount, killed while files are written.
+
+use crate::cluster::{Cluster, WEIR, succeed};
+use crate::place::{Place, can_mount};
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, Stdio};
+
+#[test]
+fn what_was_synced_outlives_the_mount() {
+    if !can_mount() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let cluster = Cluster::start(&dir.path().join("data"));
+    let place = Place::new(&cluster, &dir.path().join("mnt"), &[]);
+    let mut file = File::create(place.at("f")).unwrap();
+    let synced = vec![7; 3_000_000];
+    file.write_all(&synced).unwrap();
+    file.sync_all().unwrap();
+    file.write_all(&vec![8; 100_000]).unwrap();
+    rustix::process::kill_process(place.daemon(), rustix::process::Signal::KILL).unwrap();
+    // Not connected: nothing pretends to have worked.
+    assert!(file.write_all(b"more").and_then(|()| file.sync_all()).is_err());
+    drop(file);
+    assert!(fs::read(place.at("f")).is_err());
+    succeed(Command::new(WEIR).args(["umount", "--lazy"]).arg(place.at("")));
+    let found = cluster.run(["cat", "/f"]);
+    assert!(found.len() >= synced.len() && found[..synced.len()] == synced[..]);
+    drop(place);
+    let again = Place::new(&cluster, &dir.path().join("mnt"), &[]);
+    assert!(fs::read(again.at("f")).unwrap()[..synced.len()] == synced[..]);
+    again.unmount();
+}
+
+/// What a process of its own is told to do: it has the file open, and nobody else here does. A process that is started
+/// while a file is open closes it before it becomes another program, and that waits for the servers.
+const WRITER: &str = "WEIR_TEST_WRITER";
+
+/// Not a test: the writer, when it is asked for by its variable.
+#[test]
+fn writer() {
+    let Some(path) = std::env::var_os(WRITER) else { return };
+    let mut file = File::create(path).unwrap();
+    for line in std::io::stdin().lines() {
+        let line = line.unwrap();
+        let done = match line.split_once(' ') {
+            Some((byte, len)) => file.write_all(&vec![byte.parse().unwrap(); len.parse().unwrap()]),
+            None => file.sync_all(),
+        };
+        println!("writer: {}", if done.is_ok() { "done" } else { "failed" });
+    }
+}
+
+struct Writer {
+    child: Child,
+    said: BufReader<ChildStdout>,
+}
+
+impl Writer {
+    fn start(path: &Path) -> Writer {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "deaths::writer", "--nocapture"]).env(WRITER, path);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let said = BufReader::new(child.stdout.take().unwrap());
+        Writer { child, said }
+    }
+
+    /// Tells it something and says whether that was done.
+    fn tell(&mut self, what: &str) -> bool {
+        writeln!(self.child.stdin.as_mut().unwrap(), "{what}").unwrap();
+        let mut lines = self.said.by_ref().lines().map(Result::unwrap);
+        lines.find_map(|line| line.split_once("writer: ").map(|(_, answer)| answer == "done")).expect("an answer")
+    }
+
+    fn end(mut self) {
+        drop(self.child.stdin.take());
+        assert!(self.child.wait().unwrap().success());
+    }
+}
+
+#[test]
+fn a_mount_goes_on_when_its_cluster_is_back() {
+    if !can_mount() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("data");
+    let mut cluster = Cluster::start(&data);
+    let place = Place::new(&cluster, &dir.path().join("mnt"), &[]);
+    let mut writer = Writer::start(&place.at("f"));
+    let mut whole = Vec::new();
+    for round in 1..5u8 {
+        assert!(writer.tell(&format!("{round} 300000")));
+        whole.extend(vec![round; 300_000]);
+        assert!(round % 2 == 0 || writer.tell("sync"));
+        // What is not synced yet is kept by the mount, and sent again.
+        let url = cluster.url.clone();
+        cluster.kill();
+        cluster = Cluster::start_again(&url, &data);
+    }
+    assert!(writer.tell("sync"));
+    writer.end();
+    let found = cluster.run(["cat", "/f"]);
+    let differs = found.iter().zip(&whole).position(|(a, b)| a != b);
+    assert!(found == whole, "{} bytes of {}, the first that differs: {differs:?}", found.len(), whole.len());
+    place.unmount();
+}
+
+#[test]
+fn bytes_that_cannot_be_kept_fail_a_sync() {
+    if !can_mount() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let cluster = Cluster::start(&dir.path().join("data"));
+    let place = Place::new(&cluster, &dir.path().join("mnt"), &["--retry-timeout", "2"]);
+    let mut writer = Writer::start(&place.at("f"));
+    assert!(writer.tell("1 300000") && writer.tell("sync") && writer.tell("2 300000"));
+    cluster.kill();
+    assert!(!writer.tell("sync"), "never silence");
+    writer.end();
+}

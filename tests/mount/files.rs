@@ -1,0 +1,222 @@
+//! What one program sees of files, names, attributes and bytes.
+
+use crate::cluster::Cluster;
+use crate::place::{Place, can_mount};
+use rustix::fs::{
+    AtFlags, CWD, FallocateFlags, FileType, Mode, RenameFlags, SeekFrom, Timespec, Timestamps, XattrFlags,
+    renameat_with,
+};
+use rustix::mm::{MapFlags, MsyncFlags, ProtFlags};
+use std::fs::{self, File, OpenOptions};
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
+
+/// Bytes that tell where they belong.
+fn pattern(len: usize, seed: u64) -> Vec<u8> {
+    (0..len as u64).map(|i| ((i.wrapping_mul(0x9e37_79b9) ^ seed) >> 7) as u8).collect()
+}
+
+/// A cluster and its mount, if there can be one.
+fn mounted(options: &[&str]) -> Option<(tempfile::TempDir, Cluster, Place)> {
+    if !can_mount() {
+        return None;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let cluster = Cluster::start(&dir.path().join("data"));
+    let place = Place::new(&cluster, &dir.path().join("mnt"), options);
+    Some((dir, cluster, place))
+}
+
+#[test]
+fn bytes_are_those_of_other_clients() {
+    for access in ["direct", "page"] {
+        let Some((_dir, cluster, place)) = mounted(&["--access", access]) else { return };
+        let whole = pattern(5_000_001, 1);
+        fs::write(place.at("big"), &whole).unwrap();
+        assert!(cluster.run(["cat", "/big"]) == whole, "a file that is closed is there for others");
+        assert_eq!(cluster.proxied_bytes(), 0, "bytes go straight to the iods");
+        cluster.put("/theirs", &whole[..777_777], &[]);
+        assert!(fs::read(place.at("theirs")).unwrap() == whole[..777_777]);
+
+        let file = OpenOptions::new().read(true).write(true).open(place.at("big")).unwrap();
+        let mut part = vec![0; 4096];
+        for (n, at) in [70_000u64, 1, 4_999_000, 65_535].into_iter().enumerate() {
+            file.write_all_at(&pattern(100, n as u64 + 5), at).unwrap();
+            let len = file.read_at(&mut part, at).unwrap();
+            assert!(len >= 100 && part[..100] == pattern(100, n as u64 + 5)[..], "own writes are read at once");
+        }
+        file.set_len(70_050).unwrap();
+        assert_eq!(file.metadata().unwrap().len(), 70_050);
+        assert_eq!(file.read_at(&mut part, 70_000).unwrap(), 50);
+        drop(file);
+        assert_eq!(cluster.run(["cat", "/big"]).len(), 70_050);
+        place.unmount();
+    }
+}
+
+#[test]
+fn names_of_all_kinds() {
+    let Some((_dir, _cluster, place)) = mounted(&[]) else { return };
+    let deep = place.at("a/b/c");
+    fs::create_dir_all(&deep).unwrap();
+    fs::write(deep.join("file"), b"one").unwrap();
+    fs::hard_link(deep.join("file"), place.at("hard")).unwrap();
+    assert_eq!(fs::metadata(place.at("hard")).unwrap().nlink(), 2);
+    symlink("a/b/c/file", place.at("soft")).unwrap();
+    assert_eq!(fs::read(place.at("soft")).unwrap(), b"one");
+    assert_eq!(fs::read_link(place.at("soft")).unwrap().to_str(), Some("a/b/c/file"));
+    rustix::fs::mknodat(CWD, place.at("pipe"), FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
+    assert_eq!(fs::metadata(place.at("pipe")).unwrap().mode(), 0o010_600);
+
+    // As editors save: a new file over the old one.
+    fs::write(place.at("new"), b"two").unwrap();
+    fs::rename(place.at("new"), place.at("hard")).unwrap();
+    assert_eq!(fs::read(place.at("hard")).unwrap(), b"two");
+    assert_eq!(fs::read(place.at("soft")).unwrap(), b"one");
+    fs::write(place.at("x"), b"x").unwrap();
+    let careful = |from, to| renameat_with(CWD, place.at(from), CWD, place.at(to), RenameFlags::NOREPLACE);
+    assert_eq!(careful("x", "hard"), Err(rustix::io::Errno::EXIST));
+    careful("x", "y").unwrap();
+    assert_eq!((fs::read(place.at("y")).unwrap(), place.at("x").exists()), (b"x".to_vec(), false));
+
+    // A file that is open lives on without a name.
+    let mut open = OpenOptions::new().read(true).write(true).open(place.at("y")).unwrap();
+    fs::remove_file(place.at("y")).unwrap();
+    open.write_all(b"still here").unwrap();
+    open.sync_all().unwrap();
+    let mut found = [0; 10];
+    open.read_exact_at(&mut found, 0).unwrap();
+    assert_eq!(&found, b"still here");
+    assert_eq!(open.metadata().unwrap().nlink(), 0);
+
+    assert_eq!(fs::remove_dir(place.at("a")).unwrap_err().kind(), ErrorKind::DirectoryNotEmpty);
+    fs::remove_dir_all(place.at("a")).unwrap();
+    assert_eq!(fs::read_dir(place.at("a")).unwrap_err().kind(), ErrorKind::NotFound);
+    drop(open);
+    place.unmount();
+}
+
+#[test]
+fn a_large_directory_while_it_changes() {
+    let Some((_dir, _cluster, place)) = mounted(&[]) else { return };
+    let count = 2_500;
+    let dir = place.at("many");
+    fs::create_dir(&dir).unwrap();
+    (0..count).for_each(|n| drop(File::create(dir.join(format!("{n:05}"))).unwrap()));
+    let mut seen = 0;
+    for (n, entry) in fs::read_dir(&dir).unwrap().enumerate() {
+        let entry = entry.unwrap();
+        seen += usize::from(!entry.file_name().to_str().unwrap().starts_with("late"));
+        if n % 100 == 0 {
+            File::create(dir.join(format!("late{n}"))).unwrap();
+            let _ = fs::remove_file(dir.join(format!("late{}", n.saturating_sub(300))));
+        }
+    }
+    assert_eq!(seen, count, "what is there all the time is seen exactly once");
+    place.unmount();
+}
+
+#[test]
+fn times_modes_and_attributes_stay() {
+    let Some((_dir, _cluster, place)) = mounted(&[]) else { return };
+    let path = place.at("f");
+    let mut file = File::create(&path).unwrap();
+    file.write_all(&pattern(200_000, 3)).unwrap();
+    let before = file.metadata().unwrap();
+    assert!(
+        before.mtime() >= before.ctime() - 1 && before.len() == 200_000,
+        "what is written shows before it is synced"
+    );
+    // As cp -p and tar do: the time is set before the file is closed.
+    let then = Timespec { tv_sec: 1_000_000_000, tv_nsec: 123_456_789 };
+    rustix::fs::futimens(&file, &Timestamps { last_access: then, last_modification: then }).unwrap();
+    drop(file);
+    let after = fs::metadata(&path).unwrap();
+    assert_eq!((after.mtime(), after.mtime_nsec()), (1_000_000_000, 123_456_789));
+
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o4755)).unwrap();
+    rustix::fs::chownat(CWD, &path, None, Some(rustix::fs::Gid::from_raw(1234)), AtFlags::empty()).unwrap();
+    let changed = fs::metadata(&path).unwrap();
+    assert_eq!((changed.gid(), changed.len()), (1234, 200_000));
+
+    rustix::fs::setxattr(&path, "user.colour", b"green", XattrFlags::CREATE).unwrap();
+    let again = rustix::fs::setxattr(&path, "user.colour", b"blue", XattrFlags::CREATE);
+    assert_eq!(again, Err(rustix::io::Errno::EXIST));
+    rustix::fs::setxattr(&path, "user.colour", b"blue", XattrFlags::REPLACE).unwrap();
+    let mut value = vec![0; 64];
+    let len = rustix::fs::getxattr(&path, "user.colour", &mut value[..]).unwrap();
+    assert_eq!(&value[..len], b"blue");
+    let len = rustix::fs::listxattr(&path, &mut value[..]).unwrap();
+    assert_eq!(&value[..len], b"user.colour\0");
+    rustix::fs::removexattr(&path, "user.colour").unwrap();
+    let gone = rustix::fs::getxattr(&path, "user.colour", &mut value[..]);
+    assert_eq!(gone, Err(rustix::io::Errno::NODATA));
+    place.unmount();
+}
+
+#[test]
+fn holes_and_mappings() {
+    for access in ["direct", "page"] {
+        let Some((_dir, cluster, place)) = mounted(&["--access", access]) else { return };
+        let file = OpenOptions::new().read(true).write(true).create_new(true).open(place.at("holes")).unwrap();
+        let data = pattern(65_536, 9);
+        file.write_all_at(&data, 1 << 20).unwrap();
+        file.write_all_at(&data, 3 << 20).unwrap();
+        file.sync_all().unwrap();
+        assert_eq!(rustix::fs::seek(&file, SeekFrom::Data(0)).unwrap(), 1 << 20);
+        assert_eq!(rustix::fs::seek(&file, SeekFrom::Hole(1 << 20)).unwrap(), (1 << 20) + 65_536);
+        let whole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        rustix::fs::fallocate(&file, whole, 1 << 20, 65_536).unwrap();
+        let mut byte = [1];
+        file.read_exact_at(&mut byte, (1 << 20) + 5).unwrap();
+        assert_eq!(byte, [0]);
+        assert_eq!(rustix::fs::seek(&file, SeekFrom::Data(0)).unwrap(), 3 << 20);
+
+        // Shared mappings are the file.
+        // SAFETY: the mapping is used within its length, and unmapped below.
+        unsafe {
+            let (len, all) = (8192, ProtFlags::READ | ProtFlags::WRITE);
+            let map = rustix::mm::mmap(std::ptr::null_mut(), len, all, MapFlags::SHARED, &file, 3 << 20).unwrap();
+            let bytes = std::slice::from_raw_parts_mut(map.cast::<u8>(), len);
+            assert!(bytes[..] == data[..len]);
+            bytes[100..105].copy_from_slice(b"inmap");
+            rustix::mm::msync(map, len, MsyncFlags::SYNC).unwrap();
+            let mut found = [0; 5];
+            file.read_exact_at(&mut found, (3 << 20) + 100).unwrap();
+            assert_eq!(&found, b"inmap");
+            rustix::mm::munmap(map, len).unwrap();
+        }
+        drop(file);
+        let there = cluster.run(["cat", "/holes"]);
+        assert_eq!(&there[(3 << 20) + 100..(3 << 20) + 105], b"inmap");
+        place.unmount();
+    }
+}
+
+#[test]
+fn a_mount_that_is_in_use_or_wrong_says_so() {
+    let Some((dir, cluster, place)) = mounted(&["--read-only"]) else { return };
+    cluster.put("/f", b"text", &[]);
+    let mut open = File::open(place.at("f")).unwrap();
+    let refused = File::create(place.at("g")).unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(30), "read-only: {refused}");
+    let umount = |options: &[&str]| {
+        let mut command = cluster.weir(["umount"]);
+        command.args(options).arg(dir.path().join("mnt")).output().unwrap()
+    };
+    let busy = umount(&[]);
+    let said = String::from_utf8_lossy(&busy.stderr).into_owned();
+    assert!(busy.status.code() == Some(1) && said.contains("busy") && said.contains("--lazy"), "{said}");
+    assert!(umount(&["--lazy"]).status.success());
+    let mut text = String::new();
+    open.read_to_string(&mut text).unwrap();
+    assert_eq!(text, "text", "who has it open goes on");
+    let nothing = umount(&[]);
+    assert_eq!(nothing.status.code(), Some(1));
+    let mut mount = cluster.weir(["mount", &cluster.url, "/nowhere/at/all"]);
+    assert!(crate::cluster::fail(&mut mount, 1).contains("make the directory first"));
+    let mut mount = cluster.weir(["mount", &cluster.url, "/tmp", "-o", "ro,colour=blue"]);
+    assert!(crate::cluster::fail(&mut mount, 2).contains("colour=blue"));
+    let mut mount = cluster.weir(["mount", "weir://127.0.0.1:1/", "/tmp", "--connect-timeout", "1"]);
+    assert!(crate::cluster::fail(&mut mount, 3).contains("is it running"));
+}

@@ -1,0 +1,12 @@
+//! A running Weir, mounted, and used through paths as programs use it.
+//!
+//! Needs `/dev/fuse` and root, and says so otherwise.
+
+#[path = "../../crates/weir/tests/end_to_end/cluster.rs"]
+#[allow(dead_code)]
+mod cluster;
+mod deaths;
+mod files;
+mod place;
+mod sharing;
+mod users;

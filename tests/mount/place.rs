@@ -1,0 +1,70 @@
+//! A mount for a test, unmounted when it is over.
+
+use crate::cluster::{Cluster, WEIR, succeed};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A mount in the background.
+pub struct Place {
+    dir: PathBuf,
+}
+
+/// Whether file systems can be mounted here; says why when not.
+pub fn can_mount() -> bool {
+    let can = rustix::process::geteuid().is_root() && Path::new("/dev/fuse").exists();
+    if !can {
+        eprintln!("NOT TESTED: mounting needs root and /dev/fuse");
+    }
+    can
+}
+
+impl Place {
+    /// Mounts a cluster's file system at a new directory.
+    pub fn new(cluster: &Cluster, dir: &Path, options: &[&str]) -> Place {
+        std::fs::create_dir_all(dir).unwrap();
+        succeed(Command::new(WEIR).arg("mount").arg(&cluster.url).arg(dir).args(options));
+        Place { dir: dir.to_owned() }
+    }
+
+    /// A path in it.
+    pub fn at(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
+    }
+
+    /// The process that serves it.
+    pub fn daemon(&self) -> rustix::process::Pid {
+        let dir = self.dir.to_str().unwrap();
+        let serves = |pid: &i32| {
+            let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            let args: Vec<&[u8]> = line.split(|b| *b == 0).collect();
+            args.contains(&dir.as_bytes()) && args.contains(&&b"--background"[..])
+        };
+        let pids = std::fs::read_dir("/proc").unwrap().flatten();
+        let mut pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+        let pid = pids.find(serves).expect("a mount has a process");
+        rustix::process::Pid::from_raw(pid).unwrap()
+    }
+
+    /// Unmounts it; all must be well. A process that another test is just starting has inherited what is open here, until
+    /// it becomes another program.
+    pub fn unmount(self) {
+        let umount = || Command::new(WEIR).arg("umount").arg(&self.dir).output().unwrap();
+        let mut done = umount();
+        for _ in 0..100 {
+            if done.status.success() || !String::from_utf8_lossy(&done.stderr).contains("busy") {
+                break;
+            }
+            done = umount();
+        }
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+        assert_eq!(std::fs::read_dir(&self.dir).unwrap().count(), 0, "what was mounted is gone");
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        // A test that failed may leave files open.
+        let _ = Command::new(WEIR).args(["umount", "--lazy"]).arg(&self.dir).output();
+    }
+}

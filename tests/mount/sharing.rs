@@ -1,0 +1,106 @@
+//! What two mounts of one file system see of each other.
+
+use crate::cluster::Cluster;
+use crate::place::{Place, can_mount};
+use std::fs::{self, File, OpenOptions};
+use std::io::{ErrorKind, Write};
+use std::os::unix::fs::FileExt;
+use std::process::{Child, Command, Stdio};
+
+/// A cluster with two mounts, if there can be any.
+fn two() -> Option<(tempfile::TempDir, Cluster, [Place; 2])> {
+    if !can_mount() {
+        return None;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let cluster = Cluster::start(&dir.path().join("data"));
+    let place = |name: &str| Place::new(&cluster, &dir.path().join(name), &[]);
+    let places = [place("one"), place("two")];
+    Some((dir, cluster, places))
+}
+
+#[test]
+fn what_is_closed_is_what_is_opened_next() {
+    let Some((_dir, _cluster, [one, two])) = two() else { return };
+    for round in 0..20u32 {
+        let (writer, reader) = if round % 2 == 0 { (&one, &two) } else { (&two, &one) };
+        let text = format!("round {round} {}", "x".repeat(round as usize * 1000));
+        fs::write(writer.at("f"), &text).unwrap();
+        let file = File::open(reader.at("f")).unwrap();
+        assert_eq!(file.metadata().unwrap().len(), text.len() as u64, "round {round}");
+        let mut found = vec![0; text.len() + 1];
+        let len = file.read_at(&mut found, 0).unwrap();
+        assert_eq!(std::str::from_utf8(&found[..len]).unwrap(), text);
+    }
+    // Names that are not there are asked for anew.
+    assert_eq!(fs::metadata(two.at("g")).unwrap_err().kind(), ErrorKind::NotFound);
+    fs::write(one.at("g"), b"now").unwrap();
+    assert_eq!(fs::read(two.at("g")).unwrap(), b"now");
+    one.unmount();
+    two.unmount();
+}
+
+#[test]
+fn appenders_do_not_overwrite_each_other() {
+    let Some((_dir, cluster, places)) = two() else { return };
+    let lines = 40;
+    std::thread::scope(|scope| {
+        for (n, place) in places.iter().flat_map(|place| [(0, place), (1, place)]) {
+            scope.spawn(move || {
+                let mut file = OpenOptions::new().append(true).create(true).open(place.at("log")).unwrap();
+                for line in 0..lines {
+                    file.write_all(format!("{n} {line} {}\n", "=".repeat(line * 7 % 90)).as_bytes()).unwrap();
+                }
+            });
+        }
+    });
+    let log = String::from_utf8(cluster.run(["cat", "/log"])).unwrap();
+    let mut found: Vec<&str> = log.lines().collect();
+    found.sort_unstable();
+    let mut want: Vec<String> = (0..4)
+        .flat_map(|n| (0..lines).map(move |line| format!("{} {line} {}", n % 2, "=".repeat(line * 7 % 90))))
+        .collect();
+    want.sort_unstable();
+    assert!(found == want, "every line is there once, whole: {found:?}");
+    places.into_iter().for_each(Place::unmount);
+}
+
+/// Another process that locks a file with flock(1), says so and waits to be told to go on.
+fn locker(path: &std::path::Path, options: &[&str]) -> Child {
+    let mut command = Command::new("flock");
+    command.args(options).arg(path).args(["sh", "-c", "echo locked; read line"]);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("flock(1) is part of util-linux")
+}
+
+fn line(child: &mut Child) -> String {
+    let mut line = String::new();
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(child.stdout.as_mut().unwrap()), &mut line).unwrap();
+    line
+}
+
+#[test]
+fn locks_hold_across_mounts_and_waiting_can_be_given_up() {
+    let Some((_dir, _cluster, [one, two])) = two() else { return };
+    File::create(one.at("f")).unwrap();
+    let mut holder = locker(&one.at("f"), &[]);
+    assert_eq!(line(&mut holder), "locked\n");
+    let refused = Command::new("flock").args(["-n", "-E", "7"]).arg(two.at("f")).arg("true").status().unwrap();
+    assert_eq!(refused.code(), Some(7), "the other mount knows of the lock");
+    let mut impatient = locker(&two.at("f"), &[]);
+    // It has asked once it sleeps in the kernel; SIGTERM must wake it.
+    let state = || fs::read_to_string(format!("/proc/{}/wchan", impatient.id())).unwrap_or_default();
+    while !state().contains("request_wait") && !state().contains("fuse") {
+        std::thread::yield_now();
+    }
+    let pid = rustix::process::Pid::from_child(&impatient);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    assert!(!impatient.wait().unwrap().success(), "a signal ends the waiting");
+    let mut next = locker(&two.at("f"), &[]);
+    holder.stdin.take().unwrap().write_all(b"\n").unwrap();
+    assert!(holder.wait().unwrap().success());
+    assert_eq!(line(&mut next), "locked\n", "it passes to the next");
+    next.stdin.take().unwrap().write_all(b"\n").unwrap();
+    assert!(next.wait().unwrap().success());
+    one.unmount();
+    two.unmount();
+}
