@@ -143,7 +143,7 @@ fn times_modes_and_attributes_stay() {
     let again = rustix::fs::setxattr(&path, "user.colour", b"blue", XattrFlags::CREATE);
     assert_eq!(again, Err(rustix::io::Errno::EXIST));
     rustix::fs::setxattr(&path, "user.colour", b"blue", XattrFlags::REPLACE).unwrap();
-    let mut value = vec![0; 64];
+    let mut value = [0; 64];
     let len = rustix::fs::getxattr(&path, "user.colour", &mut value[..]).unwrap();
     assert_eq!(&value[..len], b"blue");
     let len = rustix::fs::listxattr(&path, &mut value[..]).unwrap();
