@@ -172,6 +172,16 @@ fn holes_and_mappings() {
         assert_eq!(byte, [0]);
         assert_eq!(rustix::fs::seek(&file, SeekFrom::Data(0)).unwrap(), 3 << 20);
 
+        rustix::fs::fallocate(&file, FallocateFlags::empty(), 4 << 20, 1000).unwrap();
+        assert_eq!(file.metadata().unwrap().len(), (4 << 20) + 1000);
+        let beyond = rustix::fs::fallocate(&file, FallocateFlags::KEEP_SIZE, 8 << 20, 1000);
+        assert_eq!(beyond, Err(rustix::io::Errno::OPNOTSUPP));
+        let copy = File::create(place.at("copy")).unwrap();
+        let copied = rustix::fs::copy_file_range(&file, Some(&mut (3 << 20)), &copy, Some(&mut 77), 65_536).unwrap();
+        assert!(copied == 65_536 && fs::read(place.at("copy")).unwrap()[77..] == data[..]);
+        assert!(cluster.counter("counters", "iod_copied_bytes") >= 65_536, "past the mount and the mgr");
+        drop(copy);
+
         // Shared mappings are the file.
         // SAFETY: the mapping is used within its length, and unmapped below.
         unsafe {
