@@ -4,7 +4,7 @@
 mod cluster;
 
 use bytes::Bytes;
-use client::{CreateOptions, File, Mount, OpenFlags};
+use client::{CreateOptions, File, Mount, OpenFlags, XattrMode};
 use cluster::{Cluster, options};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
@@ -18,7 +18,10 @@ async fn striped(mount: &Mount, unit: u64, count: usize, mirrors: u32) -> File {
     let (dir, _) = mount.mkdir(&mount.root(), name.as_bytes(), 0o755).await.unwrap();
     let policy = [("stripe_unit", unit), ("stripe_count", count as u64), ("mirrors", mirrors.into())];
     for (key, value) in policy {
-        mount.setxattr(&dir, format!("weir.{key}").as_bytes(), value.to_string().as_bytes()).await.unwrap();
+        mount
+            .setxattr(&dir, format!("weir.{key}").as_bytes(), value.to_string().as_bytes(), XattrMode::Either)
+            .await
+            .unwrap();
     }
     mount.create(&dir, b"f", CreateOptions::default()).await.unwrap()
 }
