@@ -1,8 +1,10 @@
-//! Where bytes live: distributions, layout kinds and their body codec, the policy record and list I/O planning.
+//! Where bytes live: distributions, layout kinds and their body codec, the policy record, list I/O planning
+//! and the gathering of small writes.
 //!
 //! Nothing here does I/O or reads a clock: every function maps values to values.
 
 pub mod distributions;
+pub mod gather;
 pub mod kinds;
 mod later;
 pub mod list_io;
