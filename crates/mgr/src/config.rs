@@ -8,9 +8,12 @@ use crate::error::{Error, io_error};
 use crate::exports::{EXPORTS_MAX, Rule};
 use layout::Policy;
 use layout::kinds::{files, flexfiles};
+use layout::policy::parse_size;
 use net::Address;
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+use types::limits::{GATHER_BYTES, GATHER_BYTES_MAX};
 
 /// The port of NFS, where a mgr listens unless told otherwise.
 pub const PORT: u16 = 2049;
@@ -53,6 +56,13 @@ pub struct Config {
     /// layouts that lead there are recalled. Until then they wait.
     #[serde(default = "default_iod_wait")]
     pub iod_wait_secs: u32,
+    /// How long small writes through the mgr may wait in memory to be joined with others before they go to the iods, in milliseconds; 0:
+    /// not at all. A COMMIT does not wait.
+    #[serde(default = "default_gather_delay")]
+    pub gather_delay_ms: u32,
+    /// Memory that such writes may take together, as `64M`; what does not fit is written at once.
+    #[serde(default = "default_gather_memory")]
+    pub gather_memory: String,
     /// Files shorter than this the clients of kernels read and write through the mgr though they have a layout, as `64K`;
     /// `0`: none. Where nothing is said, it is the stripe unit of the file: more than that one iod does not make faster.
     #[serde(default)]
@@ -121,6 +131,15 @@ fn default_iod_wait() -> u32 {
     6
 }
 
+/// About as long as an iod takes for a write: nobody notices, and what others send meanwhile is joined.
+fn default_gather_delay() -> u32 {
+    2
+}
+
+fn default_gather_memory() -> String {
+    format!("{}M", GATHER_BYTES >> 20)
+}
+
 fn default_mirrors() -> u32 {
     1
 }
@@ -135,6 +154,8 @@ const LEASE: std::ops::RangeInclusive<u32> = 1..=3600;
 const CAPABILITY: std::ops::RangeInclusive<u32> = 5..=7 * 86400;
 /// Shortest and longest time that an iod may be away, in seconds.
 const IOD_WAIT: std::ops::RangeInclusive<u32> = 0..=86400;
+/// Shortest and longest wait of gathered writes, in milliseconds.
+const GATHER_DELAY: std::ops::RangeInclusive<u32> = 0..=60_000;
 /// Most iods of one mgr: their numbers have 16 bits.
 const IODS_MAX: usize = 4096;
 
@@ -147,6 +168,8 @@ pub(crate) struct Checked {
     pub(crate) lease_secs: u32,
     pub(crate) capability_secs: u32,
     pub(crate) iod_wait_secs: u32,
+    pub(crate) gather_delay: Duration,
+    pub(crate) gather_bytes: usize,
     pub(crate) exports: Vec<Rule>,
 }
 
@@ -167,6 +190,8 @@ impl Config {
             mds_threshold: None,
             exports: Vec::new(),
             iod_wait_secs: default_iod_wait(),
+            gather_delay_ms: default_gather_delay(),
+            gather_memory: default_gather_memory(),
         }
     }
 
@@ -210,11 +235,17 @@ impl Config {
             ("lease_secs", self.lease_secs, LEASE),
             ("capability_secs", self.capability_secs, CAPABILITY),
             ("iod_wait_secs", self.iod_wait_secs, IOD_WAIT),
+            ("gather_delay_ms", self.gather_delay_ms, GATHER_DELAY),
         ] {
             if !allowed.contains(&value) {
                 return bad(name, format!("{value} is not from {} to {}", allowed.start(), allowed.end()));
             }
         }
+        let gather_bytes = parse_size(&self.gather_memory).and_then(|bytes| usize::try_from(bytes).ok());
+        let Some(gather_bytes) = gather_bytes.filter(|bytes| *bytes <= GATHER_BYTES_MAX) else {
+            let most = GATHER_BYTES_MAX >> 20;
+            return bad("gather_memory", format!("{:?} is not a size of at most {most}M", self.gather_memory));
+        };
         if self.exports.len() > EXPORTS_MAX {
             return bad("export", format!("{} are more than the {EXPORTS_MAX} that one mgr has", self.exports.len()));
         }
@@ -226,7 +257,18 @@ impl Config {
             false => self.exports.iter().map(|export| export.check(self)).collect::<Result<_, _>>()?,
         };
         let (lease_secs, capability_secs, iod_wait_secs) = (self.lease_secs, self.capability_secs, self.iod_wait_secs);
-        Ok(Checked { listen, iods, policy, lease_secs, capability_secs, iod_wait_secs, exports })
+        let gather_delay = Duration::from_millis(self.gather_delay_ms.into());
+        Ok(Checked {
+            listen,
+            iods,
+            policy,
+            lease_secs,
+            capability_secs,
+            iod_wait_secs,
+            gather_delay,
+            gather_bytes,
+            exports,
+        })
     }
 }
 
@@ -271,6 +313,9 @@ mod tests {
             ("export", Config { exports: vec!["a".parse().unwrap()], ..good.clone() }),
             ("export", Config { exports: vec![Export::default(); 65], ..good.clone() }),
             ("mirrors", Config { mirrors: 0, ..good.clone() }),
+            ("gather_delay_ms", Config { gather_delay_ms: 60_001, ..good.clone() }),
+            ("gather_memory", Config { gather_memory: "257M".into(), ..good.clone() }),
+            ("gather_memory", Config { gather_memory: "some".into(), ..good.clone() }),
             ("mds_threshold", Config { mds_threshold: Some("much".into()), ..good.clone() }),
         ] {
             let error = config.check().unwrap_err().to_string();

@@ -34,12 +34,36 @@ macro_rules! counters {
 counters! {
     /// Payload bytes that clients read through the mgr.
     proxy_read_bytes,
-    /// Payload bytes that clients wrote through the mgr.
+    /// Payload bytes that clients wrote through the mgr, gathered ones included.
     proxy_write_bytes,
     /// READs that went to iods.
     proxy_reads,
-    /// WRITEs that went to iods.
+    /// WRITEs of clients through the mgr, gathered ones included.
     proxy_writes,
+    /// WRITEs that were held to be joined with others.
+    gathered_writes,
+    /// Payload bytes of these.
+    gathered_bytes,
+    /// WRITEs that met or touched bytes that were held.
+    gathered_joined,
+    /// Times that held bytes went to the iods because there were enough of them.
+    gather_full,
+    /// Because they had waited for long enough.
+    gather_delay,
+    /// Because of a COMMIT.
+    gather_commit,
+    /// Because somebody read or copied them, or looked for holes.
+    gather_read,
+    /// Because of a write over them that was not held, a cut or a hole.
+    gather_write,
+    /// Because somebody got a layout.
+    gather_layout,
+    /// Because somebody closed the file, or gave a layout, a delegation or a lock back.
+    gather_close,
+    /// Because the mgr stopped.
+    gather_stop,
+    /// Times that held bytes could not be written and were given up, which COMMIT told.
+    gather_losses,
     /// COMMITs that went to iods.
     proxy_commits,
     /// Bytes that iods have copied from one another, or within themselves, without the mgr.

@@ -257,11 +257,15 @@ impl FileSystem for Files {
     }
 
     async fn commit(&self, ctx: &Ctx, file: FileId, _: ByteRange) -> Result<Verifier> {
-        self.0.unless_lost(ctx, file, None, self.0.commit(file).await)
+        self.0.unless_lost(ctx, file, None, self.0.commit(ctx, file).await)
     }
 
     async fn reap(&self, _: &Ctx, file: FileId) -> Result<()> {
         self.0.reap(file).await
+    }
+
+    async fn unlocking(&self, _: &Ctx, file: FileId) {
+        self.0.given_back(file).await;
     }
 
     async fn closed(&self, ctx: &Ctx, file: FileId, wrote: bool) -> Result<()> {

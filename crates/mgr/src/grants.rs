@@ -1,13 +1,15 @@
-//! Who may be writing past the mgr: layouts for writing that are out, and whether their holders told the size.
+//! Who may be writing past the mgr: layouts for writing that are out, and whether their holders told the size. And who may be reading so.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use types::FileId;
 
-/// Layouts for writing that are out. Lost with a restart of the mgr, as the layouts themselves are.
+/// Layouts that are out. Lost with a restart of the mgr, as the layouts themselves are.
 #[derive(Debug, Default)]
 pub(crate) struct Grants {
     files: Mutex<HashMap<FileId, HashMap<u64, Grant>>>,
+    /// Who has one for reading, and whether it is of a kind that is not ours.
+    readers: Mutex<HashMap<FileId, HashMap<u64, bool>>>,
 }
 
 /// What is known of a client with a layout for writing.
@@ -25,6 +27,29 @@ impl Grants {
         let mut map = self.map();
         let grant = map.entry(file).or_default().entry(client).or_default();
         *grant = Grant { committed: false, silent: grant.silent || silent };
+    }
+
+    /// A client gets a layout for reading; `foreign` one that is not of our own kind.
+    pub(crate) fn granted_read(&self, file: FileId, client: u64, foreign: bool) {
+        *self.readers().entry(file).or_default().entry(client).or_default() |= foreign;
+    }
+
+    /// A client has no layout for reading any more.
+    pub(crate) fn read_gone(&self, file: FileId, client: u64) {
+        let mut map = self.readers();
+        if let Some(clients) = map.get_mut(&file) {
+            clients.remove(&client);
+            if clients.is_empty() {
+                map.remove(&file);
+            }
+        }
+    }
+
+    /// Whether nobody reads or writes the file past the mgr but, perhaps, this client by layouts of our own kind: clients of ours see to it
+    /// themselves that what they send by one way does not meet what they sent by the other.
+    pub(crate) fn all_come_here(&self, file: FileId, client: u64) -> bool {
+        let writes = self.map().get(&file).is_none_or(|all| all.iter().all(|(c, grant)| *c == client && !grant.silent));
+        writes && self.readers().get(&file).is_none_or(|all| all.iter().all(|(c, foreign)| *c == client && !foreign))
     }
 
     /// Whether this client may have made the file longer without a word.
@@ -71,6 +96,10 @@ impl Grants {
         self.map().contains_key(&file)
     }
 
+    fn readers(&self) -> MutexGuard<'_, HashMap<FileId, HashMap<u64, bool>>> {
+        self.readers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn map(&self) -> MutexGuard<'_, HashMap<FileId, HashMap<u64, Grant>>> {
         self.files.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -102,5 +131,26 @@ mod tests {
         assert!(!grants.written(file));
         grants.committed(file, 3);
         assert!(!grants.written(file));
+    }
+    #[test]
+    fn others_and_kernels_do_not_come_here() {
+        let (grants, file) = (Grants::default(), FileId(5));
+        assert!(grants.all_come_here(file, 1));
+        grants.granted(file, 1, false);
+        grants.granted_read(file, 1, false);
+        assert!(grants.all_come_here(file, 1) && !grants.all_come_here(file, 2));
+        grants.granted_read(file, 2, false);
+        assert!(!grants.all_come_here(file, 1));
+        grants.read_gone(file, 2);
+        assert!(grants.all_come_here(file, 1));
+        grants.gone(file, 1);
+        assert!(!grants.all_come_here(file, 2));
+        grants.read_gone(file, 1);
+        assert!(grants.all_come_here(file, 2) && grants.readers().is_empty());
+        grants.granted_read(file, 2, true);
+        assert!(!grants.all_come_here(file, 2), "a kernel may read by its layout what it wrote here");
+        grants.read_gone(file, 2);
+        grants.granted(file, 2, true);
+        assert!(!grants.all_come_here(file, 2));
     }
 }

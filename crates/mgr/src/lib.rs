@@ -14,6 +14,7 @@ mod error;
 mod exports;
 mod fs;
 mod gateway;
+mod gathered;
 mod grants;
 mod handle;
 mod iods;

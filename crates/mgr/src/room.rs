@@ -1,6 +1,7 @@
 //! The room: namespace, iods and layouts brought together behind the NFS server's door.
 
 mod data;
+pub(crate) mod gathering;
 mod layouts;
 mod lost;
 mod sizes;
@@ -9,6 +10,7 @@ use crate::clients::Clients;
 use crate::counters::Counting;
 use crate::devices::Devices;
 use crate::exports::Exports;
+use crate::gathered::Gathered;
 use crate::grants::Grants;
 use crate::iods::Iods;
 use crate::locks::FileLocks;
@@ -36,6 +38,8 @@ pub(crate) struct Room {
     pub(crate) notes: Notes,
     pub(crate) scrubs: Scrubs,
     pub(crate) locks: FileLocks,
+    /// Small writes that wait to be joined.
+    pub(crate) gathered: Gathered,
     pub(crate) counters: Counting,
     /// How files are laid out where neither a directory nor an export says otherwise.
     pub(crate) policy: Policy,

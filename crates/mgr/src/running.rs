@@ -9,9 +9,10 @@ use crate::error::{Error, random};
 use crate::exports::Exports;
 use crate::fs::{Files, own_ctx};
 use crate::gateway::{Gateway, NfsServer};
+use crate::gathered::Gathered;
 use crate::iods::{Iods, Keeping};
 use crate::notes::Notes;
-use crate::room::{Room, now};
+use crate::room::{Room, gathering, now};
 use crate::scrub::Scrubs;
 use crate::{collector, news, recaller, scrub, settler, status, store, sweeper};
 use meta::{Embedded, Namespace};
@@ -87,6 +88,7 @@ impl Mgr {
             notes: Notes::load(namespace.clone()).map_err(Error::Metadata)?,
             scrubs: Scrubs::load(namespace.clone()).map_err(Error::Metadata)?,
             locks: Default::default(),
+            gathered: Gathered::new(checked.gather_delay, checked.gather_bytes),
             counters: Default::default(),
             policy: checked.policy,
             lease_secs: checked.lease_secs,
@@ -106,16 +108,7 @@ impl Mgr {
         let backchannel = Backchannel::default();
         let server = Server::start(Files(room.clone()), backchannel.clone(), config, now()).await;
         let server = Arc::new(server.map_err(Error::Metadata)?);
-        let mut background = JoinSet::new();
-        in_background(&mut background, "removing objects", &network, &room, sweeper::sweep);
-        in_background(&mut background, "scrubbing", &network, &room, scrub::run);
-        in_background(&mut background, "forgetting notes", &network, &room, settler::forget);
-        in_background(&mut background, "listening for news", &network, &room, news::listen);
-        in_background(&mut background, "recalling layouts", &network, &server, recaller::recall);
-        in_background(&mut background, "settling notes", &network, &server, settler::settle);
-        in_background(&mut background, "collecting objects", &network, &server, collector::collect);
-        in_background(&mut background, "the watch over leases", &network, &server, tick);
-        in_background(&mut background, "telling clients", &network, &server, tell);
+        let background = start_background(&network, &room, &server);
         drop(room);
         let gateway = Arc::new(Gateway {
             server,
@@ -131,6 +124,22 @@ impl Mgr {
         }
         Ok(Running { network, gateway, namespace, _keeping: keeping, background })
     }
+}
+
+/// Starts everything that goes on beside requests.
+fn start_background(network: &net::Counters, room: &Arc<Room>, server: &Arc<NfsServer>) -> JoinSet<()> {
+    let mut background = JoinSet::new();
+    in_background(&mut background, "removing objects", network, room, sweeper::sweep);
+    in_background(&mut background, "scrubbing", network, room, scrub::run);
+    in_background(&mut background, "forgetting notes", network, room, settler::forget);
+    in_background(&mut background, "writing what is gathered", network, room, gathering::watch);
+    in_background(&mut background, "listening for news", network, room, news::listen);
+    in_background(&mut background, "recalling layouts", network, server, recaller::recall);
+    in_background(&mut background, "settling notes", network, server, settler::settle);
+    in_background(&mut background, "collecting objects", network, server, collector::collect);
+    in_background(&mut background, "the watch over leases", network, server, tick);
+    in_background(&mut background, "telling clients", network, server, tell);
+    background
 }
 
 /// Starts work that goes on as long as the mgr does, whatever mistakes it makes.
@@ -232,6 +241,10 @@ impl Running {
     pub async fn stop(self) {
         let Running { network, gateway, namespace, _keeping, mut background } = self;
         network.shutdown().await;
+        // While the iods are still kept: what is on its way comes to its end, and nothing comes after it.
+        if tokio::time::timeout(STOP_GRACE, gateway.server.fs().0.let_all_go()).await.is_err() {
+            tracing::warn!("an iod did not take in time what small writers had written");
+        }
         background.shutdown().await;
         // The next start need not look at what is done.
         if let Err(e) = gateway.server.fs().0.notes.forget().await {

@@ -20,6 +20,7 @@ pub(crate) fn of(gateway: &Gateway) -> Status {
     let mut payload = Group::new("counters");
     room.counters.snapshot().rows().into_iter().for_each(|(name, value)| payload.number(name, value));
     groups.push(payload);
+    groups.push(gathering(gateway));
     groups.push(work(gateway));
     groups.push(store(gateway));
     groups.push(network(gateway));
@@ -107,6 +108,15 @@ fn operations(gateway: &Gateway) -> Group {
             group.number(&format!("{name}_failed"), op.failed);
         }
     }
+    group
+}
+
+/// What is held of small writes.
+fn gathering(gateway: &Gateway) -> Group {
+    let standing = gateway.server.fs().0.gathered.standing();
+    let mut group = Group::new("gathering");
+    group.number("files", standing.files as u64);
+    group.number("held_bytes", standing.bytes as u64);
     group
 }
 

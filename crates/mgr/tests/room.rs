@@ -12,6 +12,8 @@ mod copy;
 mod exports;
 #[path = "room/failures.rs"]
 mod failures;
+#[path = "room/gather.rs"]
+mod gather;
 #[path = "room/intents.rs"]
 mod intents;
 #[path = "room/layouts.rs"]

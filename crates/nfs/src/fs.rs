@@ -455,6 +455,11 @@ pub trait FileSystem: Send + Sync + 'static {
     /// No open of this orphan is left: frees inode and bytes. Called at most once per orphan, possibly long after.
     fn reap(&self, ctx: &Ctx, file: FileId) -> impl Future<Output = Result<()>> + Send;
 
+    /// A client is about to give a byte-range lock back: whoever gets it next is to find what was written under it.
+    fn unlocking(&self, _ctx: &Ctx, _file: FileId) -> impl Future<Output = ()> + Send {
+        async {}
+    }
+
     /// One client has closed a file; `wrote` if the open allowed writing. The moment to learn its final size.
     fn closed(&self, _ctx: &Ctx, _file: FileId, _wrote: bool) -> impl Future<Output = Result<()>> + Send {
         async { Ok(()) }

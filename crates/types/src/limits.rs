@@ -120,6 +120,12 @@ pub const STALL_TIME: Duration = Duration::from_secs(60);
 pub const STALL_TIME_UNDER_PRESSURE: Duration = Duration::from_secs(2);
 /// Bytes of memory that an mgr may take, all its tables and buffers full.
 pub const MGR_MEMORY_MAX: usize = 4 << 30;
+/// Bytes of small writes that an mgr may hold back to join them, unless its configuration says less; what does not fit is written at once.
+pub const GATHER_BYTES: usize = 64 << 20;
+/// Most that a configuration may say.
+pub const GATHER_BYTES_MAX: usize = 256 << 20;
+/// Files of which it is remembered that held back bytes could not be written, and to whom that is still to be told.
+pub const GATHER_FAILED_MAX: usize = 1024;
 /// Most open object files kept by an iod.
 pub const OPEN_OBJECTS_MAX: usize = 4096;
 /// Most removed files that an iod remembers, so that late writes do not bring their objects back.
@@ -188,6 +194,7 @@ const MGR_MEMORY: usize = META_CACHE_BYTES
     + NET_BYTES_MAX / 8 * 9
     + CONNECTIONS_MAX * IDLE_BYTES_MAX
     + REPLY_CACHE_BYTES as usize
+    + GATHER_BYTES_MAX
     + (OPENS_MAX + LAYOUTS_MAX + LOCKS_MAX + CLIENTS_MAX) * STATE_BYTES
     + DELEGATIONS_MAX * DELEGATION_BYTES;
 
@@ -212,6 +219,7 @@ const _: () = {
     assert!(NAME_MAX < NAME_DECODE_MAX && PATH_MAX < PATH_DECODE_MAX && XATTR_VALUE_MAX < XATTR_VALUE_DECODE_MAX);
     assert!(XATTR_VALUE_DECODE_MAX < RECORD_MAX && ATTR_BODY_MAX < HEADER_MAX);
     assert!(CLIENT_WINDOW_BYTES >= 16 * PAYLOAD_MAX);
+    assert!(GATHER_BYTES <= GATHER_BYTES_MAX && GATHER_BYTES >= 8 * PAYLOAD_MAX);
     assert!(BATCH_BYTES_MAX + VALUE_MAX < META_WINDOW_BYTES && META_WINDOW_BYTES < META_QUEUE_BYTES);
     assert!(META_RESERVE_BYTES >= 4 * META_WINDOW_BYTES as u64);
     assert!(META_LOG_BYTES.is_multiple_of(4096) && META_LOG_BYTES <= META_LOG_BYTES_MAX);

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use types::Verifier;
 
@@ -14,6 +15,8 @@ use types::Verifier;
 #[derive(Debug)]
 pub(crate) struct Verifiers {
     nonce: u64,
+    /// How often bytes that the mgr had taken could not be written.
+    losses: AtomicU64,
     known: Mutex<BTreeMap<u16, Known>>,
 }
 
@@ -29,7 +32,7 @@ enum Known {
 impl Verifiers {
     /// No iod seen yet; `nonce` is random.
     pub(crate) fn new(nonce: u64) -> Self {
-        Verifiers { nonce, known: Mutex::default() }
+        Verifiers { nonce, losses: AtomicU64::new(0), known: Mutex::default() }
     }
 
     /// Takes the verifiers that iods answered with, and gives the one that the mgr answers with.
@@ -43,7 +46,7 @@ impl Verifiers {
             }
         }
         let mut hash = DefaultHasher::new();
-        self.nonce.hash(&mut hash);
+        (self.nonce, self.losses.load(SeqCst)).hash(&mut hash);
         // An iod that answered twice with different verifiers must not pass for one that kept its bytes, and neither must
         // one that has gone since.
         let same = |(number, verifier): &&(u16, Verifier)| known.get(number) == Some(&Known::Here(*verifier));
@@ -52,6 +55,11 @@ impl Verifiers {
             entry.hash(&mut hash);
         }
         Verifier(hash.finish().to_be_bytes())
+    }
+
+    /// Bytes that were answered for are given up here: nobody's COMMIT may look like one that has them.
+    pub(crate) fn lost(&self) {
+        self.losses.fetch_add(1, SeqCst);
     }
 
     /// An iod has come up, and answers with this.
@@ -97,6 +105,8 @@ mod tests {
         assert_eq!(verifiers.combine(&[(2, B)]), without, "which changes nothing for the second");
         verifiers.came(1, A);
         assert_eq!(verifiers.combine(&[(2, B), (1, A)]), write, "the first is back and has lost nothing");
+        verifiers.lost();
+        assert_ne!(verifiers.combine(&[(2, B), (1, A)]), write, "bytes were given up here");
         assert_ne!(Verifiers::new(8).combine(&[(1, A)]), Verifiers::new(7).combine(&[(1, A)]), "the mgr restarted");
     }
 }

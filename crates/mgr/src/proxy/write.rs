@@ -3,6 +3,7 @@
 use super::Objects;
 use bytes::Bytes;
 use futures_util::future;
+use layout::gather::{Run, ranges, slices};
 use layout::list_io::{Request, RequestLimits, plan};
 use types::{ByteRange, Status, Verifier};
 use wire::native::{CommitReply, Crc32c, ObjectArgs, Procedure, Rights, WriteArgs, WriteExtent, WriteHead, WriteReply};
@@ -18,13 +19,12 @@ pub(crate) struct Written {
 }
 
 impl Objects<'_> {
-    /// Writes `data` at `offset`; the end is below the largest file size. After a failure any part may be written.
-    pub(crate) async fn write(&self, offset: u64, data: &Bytes, stable: bool) -> Result<Written, Status> {
-        let range = ByteRange { offset, len: data.len() as u64 };
-        let requests = plan(&self.distribution, &[range], RequestLimits::default());
+    /// Writes runs, which are in the order of the file and end below the largest file size. After a failure any part may be written.
+    pub(crate) async fn write(&self, runs: &[Run], stable: bool) -> Result<Written, Status> {
+        let requests = plan(&self.distribution, &ranges(runs), RequestLimits::default());
         let each: Vec<(&Request, usize)> =
             requests.iter().flat_map(|request| self.copies(request.index).map(move |index| (request, index))).collect();
-        let replies = each.iter().map(|(request, index)| self.write_one(request, *index, (offset, data), stable));
+        let replies = each.iter().map(|(request, index)| self.write_one(request, *index, runs, stable));
         // All of them end before the answer: none may still be writing when the caller goes on.
         let replies = future::join_all(replies).await.into_iter().collect::<Result<Vec<_>, _>>()?;
         let seen: Vec<_> =
@@ -36,12 +36,11 @@ impl Objects<'_> {
         &self,
         request: &Request,
         index: usize,
-        (base, data): (u64, &Bytes),
+        runs: &[Run],
         stable: bool,
     ) -> Result<WriteReply, Status> {
         let link = self.link(index)?;
-        let slice = |part: &ByteRange| data.slice((part.offset - base) as usize..(part.end() - base) as usize);
-        let parts: Vec<Bytes> = request.parts.iter().map(slice).collect();
+        let parts: Vec<Bytes> = request.parts.iter().flat_map(|part| slices(runs, *part)).collect();
         let extents = extents(&request.extents, &parts, link.hello.checksums);
         let mut payload = Segments::default();
         parts.into_iter().for_each(|part| payload.push(part));

@@ -1,9 +1,11 @@
 //! READ, WRITE, COMMIT, SEEK, ALLOCATE and DEALLOCATE through the mgr.
 
 use super::Room;
+use super::gathering::Why;
 use crate::counters::add;
 use crate::proxy::zeros;
 use bytes::Bytes;
+use layout::gather::{Part, Run};
 use nfs::fs::{Content, Ctx, ReadOut, SeekOut, Stability, WriteOut};
 use types::{ByteRange, FileId, Status, Verifier, limits};
 
@@ -23,6 +25,7 @@ impl Room {
         if range.is_empty() {
             return Ok(ReadOut { data: Default::default(), eof });
         }
+        self.settled(file, Part::Meeting(range), Why::Read).await?;
         let data = match self.objects(&info)? {
             Some(objects) => objects.read(range).await?,
             None => zeros(range),
@@ -51,8 +54,13 @@ impl Room {
         let objects = self.objects_now(ctx.now, &info).await?;
         // With an iod lost, what the others have got is durable at once: a COMMIT of the file could not tell of them alone.
         let stable = wanted > Stability::Unstable || objects.lost_in(None);
+        if !stable && let Some(out) = self.gather(ctx, &objects, offset, &data).await? {
+            return Ok(self.counted(out));
+        }
+        let run = Run { offset, data };
+        self.settled_held(file, Part::Meeting(run.range()), Why::Write).await?;
         let writing = self.notes.writing(file).await?;
-        let written = objects.write(offset, &data, stable).await?;
+        let written = objects.write(std::slice::from_ref(&run), stable).await?;
         if stable && !written.stable {
             tracing::error!(file = file.0, "an iod did not make a write durable as it was told to");
             return Err(Status::Io);
@@ -63,15 +71,23 @@ impl Room {
             self.namespace.note_write(&ctx.cred, ctx.now, file, end).await?;
         }
         writing.done();
-        add(&self.counters.proxy_writes, 1);
-        add(&self.counters.proxy_write_bytes, data.len() as u64);
         // The namespace is as durable as was asked for, and no more.
         let stable = if stable { Stability::FileSync } else { Stability::Unstable };
-        Ok(WriteOut { count: data.len() as u32, stable, verifier: written.verifier })
+        Ok(self.counted(WriteOut { count: run.data.len() as u32, stable, verifier: written.verifier }))
     }
 
-    pub(crate) async fn commit(&self, file: FileId) -> Result<Verifier, Status> {
+    fn counted(&self, out: WriteOut) -> WriteOut {
+        add(&self.counters.proxy_writes, 1);
+        add(&self.counters.proxy_write_bytes, out.count.into());
+        out
+    }
+
+    pub(crate) async fn commit(&self, ctx: &Ctx, file: FileId) -> Result<Verifier, Status> {
         let info = self.regular(file)?;
+        let gone = self.let_go(file, Part::All, Why::Commit).await;
+        // Told once: by what this one could not write, or what was tried before it.
+        let failed = if gone == Err(Status::Delay) { None } else { self.gathered.tell(file, ctx.client) };
+        gone.and(failed.map_or(Ok(()), Err))?;
         let verifier = match self.objects(&info)? {
             Some(objects) => objects.commit().await?,
             None => self.iods.verifiers.combine(&[]),
@@ -87,6 +103,7 @@ impl Room {
         if offset >= size {
             return Err(Status::NxIo);
         }
+        self.settled(file, Part::All, Why::Read).await?;
         let found = match self.objects(&info)? {
             Some(objects) => objects.seek(offset, what).await?,
             None => (what == Content::Hole).then_some(offset),
@@ -109,6 +126,8 @@ impl Room {
         (from, range): (FileId, ByteRange),
         (to, target): (FileId, u64),
     ) -> Result<Option<WriteOut>, Status> {
+        self.settled(from, Part::Meeting(range), Why::Read).await?;
+        self.settled(to, Part::Meeting(ByteRange { offset: target, len: range.len }), Why::Write).await?;
         // Neither is cut meanwhile. Both are taken in one order, so that nobody who takes two waits for another who does.
         let _first = self.shared(from.min(to)).await?;
         let _second = self.shared(from.max(to)).await?;
@@ -135,6 +154,7 @@ impl Room {
     /// The objects become longer first, as they do by a write: who dies in between, or finds no room on one of the iods,
     /// leaves a file whose size is to be learnt from them.
     pub(crate) async fn allocate(&self, ctx: &Ctx, file: FileId, range: ByteRange) -> Result<(), Status> {
+        self.settled(file, Part::Meeting(range), Why::Write).await?;
         let _shared = self.shared(file).await?;
         let info = self.regular(file)?;
         if range.end() > limits::FILE_SIZE_MAX {
@@ -152,6 +172,7 @@ impl Room {
     }
 
     pub(crate) async fn deallocate(&self, ctx: &Ctx, file: FileId, range: ByteRange) -> Result<(), Status> {
+        self.settled(file, Part::Meeting(range), Why::Write).await?;
         let _shared = self.shared(file).await?;
         let info = self.regular(file)?;
         // Behind the end there is nothing to forget; objects that others are writing may reach further.

@@ -1,11 +1,13 @@
 //! Layouts of both kinds: granting them, telling device addresses, and what follows when they are committed or gone.
 
 use super::Room;
+use super::gathering::Why;
 use crate::config::KernelLayout;
 use crate::counters::add;
 use crate::devices::DataServer;
 use crate::proxy::Objects;
 use bytes::Bytes;
+use layout::gather::Part;
 use layout::kinds::native::{self, Body, Device, Update};
 use layout::kinds::{files, flexfiles};
 use net::clock::unix_now;
@@ -27,6 +29,9 @@ impl Room {
             return Err(Status::NoLayout);
         }
         let write = ask.iomode == Iomode::ReadWrite;
+        // What small writers have written is to be found where the layout leads; until it is on record nothing is held.
+        let _bar = self.gathered.bar(ask.file);
+        self.settled(ask.file, Part::All, Why::Layout).await?;
         // Held until the grant is known: a cut asks who was granted what.
         let _shared = if write { Some(self.shared(ask.file).await?) } else { None };
         let info = self.regular(ask.file)?;
@@ -49,6 +54,8 @@ impl Room {
             let writing = self.notes.writing(ask.file).await?;
             self.grants.granted(ask.file, ctx.client, ask.kind != native::KIND);
             writing.done();
+        } else {
+            self.grants.granted_read(ask.file, ctx.client, ask.kind != native::KIND);
         }
         add(counter, 1);
         Ok(LayoutOut { range: ByteRange::ALL, iomode: ask.iomode, kind: ask.kind, body, return_on_close: true })
@@ -271,7 +278,11 @@ impl Room {
             self.note_faults(client, file, body);
         }
         let untold = write && self.grants.gone(file, client);
+        if !write {
+            self.grants.read_gone(file, client);
+        }
         let result = async {
+            self.given_back(file).await;
             let fenced = if revoked { self.fence(ctx, file).await } else { Ok(()) };
             if untold || (write && revoked) {
                 // Whoever lost its layout may have written since it last told how far.
@@ -310,8 +321,17 @@ impl Room {
         }
     }
 
+    /// A client gives something of a file back: who comes after it is to find what it wrote. What cannot be written for now is held on, and
+    /// whoever looks for it at the mgr waits for it.
+    pub(crate) async fn given_back(&self, file: FileId) {
+        if let Err(error) = self.let_go(file, Part::All, Why::Close).await {
+            tracing::debug!(file = file.0, "what is held is not written yet: {error}");
+        }
+    }
+
     /// A client closed a file that it could write: if it never told how far it wrote, the iods do.
     pub(crate) async fn closed(&self, ctx: &Ctx, file: FileId, wrote: bool) -> Result<(), Status> {
+        self.given_back(file).await;
         if wrote && self.grants.is_untold(file, ctx.client) {
             return self.measure_or_later(file).await;
         }

@@ -5,11 +5,13 @@
 //! is written data, as nothing grows before every cut has reached the objects.
 
 use super::Room;
+use super::gathering::Why;
 use crate::counters::add;
 use crate::fs::own_ctx;
 use crate::locks::FileGuard;
 use crate::notes::Cut;
 use crate::room::now;
+use layout::gather::Part;
 use meta::schema::{Intent, Noted};
 use nfs::fs::Ctx;
 use std::sync::atomic::Ordering::SeqCst;
@@ -193,6 +195,7 @@ impl Room {
         }
         let _alone = self.locks.alone(file).await;
         self.finish_cut_alone(file).await?;
+        self.settled_held(file, Part::All, Why::Write).await?;
         let mut info = self.namespace.info(file)?;
         if self.notes.is_exposed(file) {
             // Who is away, or back and not yet writing again, was not asked to give its layout back: what it wrote under
@@ -273,6 +276,7 @@ impl Room {
             self.doomed.notify_one();
         }
         self.notes.gone(file);
+        self.gathered.gone(file);
         Ok(())
     }
 }

@@ -103,18 +103,22 @@ async fn seek(files: &Files, file: FileId, flat: &[u8], at: u64) {
     assert!(hole.offset == at || data_at == at, "neither data nor hole at {at}");
 }
 
-fn case() -> impl Strategy<Value = (usize, u64, Vec<Step>)> {
+fn case() -> impl Strategy<Value = (usize, u64, u32, Vec<Step>)> {
+    // How long small writes are gathered: not at all, as usual, for longer than all of it takes.
+    let delay = || prop_oneof![Just(0u32), Just(2), Just(1000)];
     (1usize..=4, prop_oneof![Just(64u64), Just(192), Just(4096), Just(65536), Just(1 << 20)])
-        .prop_flat_map(|(iods, unit)| (Just(iods), Just(unit), prop::collection::vec(step(unit), 1..25)))
+        .prop_flat_map(move |(iods, unit)| (Just(iods), Just(unit), delay(), prop::collection::vec(step(unit), 1..25)))
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 40, max_shrink_iters: 200, ..ProptestConfig::default() })]
     #[test]
-    fn equals_a_flat_file((iods, unit, steps) in case()) {
+    fn equals_a_flat_file((iods, unit, delay, steps) in case()) {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         runtime.block_on(async {
-            let mut cluster = Cluster::new(iods, &unit.to_string()).await;
+            let mut cluster = Cluster::stopped(iods, &unit.to_string()).await;
+            cluster.config.gather_delay_ms = delay;
+            cluster.start_mgr().await;
             let file = create(&cluster.files(), "f").await;
             let mut flat = Vec::new();
             for step in &steps {

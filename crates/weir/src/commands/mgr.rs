@@ -23,6 +23,8 @@ use std::path::PathBuf;
   mirrors = 1
   layout = \"files\"
   iod_wait_secs = 6
+  gather_delay_ms = 2
+  gather_memory = \"64M\"
   mds_threshold = \"1M\"                         the stripe unit of each file, if not given
 
   [[export]]                                  any number; where there is none, everything to everybody
@@ -76,6 +78,12 @@ pub struct Args {
     /// How long an iod may be away before the NFS clients of kernels get errors (EIO) for what it has instead of waiting
     #[arg(long, value_name = "SECONDS")]
     iod_wait_secs: Option<u32>,
+    /// How long small writes through the mgr may wait to be joined with others before they go to the iods; 0 means not at all
+    #[arg(long, value_name = "MILLISECONDS")]
+    gather_delay_ms: Option<u32>,
+    /// Memory that such writes may take together; what does not fit is written at once
+    #[arg(long, value_name = "SIZE")]
+    gather_memory: Option<String>,
     /// Below which length the NFS clients of kernels read and write files through the mgr though they could go to the iods; 0
     /// means never [default: the file's stripe unit]
     #[arg(long, value_name = "SIZE")]
@@ -140,6 +148,8 @@ fn config(args: Args) -> Result<Config, Failure> {
     }
     config.lease_secs = args.lease_secs.unwrap_or(config.lease_secs);
     config.iod_wait_secs = args.iod_wait_secs.unwrap_or(config.iod_wait_secs);
+    config.gather_delay_ms = args.gather_delay_ms.unwrap_or(config.gather_delay_ms);
+    config.gather_memory = args.gather_memory.unwrap_or(config.gather_memory);
     config.capability_secs = args.capability_secs.unwrap_or(config.capability_secs);
     config.stripe_unit = args.stripe_unit.unwrap_or(config.stripe_unit);
     config.stripe_count = args.stripe_count.unwrap_or(config.stripe_count);

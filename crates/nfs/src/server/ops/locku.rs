@@ -15,6 +15,7 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
     cx.regular(file).await?;
     let stateid = cx.stateid(args.lock_stateid)?;
     let client = cx.client();
+    cx.fs().unlocking(&cx.ctx, file).await;
     let unlocked = cx.change(|state| state.unlock(client, file, &stateid, span)).await??;
     cx.set_stateid(unlocked);
     Ok(unlocked)
