@@ -51,6 +51,8 @@ impl Cluster {
             lease_secs: plan.lease_secs,
             capability_secs: plan.capability_secs,
             stripe_unit: plan.unit.to_string(),
+            gather_delay_ms: plan.gather_delay_ms,
+            gather_memory: plan.gather_bytes.to_string(),
             // Clients wait for as long as they like, those that come through the mgr too.
             iod_wait_secs: 86400,
             ..Config::new("/", "/", iods)

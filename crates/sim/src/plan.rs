@@ -90,6 +90,10 @@ pub struct Plan {
     pub block_checksums: bool,
     /// Stripe unit in bytes.
     pub unit: u64,
+    /// How long the mgr holds small writes, in milliseconds; not at all if zero.
+    pub gather_delay_ms: u32,
+    /// Memory that they may take, in bytes.
+    pub gather_bytes: u64,
     /// Lease in seconds.
     pub lease_secs: u32,
     /// Life of a capability in seconds.
@@ -164,6 +168,7 @@ impl Plan {
             late_ms: *rng.pick(&[5, 50, 300]),
             window: *rng.pick(&[4 << 10, 64 << 10, 1 << 20]),
         };
+        let mut gathering = Rng::new(seed, "gathering");
         let mut plan = Plan {
             seed,
             planted: None,
@@ -171,6 +176,8 @@ impl Plan {
             iods,
             block_checksums: Rng::new(seed, "block checksums").percent(30),
             unit: *rng.pick(&[64, 512, 1024, 4096]),
+            gather_delay_ms: *gathering.pick(&[0, 2, 2, 20, 1000]),
+            gather_bytes: *gathering.pick(&[8 << 10, 64 << 20]),
             lease_secs,
             capability_secs: *rng.pick(&[5, 30, 3600]),
             retry: Duration::from_secs(rng.between(20, 60)),
