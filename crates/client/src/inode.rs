@@ -74,6 +74,8 @@ struct State {
     written: Option<Timestamp>,
     /// Written here, not yet handed to a server.
     pending: Extents,
+    /// One past the last byte that went straight to the iods.
+    streamed: Option<u64>,
     /// Batches of which some request is not answered yet, with the file ranges they write.
     in_flight: BTreeMap<u64, Batch>,
     next_batch: u64,

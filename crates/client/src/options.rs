@@ -16,6 +16,13 @@ pub struct Options {
     pub in_flight_per_iod: usize,
     /// Move data straight to and from the iods. When false, everything goes through the mgr.
     pub direct: bool,
+    /// The write threshold T: gathered bytes that are fewer go through the mgr, T or more in one run straight to the iods
+    /// ([`layout::threshold`]). 0: all go straight. With a threshold a layout is got when bytes first go straight, and not when
+    /// a file is opened: a small file needs none.
+    pub write_threshold: u64,
+    /// The same for reads: a read of fewer bytes goes through the mgr. Files shorter than the write threshold are read through
+    /// the mgr as well, as long as no layout is held.
+    pub read_threshold: u64,
     /// How long to try to reach a server when mounting, and an iod each time it cannot be reached; 10 s unless told
     /// otherwise. An iod that was not reached is left alone for 5 s, in which its bytes go through the mgr.
     pub connect_timeout: Duration,
@@ -38,6 +45,8 @@ impl Default for Options {
             window: CLIENT_WINDOW_BYTES,
             in_flight_per_iod: IN_FLIGHT_PER_IOD,
             direct: true,
+            write_threshold: 0,
+            read_threshold: 0,
             connect_timeout: Duration::from_secs(10),
             retry_timeout: Duration::from_secs(60),
             cred: process_cred(),
@@ -50,6 +59,11 @@ impl Options {
     /// How long to wait for one answer before asking again over another connection.
     pub(crate) fn attempt_timeout(&self) -> Duration {
         self.retry_timeout / 3
+    }
+
+    /// Whether a layout is got when a file is opened, and not when it is first used.
+    pub(crate) fn layout_at_open(&self) -> bool {
+        self.direct && self.write_threshold == 0 && self.read_threshold == 0
     }
 
     /// The window in bytes with its lower bound applied.

@@ -65,6 +65,10 @@ pub enum Fault {
 pub struct ClientPlan {
     /// Moves data straight to the iods.
     pub direct: bool,
+    /// The write threshold in bytes.
+    pub write_threshold: u64,
+    /// The read threshold in bytes.
+    pub read_threshold: u64,
     /// Checksums payloads.
     pub checksums: bool,
     /// Processes that work at the same time, with the operations of each.
@@ -129,6 +133,7 @@ impl Plan {
         plan.lock_percent = if on == Planted::LockTable { 40 } else { plan.lock_percent };
         for client in &mut plan.clients {
             (client.think_ms, client.direct) = (20, true);
+            (client.write_threshold, client.read_threshold) = (0, 0);
             client.processes = vec![30, 30];
         }
         for round in 0..6 {
@@ -156,6 +161,8 @@ impl Plan {
         let iods = rng.between(1, 4) as usize;
         let client = |rng: &mut Rng| ClientPlan {
             direct: rng.percent(75),
+            write_threshold: *rng.pick(&[0, 0, 100, 1 << 10, 8 << 10, u64::MAX]),
+            read_threshold: *rng.pick(&[0, 0, 0, 1 << 10, u64::MAX]),
             checksums: rng.percent(80),
             processes: (0..rng.between(1, 2)).map(|_| rng.between(8, 30)).collect(),
             think_ms: *rng.pick(&[0, 5, 50, 500]),

@@ -158,7 +158,9 @@ pub async fn client(world: World, index: usize) {
     let plan = world.plan.clone();
     let mine = &plan.clients[index];
     let host = CLIENT + index as u64;
+    let (write_threshold, read_threshold) = (mine.write_threshold, mine.read_threshold);
     let options = cluster::options(&plan, host, mine.direct, mine.checksums);
+    let options = client::Options { write_threshold, read_threshold, ..options };
     let Ok(mount) = cluster::mount(options).await else { return };
     let mut processes = Vec::new();
     for (number, operations) in mine.processes.iter().enumerate() {

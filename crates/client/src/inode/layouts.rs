@@ -59,12 +59,17 @@ pub(crate) fn layoutget(stateid: stateid4, write: bool) -> LAYOUTGET4args {
 impl Inode {
     /// Whether a LAYOUTGET would be of use.
     pub(crate) async fn wants_layout(&self, read: bool, write: bool) -> bool {
-        if !self.mount.options.direct {
+        if !self.mount.options.layout_at_open() {
             return false;
         }
         let state = self.layout.lock().await;
         let lacking = |held: &Held| held.spent || write && !held.write || read && !held.read;
         !state.refused && state.held.as_ref().is_none_or(lacking)
+    }
+
+    /// Whether a layout is held.
+    pub(super) async fn has_layout(&self) -> bool {
+        self.layout.lock().await.held.is_some()
     }
 
     /// Takes over the result of a LAYOUTGET. A refusal is no error: the bytes then go through the mgr.

@@ -5,10 +5,11 @@ use crate::compound::Compound;
 use crate::drivers::{Found, Layout, NotDone, scatter};
 use crate::extents::Extents;
 use crate::file::{ReadResult, Segment};
-use crate::{Error, Result};
+use crate::{Error, Options, Result};
 use bytes::{Bytes, BytesMut};
 use futures_util::future::try_join_all;
 use layout::list_io::{Request, RequestLimits, plan};
+use layout::threshold::{self, Path};
 use std::sync::Arc;
 use types::limits::PAYLOAD_MAX;
 use types::{Attrs, ByteRange};
@@ -42,12 +43,20 @@ impl Inode {
         let range = ByteRange { offset, len: end - offset };
         self.expose(range).await;
         let own = self.state().kept(range);
-        let mut runs = match self.layout(false, None).await? {
+        let layout = if self.reads_straight(range.len).await { self.layout(false, None).await? } else { None };
+        let mut runs = match layout {
             Some(layout) => self.read_direct(layout, range).await?,
             None => self.read_via_mgr(range).await?,
         };
         runs.sort_unstable_by_key(|(at, _)| *at);
         Ok(ReadResult { segments: join(overlay(runs, &own), range)?, eof: end >= self.size() })
+    }
+
+    /// Whether a read of so many bytes goes straight to the iods.
+    async fn reads_straight(&self, len: u64) -> bool {
+        let Options { read_threshold, write_threshold, .. } = self.mount.options;
+        let small_file = threshold::path(self.size(), write_threshold) == Path::Mgr && !self.has_layout().await;
+        threshold::path(len, read_threshold) == Path::Direct && !small_file
     }
 
     /// Asks the mgr for the attributes; the size counts what it does not know of yet.

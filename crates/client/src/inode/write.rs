@@ -6,6 +6,7 @@ use crate::extents::Extents;
 use crate::{Error, Result};
 use bytes::Bytes;
 use layout::list_io::{Request, RequestLimits, plan};
+use layout::threshold;
 use std::sync::Arc;
 use types::limits::{FILE_SIZE_MAX, PAYLOAD_MAX};
 use types::{ByteRange, Status, Timestamp, Verifier};
@@ -64,6 +65,12 @@ impl Sent {
     }
 }
 
+/// Which way gathered ranges go.
+struct Ways {
+    straight: Vec<ByteRange>,
+    through: Vec<ByteRange>,
+}
+
 /// Bytes that could not be written, whose window room is to be given back.
 struct Lost {
     error: Error,
@@ -102,7 +109,8 @@ impl Inode {
                 state.written = Some(Timestamp::from(net::clock::now()));
                 state.pending.bytes()
             };
-            if gathered >= self.gather_bytes().await {
+            // What is less than a request needs no layout to be asked for.
+            if gathered >= PAYLOAD_MAX as u64 && gathered >= self.gather_bytes().await {
                 self.hand_over(false).await;
             }
         }
@@ -133,8 +141,14 @@ impl Inode {
             return;
         }
         let _leaving = self.leaving.lock().await;
+        let t = self.mount.options.write_threshold;
+        let straight = {
+            let state = self.state();
+            !threshold::divide(&state.pending.ranges(), t, state.streamed).0.is_empty()
+        };
         let layout = match self.end_strays().await {
-            Ok(()) => self.layout(true, None).await,
+            Ok(()) if straight => self.layout(true, None).await,
+            Ok(()) => Ok(None),
             Err(error) => Err(error),
         };
         let layout = match layout {
@@ -146,17 +160,15 @@ impl Inode {
                 return;
             }
         };
-        let (batch, extents, ranges) = self.begin_batch(layout.is_some()).await;
-        let limits = RequestLimits::default();
-        let requests = match &layout {
-            Some(layout) => plan(layout.distribution(), &ranges, limits),
-            None => chunks(&ranges),
-        };
-        let mut errands = Vec::with_capacity(requests.len());
-        for request in requests {
-            let lane = if layout.is_some() { Lane::Direct(request.index) } else { Lane::Mgr };
+        let (batch, extents, ways) = self.begin_batch(layout.is_some().then_some(t)).await;
+        let straight =
+            layout.as_ref().map(|layout| plan(layout.distribution(), &ways.straight, RequestLimits::default()));
+        let straight = straight.unwrap_or_default().into_iter().map(|request| (Lane::Direct(request.index), request));
+        let through = chunks(&ways.through).into_iter().map(|request| (Lane::Mgr, request));
+        let mut errands = Vec::new();
+        for (lane, request) in straight.chain(through) {
             let data = extents.gather(&request.parts);
-            let checksums = self.mount.options.checksums && layout.is_some();
+            let checksums = self.mount.options.checksums && lane != Lane::Mgr;
             let payload = Arc::new(Payload::new(request.extents, data, checksums));
             errands.push(Errand { batch, lane, payload, parts: request.parts, stable: false });
         }
@@ -170,27 +182,32 @@ impl Inode {
         }
     }
 
-    /// Takes what has gathered once nothing that overlaps it is on its way, and nothing that took the other path has to be
-    /// sent again on it: it must not land on these bytes. What is on its way may yet change its path.
-    async fn begin_batch(self: &Arc<Self>, direct: bool) -> (u64, Extents, Vec<ByteRange>) {
+    /// Takes what has gathered, and says which way it goes under the threshold `t`, all of it through the mgr without one. Waits
+    /// until nothing that overlaps it is on its way, and nothing that took the other path has to be sent again there: it must
+    /// not land on these bytes. What is on its way may yet change its path.
+    async fn begin_batch(self: &Arc<Self>, t: Option<u64>) -> (u64, Extents, Ways) {
         let mut settled = self.settled.subscribe();
         loop {
-            let off_path = self.state().lanes_off_path(direct);
+            let off_path = self.state().lanes_off_path(t);
             for lane in off_path {
                 self.commit_lane(lane).await;
             }
             {
                 let mut state = self.state();
-                if !state.lanes_off_path(direct).is_empty() {
+                if !state.lanes_off_path(t).is_empty() {
                     continue;
                 }
                 let ranges = state.pending.ranges();
                 if !state.in_flight.values().any(|batch| ranges.iter().any(|r| batch.touches(*r))) {
+                    let ways = state.ways(t);
+                    if let Some(last) = ways.straight.last() {
+                        state.streamed = Some(last.end());
+                    }
                     let number = state.next_batch;
                     state.next_batch += 1;
                     let extents = std::mem::take(&mut state.pending);
-                    state.in_flight.insert(number, Batch { ranges: ranges.clone(), left: 1 });
-                    return (number, extents, ranges);
+                    state.in_flight.insert(number, Batch { ranges, left: 1 });
+                    return (number, extents, ways);
                 }
             }
             // The sender lives as long as this inode.
@@ -385,9 +402,24 @@ impl State {
         0
     }
 
-    /// The lanes with uncommitted bytes that are not on the path taken now.
-    fn lanes_off_path(&self, direct: bool) -> Vec<Lane> {
-        let off_path = |(lane, sent): &(&Lane, &Vec<Sent>)| (**lane == Lane::Mgr) == direct && !sent.is_empty();
+    /// Which way what has gathered goes under a threshold; all of it through the mgr without one.
+    fn ways(&self, t: Option<u64>) -> Ways {
+        let ranges = self.pending.ranges();
+        let (straight, through) = match t {
+            Some(t) => threshold::divide(&ranges, t, self.streamed),
+            None => (Vec::new(), ranges),
+        };
+        Ways { straight, through }
+    }
+
+    /// The lanes with uncommitted bytes that what has gathered replaces by another way.
+    fn lanes_off_path(&self, t: Option<u64>) -> Vec<Lane> {
+        let ways = self.ways(t);
+        let off_path = |(lane, sent): &(&Lane, &Vec<Sent>)| {
+            let others = if **lane == Lane::Mgr { &ways.straight } else { &ways.through };
+            let replaced = |part: &ByteRange| others.iter().any(|range| range.overlaps(*part));
+            sent.iter().any(|sent| sent.parts.iter().any(replaced))
+        };
         self.uncommitted.iter().filter(off_path).map(|(lane, _)| *lane).collect()
     }
 

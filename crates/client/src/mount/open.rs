@@ -88,7 +88,7 @@ impl Mount {
         compound.op(OP_OPEN, &Self::open_args(key, share_access, openhow, claim)).getfh().getattr();
         let wants_layout = match self.inner.open_inode(node.id) {
             Some(inode) => inode.wants_layout(flags.read, flags.write).await,
-            None => self.inner.options.direct,
+            None => self.inner.options.layout_at_open(),
         };
         if wants_layout {
             compound.op(OP_LAYOUTGET, &layoutget(CURRENT, flags.write));
@@ -116,14 +116,14 @@ impl Mount {
         let args = Self::open_args(key, flags.share_access()?, openflag4::OPEN4_CREATE(how), claim);
         let mut compound = self.compound(format!("creating {}", shown(name))).cached();
         compound.putfh(&dir.handle).op(OP_OPEN, &args).getfh().getattr();
-        let direct = self.inner.options.direct;
-        if direct {
+        let layout = self.inner.options.layout_at_open();
+        if layout {
             compound.op(OP_LAYOUTGET, &layoutget(CURRENT, flags.write));
         }
         let name = Name { dir: dir.clone(), name: Bytes::copy_from_slice(name) };
         let caller = self.caller.clone();
         let origin = Origin { key, caller, node: None, name: Some(name), flags };
-        self.finish_open(compound, origin, 0, direct).await
+        self.finish_open(compound, origin, 0, layout).await
     }
 
     fn open_args(key: u64, share_access: u32, openhow: openflag4, claim: open_claim4) -> OPEN4args {

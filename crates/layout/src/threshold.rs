@@ -1,0 +1,63 @@
+//! The write threshold: which requests go through the mgr, and which straight to the iods.
+//!
+//! A request shorter than T goes through the mgr, one of T or more straight to the iods; with T = 0 all go straight. (The
+//! write threshold of Hildebrand, Ward and Honeyman, "Large files, small writes, and pNFS", 2006, section 5.3, which leaves
+//! open what happens at T itself.)
+
+use types::ByteRange;
+
+/// The longest threshold: no request is as long.
+pub const ALWAYS_MGR: u64 = u64::MAX;
+
+/// Which way bytes go.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Path {
+    /// Through the mgr.
+    Mgr,
+    /// Straight to the iods.
+    Direct,
+}
+
+/// The way of a request of `len` bytes under the threshold `t`.
+pub fn path(len: u64, t: u64) -> Path {
+    if len < t { Path::Mgr } else { Path::Direct }
+}
+
+/// Divides what has gathered into what goes straight, and what goes through the mgr. A short range right behind `streamed`, one
+/// past the last byte that went straight, is the tail of a stream and follows it: the iod that has the rest has it open.
+pub fn divide(ranges: &[ByteRange], t: u64, streamed: Option<u64>) -> (Vec<ByteRange>, Vec<ByteRange>) {
+    let mut streamed = streamed;
+    ranges.iter().partition(|range| {
+        let straight = path(range.len, t) == Path::Direct || streamed == Some(range.offset);
+        if straight {
+            streamed = Some(range.end());
+        }
+        straight
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn range(offset: u64, len: u64) -> ByteRange {
+        ByteRange { offset, len }
+    }
+
+    #[test]
+    fn shorter_goes_through_the_mgr() {
+        assert_eq!([path(0, 1), path(4095, 4096), path(1 << 40, ALWAYS_MGR)], [Path::Mgr; 3]);
+        assert_eq!([path(0, 0), path(4096, 4096), path(1 << 20, 4096)], [Path::Direct; 3]);
+    }
+
+    #[test]
+    fn every_range_goes_one_way() {
+        let ranges = [range(0, 10), range(20, 100), range(120, 5), range(200, 5)];
+        let (straight, through) = divide(&ranges, 50, None);
+        assert_eq!(straight, [range(20, 100), range(120, 5)]);
+        assert_eq!(through, [range(0, 10), range(200, 5)]);
+        assert_eq!(divide(&ranges, 50, Some(0)).0, [range(0, 10), range(20, 100), range(120, 5)]);
+        assert_eq!(divide(&ranges, 0, None).0, ranges);
+        assert_eq!(divide(&ranges, ALWAYS_MGR, None).1, ranges);
+    }
+}
