@@ -79,6 +79,12 @@ impl FileSystem {
         crate::reply::attributes(attrs, self.config.attrs_valid)
     }
 
+    /// A change of the directory that a request is about was answered with its attributes, or without; `unseen` was taken
+    /// before ([`Nodes::unseen`]).
+    pub(crate) fn changed_in(&self, header: &Header, attrs: Option<Attrs>, unseen: u64) {
+        self.nodes.changed(header.node, attrs, self.config.attrs_valid, unseen);
+    }
+
     /// Sees to it that the kernel does not go on with attributes older than these.
     pub(crate) fn renew(&self, number: u64, attrs: &Attrs) -> bool {
         let news = self.nodes.tell(number, attrs);

@@ -4,6 +4,7 @@ use crate::{Errno, abi};
 use client::Node;
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 use types::Attrs;
 
 const ESTALE: Errno = Errno(116);
@@ -12,7 +13,35 @@ const ESTALE: Errno = Errno(116);
 pub(crate) struct Nodes {
     root: Node,
     table: Mutex<HashMap<u64, Known>>,
+    /// Attributes of directories as they are since something was changed in them here. The kernel forgets what it knew of
+    /// them then, and asks before it lets anything else be done there.
+    fresh: Mutex<Changes>,
 }
+
+/// What is known of directories that were changed here.
+#[derive(Default)]
+struct Changes {
+    /// Counts changes whose outcome came without attributes: attributes that were asked for before are no good.
+    unseen: u64,
+    dirs: HashMap<u64, Fresh>,
+}
+
+/// A change of a directory that is under way; what is known of it is forgotten when this is dropped.
+pub(crate) struct Changing<'a> {
+    nodes: &'a Nodes,
+    number: u64,
+}
+
+impl Drop for Changing<'_> {
+    fn drop(&mut self) {
+        let mut fresh = self.nodes.fresh();
+        fresh.unseen += 1;
+        fresh.dirs.remove(&self.number);
+    }
+}
+
+/// Most directories whose attributes are kept.
+const FRESH_MAX: usize = 256;
 
 /// A file that the kernel knows.
 struct Known {
@@ -23,10 +52,16 @@ struct Known {
     told: Option<(u64, u64)>,
 }
 
+/// Attributes of a directory that came with an answer.
+struct Fresh {
+    attrs: Attrs,
+    until: Instant,
+}
+
 impl Nodes {
     /// None but the root.
     pub(crate) fn new(root: Node) -> Self {
-        Nodes { root, table: Mutex::default() }
+        Nodes { root, table: Mutex::default(), fresh: Mutex::default() }
     }
 
     fn table(&self) -> MutexGuard<'_, HashMap<u64, Known>> {
@@ -68,11 +103,94 @@ impl Nodes {
         }
     }
 
+    fn fresh(&self) -> MutexGuard<'_, Changes> {
+        self.fresh.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A directory is about to be changed in a way whose answer does not tell its attributes.
+    pub(crate) fn changing(&self, number: u64) -> Changing<'_> {
+        Changing { nodes: self, number }
+    }
+
+    /// To be taken before a change whose answer tells the attributes of the directory.
+    pub(crate) fn unseen(&self) -> u64 {
+        self.fresh().unseen
+    }
+
+    /// A change of a directory was answered with its attributes, good for so long, or without; `unseen` is from before.
+    pub(crate) fn changed(&self, number: u64, attrs: Option<Attrs>, valid: Duration, unseen: u64) {
+        let mut fresh = self.fresh();
+        if fresh.dirs.len() >= FRESH_MAX {
+            fresh.dirs.clear();
+        }
+        let newer = |attrs: &Attrs| fresh.dirs.get(&number).is_none_or(|known| known.attrs.change < attrs.change);
+        match attrs {
+            // Of several answers on their way the last may come first.
+            Some(attrs) if fresh.unseen == unseen && newer(&attrs) => {
+                fresh.dirs.insert(number, Fresh { attrs, until: Instant::now() + valid });
+            }
+            Some(_) if fresh.unseen == unseen => {}
+            _ => drop(fresh.dirs.remove(&number)),
+        }
+    }
+
+    /// The attributes of a directory that was changed here just now.
+    pub(crate) fn just_changed(&self, number: u64) -> Option<Attrs> {
+        self.fresh().dirs.get(&number).filter(|fresh| Instant::now() < fresh.until).map(|fresh| fresh.attrs)
+    }
+
     /// The kernel is told of attributes: whether they are others than it was told last.
     pub(crate) fn tell(&self, number: u64, attrs: &Attrs) -> bool {
         let mut table = self.table();
         let Some(known) = table.get_mut(&number) else { return false };
         let now = Some((attrs.change, attrs.size));
         std::mem::replace(&mut known.told, now) != now
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+    use types::{FileId, FileKind, Timestamp};
+
+    fn attrs(change: u64) -> Attrs {
+        let now = Timestamp { secs: 1, nanos: 2 };
+        Attrs {
+            id: FileId(7),
+            kind: FileKind::Directory,
+            mode: 0o755,
+            nlink: 2,
+            uid: 0,
+            gid: 0,
+            size: 5,
+            used: 0,
+            atime: now,
+            mtime: now,
+            ctime: now,
+            btime: now,
+            change,
+            rdev: (0, 0),
+        }
+    }
+
+    #[test]
+    fn the_newest_of_a_directory_is_known_and_nothing_older() {
+        let root = Node { id: FileId(2), handle: Bytes::new() };
+        let nodes = Nodes::new(root);
+        let long = Duration::from_secs(1000);
+        let seen = |nodes: &Nodes| nodes.just_changed(7).map(|attrs| attrs.change);
+        let before = nodes.unseen();
+        nodes.changed(7, Some(attrs(5)), long, before);
+        nodes.changed(7, Some(attrs(4)), long, before);
+        assert_eq!(seen(&nodes), Some(5), "answers that overtook each other");
+        drop(nodes.changing(7));
+        assert_eq!(seen(&nodes), None, "nothing is known of what was changed in silence");
+        nodes.changed(7, Some(attrs(6)), long, before);
+        assert_eq!(seen(&nodes), None, "an answer from before that");
+        nodes.changed(7, Some(attrs(8)), long, nodes.unseen());
+        assert_eq!(seen(&nodes), Some(8));
+        nodes.changed(7, Some(attrs(9)), Duration::ZERO, nodes.unseen());
+        assert_eq!(seen(&nodes), None, "its time is over");
     }
 }

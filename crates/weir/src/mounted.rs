@@ -2,7 +2,7 @@
 
 use crate::failure::{Exit, Failure, Outcome};
 use clap::ValueEnum;
-use client::{Mount, Node};
+use client::{Mount, Node, Options};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -13,6 +13,13 @@ pub struct How {
     /// How files are read and written: past the page cache, or through it
     #[arg(long, value_enum, default_value_t = Access::Direct)]
     pub access: Access,
+    /// Writes that gather to fewer bytes than this go through the mgr, others straight to the iods; 0: all go straight,
+    /// max: none does
+    #[arg(long, value_name = "SIZE", default_value = "64K", value_parser = threshold)]
+    pub write_threshold: u64,
+    /// The same for reads
+    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = threshold)]
+    pub read_threshold: u64,
     /// How long attributes are believed before the server is asked again
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = seconds)]
     pub attr_timeout: f64,
@@ -39,6 +46,14 @@ pub enum Access {
     Page,
 }
 
+/// A write or read threshold as users write it.
+pub fn threshold(text: &str) -> Result<u64, String> {
+    match text {
+        "max" => Ok(layout::threshold::ALWAYS_MGR),
+        _ => layout::policy::parse_size(text).ok_or_else(|| "it is no size, such as 64K, nor max".to_owned()),
+    }
+}
+
 /// A lifetime as users write it.
 pub fn seconds(text: &str) -> Result<f64, String> {
     let value: f64 = text.parse().map_err(|_| "it is no number".to_owned())?;
@@ -46,6 +61,11 @@ pub fn seconds(text: &str) -> Result<f64, String> {
 }
 
 impl How {
+    /// The same in the words of the client.
+    pub fn options(&self, options: Options) -> Options {
+        Options { write_threshold: self.write_threshold, read_threshold: self.read_threshold, ..options }
+    }
+
     /// The same in the words of the mount, for a file system at this URL.
     pub fn config(&self, source: &str) -> fuse::Config {
         let defaults = fuse::Config::default();

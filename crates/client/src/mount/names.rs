@@ -231,11 +231,18 @@ impl Mount {
 
     /// Removes a name of a file or of an empty directory.
     pub async fn remove(&self, dir: &Node, name: &[u8]) -> Result<()> {
+        self.remove_telling(dir, name).await.map(|_| ())
+    }
+
+    /// As [`Mount::remove`], in the same round trip with the attributes that the directory has afterwards, if they could be
+    /// had.
+    pub async fn remove_telling(&self, dir: &Node, name: &[u8]) -> Result<Option<Attrs>> {
         let mut compound = self.compound(format!("removing {}", shown(name))).once();
-        compound.putfh(&dir.handle).op(OP_REMOVE, &REMOVE4args { target: Bytes::copy_from_slice(name) });
+        compound.putfh(&dir.handle).op(OP_REMOVE, &REMOVE4args { target: Bytes::copy_from_slice(name) }).getattr();
         let mut results = self.inner.session.call(compound).await?;
         results.done(&[OP_PUTFH])?;
-        results.take::<REMOVE4resok>(OP_REMOVE).map(|_| ())
+        results.take::<REMOVE4resok>(OP_REMOVE)?;
+        Ok(results.attrs().ok())
     }
 
     /// The target of a symbolic link.

@@ -8,7 +8,7 @@ use crate::inode::layoutget;
 use crate::{Error, File, Placement, Result};
 use bytes::Bytes;
 use std::sync::atomic::Ordering::Relaxed;
-use types::{SetAttrs, Status};
+use types::{Attrs, SetAttrs, Status};
 use wire::nfs4::*;
 
 /// How to open a file.
@@ -95,11 +95,22 @@ impl Mount {
         }
         let caller = self.caller.clone();
         let origin = Origin { key, caller, node: Some(node.clone()), name: None, flags };
-        self.finish_open(compound, origin, needed, wants_layout).await
+        self.finish_open(compound, origin, needed, wants_layout).await.map(|(file, _)| file)
     }
 
     /// Opens the regular file `name` in `dir`, creating it when it is missing.
     pub async fn create(&self, dir: &Node, name: &[u8], options: CreateOptions) -> Result<File> {
+        self.create_telling(dir, name, options).await.map(|(file, _)| file)
+    }
+
+    /// As [`Mount::create`], in the same round trip with the attributes that the directory has afterwards, if they could be
+    /// had.
+    pub async fn create_telling(
+        &self,
+        dir: &Node,
+        name: &[u8],
+        options: CreateOptions,
+    ) -> Result<(File, Option<Attrs>)> {
         let (uid, gid) = options.owner.unzip();
         let attrs = nfs::attrs::encode_set(&SetAttrs { mode: Some(options.mode), uid, gid, ..SetAttrs::default() });
         let how = if options.exclusive {
@@ -123,6 +134,7 @@ impl Mount {
         let name = Name { dir: dir.clone(), name: Bytes::copy_from_slice(name) };
         let caller = self.caller.clone();
         let origin = Origin { key, caller, node: None, name: Some(name), flags };
+        compound.putfh(&dir.handle).getattr();
         self.finish_open(compound, origin, 0, layout).await
     }
 
@@ -133,7 +145,13 @@ impl Mount {
     }
 
     /// Sends the COMPOUND and makes a file of its answer; `needed` are the ACCESS bits it asks for before OPEN.
-    async fn finish_open(&self, compound: Compound, origin: Origin, needed: u32, layout: bool) -> Result<File> {
+    async fn finish_open(
+        &self,
+        compound: Compound,
+        origin: Origin,
+        needed: u32,
+        layout: bool,
+    ) -> Result<(File, Option<Attrs>)> {
         let asking = self.inner.ask();
         let mut results = self.inner.session.call(compound).await?;
         results.done(&[OP_PUTFH])?;
@@ -149,6 +167,8 @@ impl Mount {
             return Err(Error::status(Status::Stale, "opening a file: the mgr opened another one"));
         }
         let got: Option<std::result::Result<LAYOUTGET4resok, Failed>> = layout.then(|| results.raw(OP_LAYOUTGET));
+        // Behind a LAYOUTGET that was refused nothing was carried out.
+        let dir = origin.name.as_ref().and_then(|_| results.done(&[OP_PUTFH]).and_then(|()| results.attrs()).ok());
         let inode = self.inner.inode(&node);
         inode.add_open(origin.key, origin.caller.clone(), opened.stateid, origin.flags);
         let mut size = inode.learn_size(attrs.size, asking.stamp);
@@ -169,7 +189,7 @@ impl Mount {
         if flags.truncate && size > 0 {
             file.set_len(0).await?;
         }
-        Ok(file)
+        Ok((file, dir))
     }
 
     /// Where the bytes of a regular file live.

@@ -18,7 +18,9 @@ pub(crate) async fn create(fs: &FileSystem, header: &Header, name: &[u8], flags:
         open: OpenFlags { read, write, truncate: write && how.contains(OFlags::TRUNC) },
         ..CreateOptions::default()
     };
-    let file = mount.create(&dir, name, options).await?;
+    let unseen = fs.nodes.unseen();
+    let (file, after) = mount.create_telling(&dir, name, options).await?;
+    fs.changed_in(header, after, unseen);
     let entry = fs.entry(Body::with_capacity(144), &file.node(), &file.attrs());
     let handle = fs.opens.add_file(file);
     Ok(opened(entry, handle, fs.open_flags(flags, true)).reply())

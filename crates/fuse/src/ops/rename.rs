@@ -22,6 +22,7 @@ pub(crate) async fn rename(
     newname: &[u8],
 ) -> Answer {
     let (mount, from, to) = (fs.acting(header), fs.node(header)?, fs.nodes.get(newdir)?);
+    let _changing = (fs.nodes.changing(header.node), fs.nodes.changing(newdir));
     match flags {
         0 => {}
         NOREPLACE => {

@@ -11,6 +11,7 @@ const EINVAL: Errno = Errno(22);
 /// See the head of this file.
 pub(crate) async fn setattr(fs: &FileSystem, header: &Header, args: &SetAttr) -> Answer {
     let changes = changes(args)?;
+    let _changing = fs.nodes.changing(header.node);
     let open = (args.valid & fattr::FH != 0).then(|| fs.opens.file(args.fh)).transpose()?;
     let attrs = match open {
         // What an open file was opened for holds, whatever the mode says by now.

@@ -7,6 +7,7 @@ use crate::request::Header;
 /// See the head of this file.
 pub(crate) async fn symlink(fs: &FileSystem, header: &Header, name: &[u8], target: &[u8]) -> Answer {
     let (mount, dir) = (fs.acting(header), fs.node(header)?);
+    let _changing = fs.nodes.changing(header.node);
     let (node, attrs) = client::doubt::make(|| mount.symlink(&dir, name, target)).await?;
     Ok(fs.entry(Body::with_capacity(128), &node, &attrs).reply())
 }

@@ -1,7 +1,7 @@
 //! `weir mount`: a file system at a directory, for every program.
 
 use crate::failure::{Exit, Failure, Outcome};
-use crate::mounted::{Access, How, Mounting, seconds};
+use crate::mounted::{Access, How, Mounting, seconds, threshold};
 use crate::session::{Connect, runtime};
 use crate::show;
 use crate::stop::Stop;
@@ -41,7 +41,7 @@ pub struct Args {
     foreground: bool,
     #[command(flatten)]
     how: How,
-    /// Options as mount(8) has them, separated by commas: ro, access=direct|page, attr_timeout=S, entry_timeout=S,
+    /// Options as mount(8) has them, separated by commas: ro, access=direct|page, write_threshold=SIZE, read_threshold=SIZE, attr_timeout=S, entry_timeout=S,
     /// absent_timeout=S, allow_other, no_direct; others of mount(8) are passed over
     #[arg(short = 'o', value_name = "OPTIONS", value_delimiter = ',')]
     options: Vec<String>,
@@ -91,6 +91,8 @@ fn apply_options(args: &mut Args) -> Result<(), Failure> {
             "allow_other" => args.how.allow_other = true,
             "no_direct" => args.connect.go_through_mgr(),
             "access" => args.how.access = Access::from_str(value, false).map_err(bad)?,
+            "write_threshold" => args.how.write_threshold = threshold(value).map_err(bad)?,
+            "read_threshold" => args.how.read_threshold = threshold(value).map_err(bad)?,
             "attr_timeout" => args.how.attr_timeout = time()?,
             "entry_timeout" => args.how.entry_timeout = time()?,
             "absent_timeout" => args.how.absent_timeout = time()?,
@@ -113,7 +115,7 @@ fn serve(args: &Args) -> Outcome {
     let runtime = runtime()?;
     let outcome = runtime.block_on(async {
         let stop = Stop::listen()?;
-        let mount = Mount::connect(&target, args.connect.options()).await?;
+        let mount = Mount::connect(&target, args.how.options(args.connect.options())).await?;
         let (root, _) = mount.resolve(target.path(), true).await.map_err(|e| Failure::from(e).about(&target))?;
         let mounting = Mounting::start(mount, root, &args.dir, args.how.config(&target.to_string()))?;
         if args.background {

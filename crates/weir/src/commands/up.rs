@@ -118,7 +118,7 @@ pub fn run(args: Args) -> Outcome {
 async fn mount(url: &str, dir: &Path, how: &How) -> Result<Mounting, Failure> {
     std::fs::create_dir_all(dir).map_err(|e| Failure::from(e).about(dir.display()))?;
     let target = client::Target::parse(url)?;
-    let mount = client::Mount::connect(&target, client::Options::default()).await?;
+    let mount = client::Mount::connect(&target, how.options(client::Options::default())).await?;
     let root = mount.root();
     Mounting::start(mount, root, dir, how.config(&target.to_string()))
 }
