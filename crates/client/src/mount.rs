@@ -18,10 +18,12 @@ use crate::session::Session;
 use crate::window::Window;
 use crate::{Counters, Error, Options, Result, Target};
 use bytes::Bytes;
+use layout::threshold::{Auto, Path, Rule};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use tokio::runtime::Handle;
+use tokio::time::Instant;
 use types::limits::PAYLOAD_MAX;
 use types::{Cred, FileId, StatFs};
 use wire::nfs4::*;
@@ -49,6 +51,8 @@ pub(crate) struct Inner {
     pub(crate) options: Options,
     pub(crate) tally: Arc<Tally>,
     pub(crate) window: Window,
+    /// What is known of service times, where the write threshold follows them.
+    auto: Mutex<Auto>,
     pub(crate) devices: Arc<Devices>,
     pub(crate) drivers: Drivers,
     /// Where files that are dropped without being closed are closed.
@@ -138,10 +142,23 @@ impl Mount {
         let drivers = Drivers::new(devices.clone(), &options, tally.clone());
         let window = Window::new(options.window_bytes());
         let (owners, stamps) = (AtomicU64::new(0), AtomicU64::new(0));
-        let opening = Mutex::default();
+        let (opening, auto) = (Mutex::default(), Mutex::default());
         let runtime = Handle::current();
-        let inner =
-            Inner { session, options, tally, window, devices, drivers, runtime, root, inodes, owners, stamps, opening };
+        let inner = Inner {
+            session,
+            options,
+            tally,
+            window,
+            auto,
+            devices,
+            drivers,
+            runtime,
+            root,
+            inodes,
+            owners,
+            stamps,
+            opening,
+        };
         Ok(Mount { inner: Arc::new(inner), caller: None })
     }
 
@@ -185,6 +202,11 @@ impl Mount {
         self.inner.session.status().await
     }
 
+    /// The write threshold in force now, in bytes.
+    pub fn write_threshold(&self) -> u64 {
+        self.inner.present_write_threshold()
+    }
+
     /// What this mount has done so far.
     pub fn counters(&self) -> Counters {
         self.inner.tally.snapshot()
@@ -194,6 +216,33 @@ impl Mount {
 impl Inner {
     fn opening(&self) -> MutexGuard<'_, Opening> {
         self.opening.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn auto(&self) -> MutexGuard<'_, Auto> {
+        self.auto.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The write threshold for bytes of which the longest run is this long.
+    pub(crate) fn write_threshold(&self, longest: u64) -> u64 {
+        match self.options.write_threshold {
+            Rule::Fixed(t) => t,
+            Rule::Auto => self.auto().ask(longest),
+        }
+    }
+
+    /// The write threshold as it is, for who only wants to know.
+    pub(crate) fn present_write_threshold(&self) -> u64 {
+        match self.options.write_threshold {
+            Rule::Fixed(t) => t,
+            Rule::Auto => self.auto().threshold(),
+        }
+    }
+
+    /// A write of so many bytes that began then went this way and is answered.
+    pub(crate) fn learn_service(&self, way: Path, len: u64, begun: Instant) {
+        if self.options.write_threshold == Rule::Auto {
+            self.auto().learn(way, len, begun.elapsed());
+        }
     }
 
     /// The mgr is about to be asked to open a file.

@@ -1,5 +1,6 @@
 //! How a mount behaves.
 
+pub use layout::threshold::Rule;
 use std::time::Duration;
 use types::Cred;
 use types::limits::{CLIENT_WINDOW_BYTES, IN_FLIGHT_PER_IOD, PAYLOAD_MAX};
@@ -19,7 +20,7 @@ pub struct Options {
     /// The write threshold T: gathered bytes that are fewer go through the mgr, T or more in one run straight to the iods
     /// ([`layout::threshold`]). 0: all go straight. With a threshold a layout is got when bytes first go straight, and not when
     /// a file is opened: a small file needs none.
-    pub write_threshold: u64,
+    pub write_threshold: Rule,
     /// The same for reads: a read of fewer bytes goes through the mgr. Files shorter than the write threshold are read through
     /// the mgr as well, as long as no layout is held.
     pub read_threshold: u64,
@@ -45,7 +46,7 @@ impl Default for Options {
             window: CLIENT_WINDOW_BYTES,
             in_flight_per_iod: IN_FLIGHT_PER_IOD,
             direct: true,
-            write_threshold: 0,
+            write_threshold: Rule::Fixed(0),
             read_threshold: 0,
             connect_timeout: Duration::from_secs(10),
             retry_timeout: Duration::from_secs(60),
@@ -63,7 +64,7 @@ impl Options {
 
     /// Whether a layout is got when a file is opened, and not when it is first used.
     pub(crate) fn layout_at_open(&self) -> bool {
-        self.direct && self.write_threshold == 0 && self.read_threshold == 0
+        self.direct && self.write_threshold == Rule::Fixed(0) && self.read_threshold == 0
     }
 
     /// The window in bytes with its lower bound applied.

@@ -3,6 +3,7 @@
 use crate::hosts::{CLIENT, IOD, MGR};
 use crate::network::{Host, Weather};
 use crate::random::Rng;
+use client::options::Rule;
 use std::time::Duration;
 use types::planted::Planted;
 
@@ -66,7 +67,7 @@ pub struct ClientPlan {
     /// Moves data straight to the iods.
     pub direct: bool,
     /// The write threshold in bytes.
-    pub write_threshold: u64,
+    pub write_threshold: Rule,
     /// The read threshold in bytes.
     pub read_threshold: u64,
     /// Checksums payloads.
@@ -133,7 +134,7 @@ impl Plan {
         plan.lock_percent = if on == Planted::LockTable { 40 } else { plan.lock_percent };
         for client in &mut plan.clients {
             (client.think_ms, client.direct) = (20, true);
-            (client.write_threshold, client.read_threshold) = (0, 0);
+            (client.write_threshold, client.read_threshold) = (Rule::Fixed(0), 0);
             client.processes = vec![30, 30];
         }
         for round in 0..6 {
@@ -161,7 +162,15 @@ impl Plan {
         let iods = rng.between(1, 4) as usize;
         let client = |rng: &mut Rng| ClientPlan {
             direct: rng.percent(75),
-            write_threshold: *rng.pick(&[0, 0, 100, 1 << 10, 8 << 10, u64::MAX]),
+            write_threshold: *rng.pick(&[
+                Rule::Fixed(0),
+                Rule::Fixed(0),
+                Rule::Fixed(100),
+                Rule::Fixed(1 << 10),
+                Rule::Fixed(8 << 10),
+                Rule::Fixed(u64::MAX),
+                Rule::Auto,
+            ]),
             read_threshold: *rng.pick(&[0, 0, 0, 1 << 10, u64::MAX]),
             checksums: rng.percent(80),
             processes: (0..rng.between(1, 2)).map(|_| rng.between(8, 30)).collect(),

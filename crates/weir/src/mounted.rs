@@ -3,6 +3,7 @@
 use crate::failure::{Exit, Failure, Outcome};
 use clap::ValueEnum;
 use client::{Mount, Node, Options};
+use layout::threshold::Rule;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -14,9 +15,9 @@ pub struct How {
     #[arg(long, value_enum, default_value_t = Access::Direct)]
     pub access: Access,
     /// Writes that gather to fewer bytes than this go through the mgr, others straight to the iods; 0: all go straight,
-    /// max: none does
-    #[arg(long, value_name = "SIZE", default_value = "64K", value_parser = threshold)]
-    pub write_threshold: u64,
+    /// max: none does; auto: wherever either has been faster lately
+    #[arg(long, value_name = "SIZE", default_value = "64K", value_parser = write_threshold)]
+    pub write_threshold: Rule,
     /// The same for reads
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = threshold)]
     pub read_threshold: u64,
@@ -46,7 +47,15 @@ pub enum Access {
     Page,
 }
 
-/// A write or read threshold as users write it.
+/// A write threshold as users write it.
+pub fn write_threshold(text: &str) -> Result<Rule, String> {
+    match text {
+        "auto" => Ok(Rule::Auto),
+        _ => threshold(text).map(Rule::Fixed).map_err(|why| why + ", nor auto"),
+    }
+}
+
+/// A threshold as users write it.
 pub fn threshold(text: &str) -> Result<u64, String> {
     match text {
         "max" => Ok(layout::threshold::ALWAYS_MGR),

@@ -54,8 +54,9 @@ impl Inode {
 
     /// Whether a read of so many bytes goes straight to the iods.
     async fn reads_straight(&self, len: u64) -> bool {
-        let Options { read_threshold, write_threshold, .. } = self.mount.options;
-        let small_file = threshold::path(self.size(), write_threshold) == Path::Mgr && !self.has_layout().await;
+        let Options { read_threshold, .. } = self.mount.options;
+        let small_file =
+            threshold::path(self.size(), self.mount.present_write_threshold()) == Path::Mgr && !self.has_layout().await;
         threshold::path(len, read_threshold) == Path::Direct && !small_file
     }
 

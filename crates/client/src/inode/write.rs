@@ -6,8 +6,9 @@ use crate::extents::Extents;
 use crate::{Error, Result};
 use bytes::Bytes;
 use layout::list_io::{Request, RequestLimits, plan};
-use layout::threshold;
+use layout::threshold::{self, Path};
 use std::sync::Arc;
+use tokio::time::Instant;
 use types::limits::{FILE_SIZE_MAX, PAYLOAD_MAX};
 use types::{ByteRange, Status, Timestamp, Verifier};
 
@@ -141,10 +142,11 @@ impl Inode {
             return;
         }
         let _leaving = self.leaving.lock().await;
-        let t = self.mount.options.write_threshold;
-        let straight = {
+        let (t, straight) = {
             let state = self.state();
-            !threshold::divide(&state.pending.ranges(), t, state.streamed).0.is_empty()
+            let ranges = state.pending.ranges();
+            let t = self.mount.write_threshold(ranges.iter().map(|range| range.len).max().unwrap_or(0));
+            (t, !threshold::divide(&ranges, t, state.streamed).0.is_empty())
         };
         let layout = match self.end_strays().await {
             Ok(()) if straight => self.layout(true, None).await,
@@ -264,9 +266,11 @@ impl Inode {
             let sending = locks.sending.read().await;
             self.check_given_up(errand.batch).map_err(lost)?;
             let grant = self.state().grant;
+            let begun = Instant::now();
             let written = layout.write(index, &errand.payload, errand.stable).await;
             match written.map_err(|not_done| self.note_stray(not_done)) {
                 Ok(written) => {
+                    self.mount.learn_service(Path::Direct, bytes, begun);
                     let written = (written, grant);
                     self.keep(errand.lane, errand.batch, errand.payload.clone(), errand.parts.clone(), written);
                     return Ok(());
@@ -305,7 +309,9 @@ impl Inode {
         for (range, data) in cut(&errand.payload, &errand.parts) {
             let lost = |error| Lost { error, bytes: left };
             self.check_given_up(errand.batch).map_err(lost)?;
+            let begun = Instant::now();
             let written = self.mgr_write(range.offset, data.clone(), stable).await.map_err(lost)?;
+            self.mount.learn_service(Path::Mgr, range.len, begun);
             left -= range.len;
             let payload = Payload { extents: vec![range], data: data.into(), checksums: Vec::new() };
             self.keep(Lane::Mgr, errand.batch, Arc::new(payload), vec![range], (written, 0));

@@ -1,7 +1,7 @@
 //! `weir mount`: a file system at a directory, for every program.
 
 use crate::failure::{Exit, Failure, Outcome};
-use crate::mounted::{Access, How, Mounting, seconds, threshold};
+use crate::mounted::{Access, How, Mounting, seconds, threshold, write_threshold};
 use crate::session::{Connect, runtime};
 use crate::show;
 use crate::stop::Stop;
@@ -91,7 +91,7 @@ fn apply_options(args: &mut Args) -> Result<(), Failure> {
             "allow_other" => args.how.allow_other = true,
             "no_direct" => args.connect.go_through_mgr(),
             "access" => args.how.access = Access::from_str(value, false).map_err(bad)?,
-            "write_threshold" => args.how.write_threshold = threshold(value).map_err(bad)?,
+            "write_threshold" => args.how.write_threshold = write_threshold(value).map_err(bad)?,
             "read_threshold" => args.how.read_threshold = threshold(value).map_err(bad)?,
             "attr_timeout" => args.how.attr_timeout = time()?,
             "entry_timeout" => args.how.entry_timeout = time()?,
