@@ -230,3 +230,42 @@ fn a_mount_that_is_in_use_or_wrong_says_so() {
     let mut mount = cluster.weir(["mount", "weir://127.0.0.1:1/", "/tmp", "--connect-timeout", "1"]);
     assert!(crate::cluster::fail(&mut mount, 3).contains("is it running"));
 }
+
+#[test]
+fn each_write_takes_its_path() {
+    let Some((dir, cluster, place)) = mounted(&[]) else { return };
+    let large = pattern(1 << 20, 4);
+    let count = |name| cluster.counter("operations", name);
+    fs::write(place.at("large"), &large).unwrap();
+    assert_eq!((cluster.proxied_bytes(), count("layoutget")), (0, 1), "straight to the iods");
+    fs::write(place.at("small"), &large[..2000]).unwrap();
+    assert_eq!(
+        (cluster.proxied_bytes(), count("layoutget")),
+        (2000, 1),
+        "through the mgr, which needs no layout for it"
+    );
+    assert!(fs::read(place.at("small")).unwrap() == large[..2000]);
+    assert_eq!((cluster.proxied_bytes(), count("layoutget")), (4000, 1));
+    // Both ways in one file: the newest byte counts.
+    let file = OpenOptions::new().read(true).write(true).open(place.at("large")).unwrap();
+    file.write_all_at(b"small", 5000).unwrap();
+    file.write_all_at(&large, 4000).unwrap();
+    file.write_all_at(b"newest", 6000).unwrap();
+    file.sync_all().unwrap();
+    let mut whole = large[..4000].to_vec();
+    whole.extend_from_slice(&large);
+    whole[6000..6006].copy_from_slice(b"newest");
+    drop(file);
+    assert!(cluster.run(["cat", "/large"]) == whole);
+
+    let other = Place::new(&cluster, &dir.path().join("other"), &["--write-threshold", "0"]);
+    let before = cluster.proxied_bytes();
+    fs::write(other.at("straight"), &large[..2000]).unwrap();
+    assert_eq!(cluster.proxied_bytes(), before, "with a threshold of 0 all go straight");
+    other.unmount();
+    let auto = Place::new(&cluster, &dir.path().join("auto"), &["-o", "write_threshold=auto"]);
+    (0..200).for_each(|n| fs::write(auto.at(&format!("f{n}")), pattern(n * 500, n as u64)).unwrap());
+    (0..200).for_each(|n| assert!(fs::read(auto.at(&format!("f{n}"))).unwrap() == pattern(n * 500, n as u64)));
+    auto.unmount();
+    place.unmount();
+}
