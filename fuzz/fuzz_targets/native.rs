@@ -22,6 +22,7 @@ pub fn run(data: &[u8]) {
     value::<ListArgs>(&data);
     value::<ScrubArgs>(&data);
     value::<NewsArgs>(&data);
+    value::<LengthsArgs>(&data);
     value::<DataHandle>(&data);
     reply::<HelloReply>(&data);
     reply::<ReadReply>(&data);
@@ -35,6 +36,7 @@ pub fn run(data: &[u8]) {
     reply::<StatsReply>(&data);
     reply::<ScrubReply>(&data);
     reply::<NewsReply>(&data);
+    reply::<LengthsReply>(&data);
     reply::<Nothing>(&data);
     before_data(&data);
 }

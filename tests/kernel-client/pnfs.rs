@@ -56,6 +56,56 @@ fn data_go_straight_to_the_iods_and_sizes_are_known() {
 }
 
 #[test]
+fn a_file_goes_on_where_an_object_ends() {
+    let home = tempfile::tempdir().unwrap();
+    let lab = servers::start(home.path(), 3, &["--stripe-unit", "64k", "--mds-threshold", "0"]);
+    let (mut one, mut other) = Guest::boot_two();
+    let direct = |bytes: u32| format!("dd if=/mnt/a iflag=direct bs={bytes} count=1 2>/dev/null");
+    for version in ["vers=4.1", "vers=4.2"] {
+        one.mount(lab.mgr.proxy.address().port(), version);
+        other.mount(lab.mgr.proxy.address().port(), version);
+        // A hundred bytes, a hole, and a stripe unit on another iod.
+        one.ok("head -c 100 /dev/urandom > /tmp/a; cp /tmp/a /mnt/a");
+        one.ok("dd if=/dev/zero bs=64k seek=4 count=1 of=/mnt/a conv=notrunc,fsync 2>/dev/null; truncate -s 4k /tmp/a");
+        let sum = one.ok("md5sum < /tmp/a");
+        for guest in [&mut one, &mut other] {
+            assert_eq!(guest.ok(&format!("{} | md5sum", direct(4096))), sum);
+            assert_eq!(guest.ok(&format!("{} | wc -c", direct(65536))), "65536");
+            assert_eq!(guest.ok("dd if=/mnt/a iflag=direct bs=64k 2>/dev/null | wc -c"), "327680");
+        }
+        // Where the file ends, too, it ends for everybody.
+        one.ok("dd if=/dev/urandom of=/tmp/b bs=70000 count=1 2>/dev/null; cp /tmp/b /mnt/b");
+        for guest in [&mut other, &mut one] {
+            assert_eq!(guest.ok("dd if=/mnt/b iflag=direct bs=64k 2>/dev/null | wc -c"), "70000");
+        }
+        one.ok("echo 3 > /proc/sys/vm/drop_caches; cmp /tmp/b /mnt/b; dd if=/mnt/b iflag=direct bs=64k 2>/dev/null | cmp - /tmp/b");
+        // Nothing of all this has passed the mgr, which was asked for lengths alone.
+        assert_eq!((counter(&lab, "proxy_write_bytes"), counter(&lab, "proxy_read_bytes")), (0, 0));
+        let unknown = counter(&lab, "lengths_unknown");
+        assert!(counter(&lab, "lengths_asked") > unknown);
+        one.ok("rm /mnt/*; umount /mnt");
+        other.ok("umount /mnt");
+    }
+    // Others cut the file and make it longer; and who has it open for writing reads it right, too.
+    one.mount(lab.mgr.proxy.address().port(), "vers=4.2");
+    other.mount(lab.mgr.proxy.address().port(), "vers=4.2");
+    one.ok("head -c 3000 /tmp/b | tee /tmp/a > /mnt/a");
+    for size in [100, 4000, 300_000, 50, 4095, 4097, 0] {
+        other.ok(&format!("truncate -s {size} /mnt/a"));
+        let sum = one.ok(&format!("truncate -s {size} /tmp/a; head -c 4096 /tmp/a | md5sum"));
+        for guest in [&mut one, &mut other] {
+            assert_eq!(guest.ok(&format!("{} | md5sum", direct(4096))), sum, "{size}");
+        }
+    }
+    let writing = "exec 3<>/mnt/a; dd if=/tmp/b bs=100 count=1 conv=notrunc,fsync of=/mnt/a 2>/dev/null; ";
+    let further = "dd if=/tmp/b bs=64k count=1 seek=4 conv=notrunc,fsync of=/mnt/a 2>/dev/null; ";
+    assert_eq!(one.ok(&format!("{writing} {} | wc -c; {further} {} | wc -c", direct(4096), direct(4096))), "100\n4096");
+    one.ok("umount /mnt");
+    other.ok("umount /mnt");
+    lab.fsck();
+}
+
+#[test]
 fn small_files_stay_with_the_mgr() {
     let home = tempfile::tempdir().unwrap();
     let lab = servers::start(home.path(), 2, &[]);

@@ -1,7 +1,7 @@
 //! READ, WRITE and COMMIT of a file's offsets on the object that is here.
 
 use bytes::Bytes;
-use iod::Served;
+use iod::{ObjectBytes, Served};
 use layout::distributions::{Distribution, DistributionId};
 use nfs::data_server::DataServer;
 use nfs::fs::{Ctx, ReadOut, Result, Stability, WriteOut};
@@ -16,8 +16,8 @@ use xdr::Xdr;
 const TRIES: u32 = 40;
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// By less than this a client may ask for more than the file has: kernels read whole pages.
-const PAGE: u64 = 4096;
+/// How often bytes are read again because the object changed while the mgr said how long the file is.
+const AGAIN: u32 = 4;
 
 /// The objects of an iod.
 pub(crate) struct Objects {
@@ -83,6 +83,22 @@ fn distribution(handle: &DataHandle) -> Result<Distribution> {
     Distribution::new(DistributionId::SimpleStripe, unit, count).map_err(|_| Status::BadHandle)
 }
 
+/// The answer to a READ at `offset` of a file of this length, within which its object ends: up to the end of the file there are zeros.
+fn ended(got: ObjectBytes, offset: u64, len: u32, length: u64) -> ReadOut {
+    let rest = length.saturating_sub(offset);
+    let inside = rest.min(len.into()) as usize;
+    let data = if inside <= got.data.len() {
+        // What is behind the end was cut off, and goes from the object next.
+        got.data.slice(..inside)
+    } else {
+        let mut data = Vec::with_capacity(inside);
+        data.extend_from_slice(&got.data);
+        data.resize(inside, 0);
+        data.into()
+    };
+    ReadOut { data: data.into(), eof: rest <= len.into() }
+}
+
 /// What a client is told. An error of one object must not look like one of the whole iod, which the client would not
 /// use any more for any file: it loses the layout of this file instead, and asks the mgr.
 fn told(failure: &Failure) -> Status {
@@ -109,14 +125,25 @@ impl DataServer for Objects {
     }
 
     async fn read(&self, ctx: &Ctx, offset: u64, len: u32) -> Result<ReadOut> {
-        let Target { handle, offset } = self.target(ctx, Rights::READ, offset, len.into())?;
-        let got = self.work(move |served| served.read_object(handle.object, handle.generation, offset, len)).await?;
-        // Behind the object the file may go on, with a hole: only the mgr knows, and who is told of an end there believes it.
-        let missing = u64::from(len) - (got.data.len() as u64).min(len.into());
-        if missing >= PAGE || (got.data.is_empty() && len > 0) {
-            return Err(Status::NotHere);
+        let Target { handle, offset: at } = self.target(ctx, Rights::READ, offset, len.into())?;
+        let (object, generation) = (handle.object, handle.generation);
+        let bytes = move |served: &Served| served.read_object(object, generation, at, len);
+        let mut got = self.work(bytes).await?;
+        for _ in 0..AGAIN {
+            if got.data.len() >= len as usize {
+                // Whether the file ends with them nobody has to be asked for: who wants more asks for it.
+                return Ok(ReadOut { data: got.data.into(), eof: false });
+            }
+            // The object ends here. The file may, too, or go on with a hole: only the mgr knows.
+            let Some(length) = self.work(move |served| Ok(served.file_length(object))).await? else { break };
+            // When it said so the object ended where it ends before and after.
+            if self.work(move |served| served.object_size(object, generation)).await? == got.size {
+                return Ok(ended(got, offset, len, length));
+            }
+            got = self.work(bytes).await?;
         }
-        Ok(ReadOut { data: got.data.into(), eof: got.end })
+        // The client asks the mgr itself, who can ask the iods.
+        Err(Status::NotHere)
     }
 
     async fn write(&self, ctx: &Ctx, offset: u64, data: Bytes, stable: Stability) -> Result<WriteOut> {
@@ -143,5 +170,28 @@ impl DataServer for Objects {
         let handle = self.handle(ctx, Rights::WRITE)?;
         self.work(move |served| served.commit_object(handle.object, handle.generation)).await?;
         Ok(self.served.verifier())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_ends_where_the_mgr_says_and_has_zeros_up_to_there() {
+        let offset = 1000;
+        for (stored, len, length) in (0..4).flat_map(|stored| {
+            (stored + 1..6).flat_map(move |len| (990..1010).map(move |length| (stored, len, length)))
+        }) {
+            let data: Vec<u8> = (1..=stored as u8).collect();
+            let out = ended(ObjectBytes { data: data.clone().into(), size: 77 }, offset, len, length);
+            // A file as it is: what is stored, zeros, and nothing behind its end.
+            let byte = |at: u64| data.get((at - offset) as usize).copied().unwrap_or(0);
+            let right: Vec<u8> = (offset..(offset + u64::from(len)).min(length)).map(byte).collect();
+            assert_eq!(out.data.to_bytes(), right, "{stored} {len} {length}");
+            assert_eq!(out.eof, offset + u64::from(len) >= length, "{stored} {len} {length}");
+        }
+        let far = ended(ObjectBytes { data: Bytes::new(), size: 0 }, u64::MAX - 10, 10, 5);
+        assert!(far.data.is_empty() && far.eof);
     }
 }

@@ -5,13 +5,15 @@
 mod cluster;
 
 use bytes::Bytes;
-use cluster::{FSID, key};
+use cluster::{ALL, FSID, key, now};
 use net::rpc::{Connection, Limits, NoService};
 use net::{Counters, Listener};
 use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::Duration;
+use tokio::sync::watch;
 use types::{FileId, Fsid, Generation};
-use wire::native::{DataHandle, Key, Rights};
+use wire::native::*;
 use wire::nfs4::*;
 use wire::rpc::{Auth, AuthSys};
 use xdr::Xdr;
@@ -168,6 +170,29 @@ impl Client {
     }
 }
 
+/// A mgr that answers how long files are, `Some(None)` what it does not know; until it has no answer any more. Tells how many it gave.
+fn mgr(server: &Server, mut answer: impl FnMut() -> Option<Option<u64>> + Send + 'static) -> JoinHandle<usize> {
+    let mut mgr = cluster::Client::new(server.iod.tcp());
+    let ticket = key().sign_ticket(FSID, MGR_SESSION, now() + 1000);
+    let origin = Origin { owner: [3; 16], incarnation: 0 };
+    let args = HelloArgs { ticket, min_version: 1, max_version: 1, checksums: false, max_payload: 1 << 20, origin };
+    mgr.call::<HelloReply>(Procedure::Hello, &args).unwrap();
+    let cap = key().sign_capability(FSID, STORE_OBJECT, Generation(1), ALL, now() + 1000, MGR_SESSION);
+    let mut lengths = move |answers| {
+        mgr.call::<LengthsReply>(Procedure::Lengths, &LengthsArgs { cap: cap.clone(), answers }).unwrap().asked
+    };
+    std::thread::spawn(move || {
+        let (mut answers, mut given) = (Vec::new(), 0);
+        loop {
+            for asked in lengths(std::mem::take(&mut answers)) {
+                let Some(length) = answer() else { return given };
+                answers.push(Length { number: asked.number, length });
+                given += 1;
+            }
+        }
+    })
+}
+
 /// A handle of a file over two iods, of which this is the one that it begins at.
 fn handle(generation: u32, rights: Rights) -> Bytes {
     DataHandle::sign(&key(), FSID, OBJECT, Generation(generation), rights, (UNIT, 2, 0), 1).to_bytes()
@@ -198,15 +223,96 @@ async fn bytes_go_where_the_handle_says() {
         assert_eq!(client.read(&handle, 0, 1000).await.unwrap().data, [minor as u8; 1000][..]);
         let read = client.read(&handle, u64::from(UNIT) - 10, 10).await.unwrap();
         assert_eq!((&read.data[..], read.eof), (&[3; 10][..], false));
-        let read = client.read(&handle, 2 * u64::from(UNIT), 100).await.unwrap();
-        assert_eq!((&read.data[..], read.eof), (&b"third"[..], true));
-        // Behind the object there may be a hole, or the end of the file.
-        let behind = client.read(&handle, 2 * u64::from(UNIT) + 5, 95).await;
-        assert_eq!(behind.unwrap_err(), NFS4ERR_PNFS_IO_HOLE);
+        let read = client.read(&handle, 2 * u64::from(UNIT), 5).await.unwrap();
+        assert_eq!((&read.data[..], read.eof), (&b"third"[..], false));
+        // Where the object ends there may be a hole, or the end of the file.
+        for behind in [0, 5, 1000] {
+            let read = client.read(&handle, 2 * u64::from(UNIT) + behind, 100).await;
+            assert_eq!(read.unwrap_err(), NFS4ERR_PNFS_IO_HOLE);
+        }
     }
-    assert_eq!((server.iod.counter("nfs.writes"), server.iod.counter("nfs.reads")), (12, 14));
+    assert_eq!((server.iod.counter("nfs.writes"), server.iod.counter("nfs.reads")), (12, 18));
     assert_eq!((server.iod.counter("nfs.write_bytes"), server.iod.counter("nfs.clients")), (2 * 1015, 1));
     assert_eq!(server.iod.client().size(OBJECT.0).unwrap().size, u64::from(UNIT) + 5);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn where_an_object_ends_the_mgr_says_how_long_the_file_is() {
+    let server = Server::new().await;
+    let mut client = server.client(2).await;
+    client.introduce().await;
+    let handle = handle(1, Rights::READ | Rights::WRITE);
+    client.write(&handle, 0, &[7; 100], DATA_SYNC4).await.unwrap();
+    let (length, told) = watch::channel(Some(None));
+    let mgr = mgr(&server, move || *told.borrow());
+    // It does not know: the client is to ask it.
+    for offset in [0, 100, 5000] {
+        assert_eq!(client.read(&handle, offset, 4096).await.unwrap_err(), NFS4ERR_PNFS_IO_HOLE);
+    }
+    // By the offset of a READ of 4096 bytes: those of the file that are stored, zeros, and whether that was all.
+    let cases = [
+        // The file ends with the object, goes on with a hole, and ends in that.
+        (100, [(0, 100, 0, true), (60, 40, 0, true), (100, 0, 0, true), (5000, 0, 0, true)]),
+        (
+            5 * u64::from(UNIT),
+            [(0, 100, 3996, false), (99, 1, 4095, false), (100, 0, 4096, false), (5000, 0, 4096, false)],
+        ),
+        (5001, [(0, 100, 3996, false), (99, 1, 4095, false), (905, 0, 4096, true), (5000, 0, 1, true)]),
+        // It was cut just now.
+        (30, [(0, 30, 0, true), (29, 1, 0, true), (30, 0, 0, true), (99, 0, 0, true)]),
+    ];
+    for (is, reads) in cases {
+        length.send(Some(Some(is))).unwrap();
+        // It may not have been heard yet.
+        while client.read(&handle, 5000, 1).await.is_err() {}
+        for (offset, stored, zeros, eof) in reads {
+            let read = client.read(&handle, offset, 4096).await.unwrap();
+            let right = [vec![7; stored], vec![0; zeros]].concat();
+            assert_eq!((&read.data[..], read.eof), (&right[..], eof), "{offset} of {is}");
+        }
+    }
+    // What is all there is asked of nobody.
+    let whole = client.read(&handle, 0, 100).await.unwrap();
+    assert_eq!((whole.data.len(), whole.eof), (100, false));
+    // Who waits for one that has gone goes to look for it, and nobody waits after that.
+    length.send(None).unwrap();
+    for _ in 0..2 {
+        assert_eq!(client.read(&handle, 0, 4096).await.unwrap_err(), NFS4ERR_PNFS_IO_HOLE);
+    }
+    assert!(mgr.join().unwrap() >= 20);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_written_while_the_mgr_is_asked_is_read() {
+    for times in [2, 1000] {
+        let server = Server::new().await;
+        let mut client = server.client(1).await;
+        client.introduce().await;
+        let handle = handle(1, Rights::READ | Rights::WRITE);
+        client.write(&handle, 0, &[7; 100], DATA_SYNC4).await.unwrap();
+        let (served, mut written) = (server.iod.running().served(), 0);
+        let mgr = mgr(&server, move || {
+            if written < times {
+                served.write_object(OBJECT, Generation(1), 100 + written, &[9], false).unwrap();
+                written += 1;
+            }
+            (times < 1000 || written < 100).then_some(Some(u64::from(UNIT) * 2))
+        });
+        if times == 2 {
+            let read = loop {
+                if let Ok(read) = client.read(&handle, 0, 200).await {
+                    break read;
+                }
+            };
+            assert_eq!((&read.data[..], read.eof), (&[&[7; 100][..], &[9; 2], &[0; 98]].concat()[..], false));
+            continue;
+        }
+        // Of an object that changes each time the mgr is asked nothing can be said.
+        while !mgr.is_finished() {
+            assert_eq!(client.read(&handle, 0, 1000).await.unwrap_err(), NFS4ERR_PNFS_IO_HOLE);
+        }
+        assert_eq!(mgr.join().unwrap(), 99);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,6 +1,7 @@
 //! Serving a store over TCP and a Unix socket.
 
 mod connection;
+mod lengths;
 mod lines;
 mod listen;
 mod news;
@@ -28,6 +29,7 @@ use wire::native::{Counter, Key, Local};
 
 use crate::buffers::Pool;
 use crate::store::{Store, StoreError};
+use lengths::Lengths;
 use lines::Lines;
 use listen::{Listener, Live};
 use news::News;
@@ -115,6 +117,7 @@ pub struct Served {
     data_server: Vec<String>,
     lines: Arc<Lines>,
     news: News,
+    lengths: Lengths,
     pulls: Pulls,
     /// Counters of further doors.
     doors: OnceLock<Box<dyn Fn() -> Vec<Counter> + Send + Sync>>,
@@ -131,6 +134,7 @@ impl Served {
             data_server: Vec::new(),
             lines: Arc::default(),
             news: News::default(),
+            lengths: Lengths::default(),
             pulls: Pulls::default(),
             doors: OnceLock::new(),
         }
@@ -276,6 +280,7 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         self.shared.served.news.close();
+        self.shared.served.lengths.close();
         self.live.refuse();
         for listener in &self.listeners {
             listener.shutdown();

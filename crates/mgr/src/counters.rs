@@ -84,6 +84,10 @@ counters! {
     devices_told,
     /// Objects that iods told of, written by clients that tell nothing.
     news,
+    /// Questions of iods how long a file is.
+    lengths_asked,
+    /// Those that could not be answered without asking iods: whoever reads comes to the mgr then.
+    lengths_unknown,
     /// Times that iods were asked how far a file reaches.
     size_queries,
     /// Files whose objects were cut.

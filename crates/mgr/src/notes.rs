@@ -236,6 +236,11 @@ impl Notes {
         matches!(self.inner().written.get(&file), Some(Written::Before | Written::Fenced))
     }
 
+    /// Whether somebody has written, or may, who has not told all yet: what the namespace knows need not be all.
+    pub(crate) fn is_untold(&self, file: FileId) -> bool {
+        self.inner().written.get(&file).is_some_and(|written| *written != Written::Told)
+    }
+
     /// The files noted as written that nobody has told of.
     pub(crate) fn untold(&self) -> Vec<FileId> {
         let inner = self.inner();

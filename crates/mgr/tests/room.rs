@@ -18,6 +18,8 @@ mod gather;
 mod intents;
 #[path = "room/layouts.rs"]
 mod layouts;
+#[path = "room/lengths.rs"]
+mod lengths;
 #[path = "room/model.rs"]
 mod model;
 #[path = "room/names.rs"]

@@ -9,6 +9,7 @@ mod checksum;
 mod data_handle;
 mod hello;
 mod io;
+mod lengths;
 mod news;
 mod object;
 mod pull;
@@ -20,6 +21,7 @@ pub use checksum::{Crc32c, crc32c};
 pub use data_handle::{DATA_HANDLE_LEN, DataHandle};
 pub use hello::{HelloArgs, HelloReply, Local, Origin};
 pub use io::{Extent, Piece, PieceKind, ReadArgs, ReadHead, ReadReply, WriteArgs, WriteExtent, WriteHead, WriteReply};
+pub use lengths::{Length, LengthQuestion, LengthsArgs, LengthsReply};
 pub use news::{NewsArgs, NewsReply};
 pub use object::{
     CommitReply, FenceArgs, ObjectArgs, PunchArgs, ReserveArgs, SeekArgs, SeekReply, SeekWhat, SizeReply, TruncateArgs,
@@ -59,6 +61,8 @@ pub const LIST_MAX: usize = 1024;
 pub const SCRUB_FINDINGS_MAX: usize = 256;
 /// Most objects in one NEWS reply.
 pub const NEWS_MAX: usize = 1024;
+/// Most questions in one LENGTHS reply, and most answers in the next call.
+pub const LENGTHS_MAX: usize = 1024;
 /// Most counters in one STATS reply.
 pub const COUNTERS_MAX: usize = 512;
 
@@ -119,6 +123,8 @@ procedures! {
     Reserve = 15,
     /// Copies bytes of an object of another iod, or of this one, into an object: [`PullArgs`] to [`PullReply`]. For the mgr alone.
     Pull = 16,
+    /// Answers how long files are, and waits for the next such questions: [`LengthsArgs`] to [`LengthsReply`].
+    Lengths = 17,
 }
 
 impl Procedure {

@@ -14,13 +14,16 @@ use crate::store::ReadPlan;
 /// How long the mgr may take to know of something.
 const TELL_WAIT: Duration = Duration::from_secs(10);
 
+/// How long the mgr may take to say how long a file is: who reads can ask it without us.
+const LENGTH_WAIT: Duration = Duration::from_secs(2);
+
 /// What there is of an object in a range.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ObjectBytes {
     /// The bytes up to the end of the range or of the object, holes as zeros.
     pub data: Bytes,
-    /// Whether the object ends with them.
-    pub end: bool,
+    /// The size of the object.
+    pub size: u64,
 }
 
 impl Served {
@@ -70,7 +73,7 @@ impl Served {
             }
         }
         Counters::add(&self.store.counters().bytes_read, plan.data_len);
-        Ok(ObjectBytes { end: offset.saturating_add(u64::from(inside)) >= plan.size, data: data.into() })
+        Ok(ObjectBytes { data: data.into(), size: plan.size })
     }
 
     /// Writes `data` at `offset` of an object, durably if that is wanted; answers the size of the object. Blocks for the disk.
@@ -101,6 +104,20 @@ impl Served {
     /// knows, but not for ever, and answers whether it does.
     pub fn tell_written(&self, object: FileId, grant: u64, size: u64) -> bool {
         self.news.tell(object, Written { grant, size }, TELL_WAIT)
+    }
+
+    /// The size of an object; blocks for the disk.
+    ///
+    /// # Errors
+    /// As those of SIZE: `Fenced`, `Corrupt`, `Io`.
+    pub fn object_size(&self, object: FileId, generation: Generation) -> Result<u64, Failure> {
+        Ok(self.store.object(object).size(&self.store, generation)?.0)
+    }
+
+    /// How long the file of an object is, at some moment during this call; none when the mgr cannot tell, or does not within two
+    /// seconds. Blocks for the mgr.
+    pub fn file_length(&self, object: FileId) -> Option<u64> {
+        self.lengths.ask(object, LENGTH_WAIT)
     }
 
     /// Makes everything that was written to an object durable; blocks for the disk.

@@ -9,10 +9,10 @@ use net::clock::unix_now;
 use types::limits::{EXTENTS_MAX, PAYLOAD_MAX};
 use types::{Generation, Status};
 use wire::native::{
-    Capability, CommitReply, Crc32c, Failure, FenceArgs, HelloArgs, HelloReply, ListArgs, ListReply, MGR_SESSION,
-    NewsArgs, NewsReply, Nothing, ObjectArgs, PieceKind, Procedure, PunchArgs, REVISIONS, ReadArgs, ReadHead,
-    ReserveArgs, Rights, STORE_OBJECT, ScrubArgs, ScrubReply, SeekArgs, SeekReply, SizeReply, StatsReply, TruncateArgs,
-    TruncateReply, WriteExtent, WriteHead, WriteReply, crc32c,
+    Capability, CommitReply, Crc32c, Failure, FenceArgs, HelloArgs, HelloReply, LengthsArgs, LengthsReply, ListArgs,
+    ListReply, MGR_SESSION, NewsArgs, NewsReply, Nothing, ObjectArgs, PieceKind, Procedure, PunchArgs, REVISIONS,
+    ReadArgs, ReadHead, ReserveArgs, Rights, STORE_OBJECT, ScrubArgs, ScrubReply, SeekArgs, SeekReply, SizeReply,
+    StatsReply, TruncateArgs, TruncateReply, WriteExtent, WriteHead, WriteReply, crc32c,
 };
 use wire::rpc::{AcceptStat, ReplyHeader};
 use xdr::{Malformed, Reader, Xdr};
@@ -28,7 +28,7 @@ use crate::store::{HEAD_LEN, Object, Open, ReadPlan};
 const SENDFILE_MIN: u64 = 64 << 10;
 /// Smallest payload limit that a client may ask for.
 const PAYLOAD_MIN: u32 = 512;
-/// How long NEWS waits for some.
+/// How long NEWS waits for some, and LENGTHS for questions.
 const NEWS_WAIT: Duration = Duration::from_secs(5);
 
 /// What HELLO agreed on.
@@ -74,6 +74,7 @@ impl<C: Channel> Connection<C> {
             Procedure::Fence => self.with(xid, &mut input, Self::fence),
             Procedure::Scrub => self.with(xid, &mut input, Self::scrub),
             Procedure::News => self.with(xid, &mut input, Self::news),
+            Procedure::Lengths => self.with(xid, &mut input, Self::lengths),
         }
     }
 
@@ -361,6 +362,11 @@ impl<C: Channel> Connection<C> {
     fn news(&mut self, args: NewsArgs) -> Result<NewsReply, Failure> {
         self.check_store(&args.cap)?;
         Ok(self.shared.news.next(args.known, NEWS_WAIT))
+    }
+
+    fn lengths(&mut self, args: LengthsArgs) -> Result<LengthsReply, Failure> {
+        self.check_store(&args.cap)?;
+        Ok(LengthsReply { asked: self.shared.lengths.next(&args.answers, NEWS_WAIT) })
     }
 
     fn stats(&mut self, _: Nothing) -> Result<StatsReply, Failure> {

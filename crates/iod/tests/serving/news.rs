@@ -71,3 +71,32 @@ fn news_and_changes_are_for_the_mgr_alone() {
     assert_eq!(mgr.call::<NewsReply>(Procedure::News, &args(read)).unwrap_err().status(), Status::CapRefused);
     assert!(!changed(&mut mgr, of_mgr(OBJECT)));
 }
+
+#[test]
+fn how_long_files_are_is_asked_of_the_mgr_alone() {
+    let mut server = Server::new();
+    let served = server.running().served();
+    let (mut mgr, mut client) = (mgr(&server), server.client());
+    let args = |cap, answers| LengthsArgs { cap, answers };
+    let refused = client.call::<LengthsReply>(Procedure::Lengths, &args(cap(STORE_OBJECT.0, Rights::READ), vec![]));
+    assert_eq!(refused.unwrap_err().status(), Status::CapRefused);
+    let refused = mgr.call::<LengthsReply>(Procedure::Lengths, &args(of_mgr(OBJECT), vec![]));
+    assert_eq!(refused.unwrap_err().status(), Status::CapRefused);
+    // Nobody has listened so far.
+    assert_eq!(served.file_length(OBJECT), None);
+    let mut lengths = move |answers| mgr.call::<LengthsReply>(Procedure::Lengths, &args(of_mgr(STORE_OBJECT), answers));
+    thread::scope(|scope| {
+        let next = scope.spawn(move || (lengths(vec![]), lengths));
+        // It may not have come yet.
+        let length = || std::iter::repeat_with(|| served.file_length(OBJECT)).find_map(|length| length).unwrap();
+        let asking = scope.spawn(length);
+        let (asked, mut lengths) = next.join().unwrap();
+        let [LengthQuestion { number, object: OBJECT }] = asked.unwrap().asked[..] else { panic!("one question") };
+        let next = scope.spawn(move || lengths(vec![Length { number, length: Some(55) }]));
+        assert_eq!(asking.join().unwrap(), 55);
+        // Stopping lets go of whoever waits, on both sides.
+        drop(server.running.take());
+        let _ = next.join().unwrap();
+        assert_eq!(served.file_length(OBJECT), None);
+    });
+}

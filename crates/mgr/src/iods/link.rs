@@ -11,8 +11,8 @@ use tokio::sync::{OnceCell, Semaphore};
 use tokio::time::Instant;
 use types::{Fsid, Status};
 use wire::native::{
-    HelloArgs, HelloReply, Key, MGR_SESSION, NewsArgs, NewsReply, Origin, PROGRAM, Procedure, PullArgs, PullReply,
-    REVISIONS, VERSION, decode_reply,
+    HelloArgs, HelloReply, Key, LengthsArgs, LengthsReply, MGR_SESSION, NewsArgs, NewsReply, Origin, PROGRAM,
+    Procedure, PullArgs, PullReply, REVISIONS, VERSION, decode_reply,
 };
 use wire::rpc::Auth;
 use xdr::{Writer, Xdr};
@@ -41,6 +41,8 @@ pub(crate) struct Link {
     turn: AtomicUsize,
     /// For NEWS, when the iod has any.
     news: Option<Connection>,
+    /// For LENGTHS, likewise: its answers must not wait for what NEWS are dealt with.
+    lengths: Option<Connection>,
     /// What it is configured as.
     address: Address,
     /// That, as numbers; looked up when it is needed first.
@@ -105,7 +107,11 @@ impl Link {
             connections.push(connection);
         }
         // It waits for most of its time, and an iod answers a connection's requests in their order.
-        let news = if hello.data_server.is_empty() { None } else { Some(greet(&way).await?.0) };
+        let (mut news, mut lengths) = (None, None);
+        if !hello.data_server.is_empty() {
+            news = Some(greet(&way).await?.0);
+            lengths = Some(greet(&way).await?.0);
+        }
         // Looked up only where it is needed: a data server that listens on all addresses of its host.
         let anywhere = |text: &String| text.parse::<SocketAddr>().is_ok_and(|address| address.ip().is_unspecified());
         let reached = match address {
@@ -120,6 +126,7 @@ impl Link {
             connections,
             turn: AtomicUsize::new(0),
             news,
+            lengths,
             address: address.clone(),
             numeric: OnceCell::new(),
             pulls: Semaphore::new(PULLS),
@@ -134,7 +141,7 @@ impl Link {
     }
 
     fn all(&self) -> impl Iterator<Item = &Connection> {
-        self.connections.iter().chain(&self.news)
+        self.connections.iter().chain(&self.news).chain(&self.lengths)
     }
 
     /// Whether the iod has news of what clients write.
@@ -147,6 +154,13 @@ impl Link {
         let connection = self.news.as_ref().ok_or(Status::NotSupp)?;
         let result = call(connection, Procedure::News, arguments, CALL_TIMEOUT).await;
         result.map_err(|e| self.status(Procedure::News, e))
+    }
+
+    /// Answers how long files are, and waits for what is asked next; `Delay` when the iod is gone.
+    pub(crate) async fn lengths(&self, arguments: &LengthsArgs) -> Result<LengthsReply, Status> {
+        let connection = self.lengths.as_ref().ok_or(Status::NotSupp)?;
+        let result = call(connection, Procedure::Lengths, arguments, CALL_TIMEOUT).await;
+        result.map_err(|e| self.status(Procedure::Lengths, e))
     }
 
     /// Waits until one of the connections has ended, closes the others and tells why.

@@ -162,7 +162,7 @@ impl Room {
         }
         let objects = self.objects_now(ctx.now, &info).await?;
         let writing = self.notes.writing(file).await?;
-        // Where an object ends within a page a data server takes the end for that of the file. Within the file it does not end there.
+        // Where an object ends within a page its data server has to ask how long the file is. Within the file it does not end there.
         let end = range.end().next_multiple_of(PAGE).min(info.attrs.size).max(range.end());
         objects.reserve(ByteRange { offset: range.offset, len: end - range.offset }).await?;
         self.namespace.set_size(&ctx.cred, ctx.now, file, range.end(), None).await?;

@@ -56,9 +56,17 @@ impl Cluster {
 
     /// As [`Self::start_iod`], to be reached by a Unix socket too or not.
     pub fn start_iod_with(&mut self, i: usize, unix: bool) {
-        let config = iod::Config::new(self.iod_dir(i), self.file.fsid, self.file.key.clone(), vec![self.addresses[i]]);
-        let config = iod::Config { unix, ..config };
+        self.iods[i] = Some(iod::Iod::start(iod::Config { unix, ..self.iod_config(i) }).unwrap());
+    }
+
+    /// As [`Self::start_iod`], one that says that it serves NFS; nobody listens there.
+    pub fn start_data_server(&mut self, i: usize) {
+        let config = iod::Config { data_server: vec!["127.0.0.1:1".into()], ..self.iod_config(i) };
         self.iods[i] = Some(iod::Iod::start(config).unwrap());
+    }
+
+    fn iod_config(&self, i: usize) -> iod::Config {
+        iod::Config::new(self.iod_dir(i), self.file.fsid, self.file.key.clone(), vec![self.addresses[i]])
     }
 
     pub fn stop_iod(&mut self, i: usize) {

@@ -1,0 +1,88 @@
+//! How long files are, as iods are told that ask for it: what the mgr knows, and nothing while somebody may know better.
+
+use crate::cluster::{Cluster, create, ctx, pattern, remove, set_size, write};
+use layout::kinds::native::KIND;
+use mgr::Files;
+use nfs::fs::{FileSystem, Iomode, LayoutAsk, LayoutGone, Stability};
+use std::time::Duration;
+use types::{ByteRange, FileId, Generation, limits};
+
+async fn layout(files: &Files, client: u64, file: FileId) {
+    let (iomode, range) = (Iomode::ReadWrite, ByteRange::ALL);
+    let ask =
+        LayoutAsk { file, kind: KIND, iomode, readable: true, range, min_len: 0, max_body: limits::LAYOUT_BODY_MAX };
+    files.layout_get(&ctx(client), ask).await.unwrap();
+}
+
+async fn give_back(files: &Files, client: u64, file: FileId) {
+    let why = LayoutGone::Returned(Default::default());
+    files.layout_gone(&ctx(client), client, file, Iomode::ReadWrite, ByteRange::ALL, why).await.unwrap();
+}
+
+/// What an iod is told.
+async fn length(cluster: &Cluster, iod: usize, file: FileId) -> Option<u64> {
+    let served = cluster.iods[iod].as_ref().unwrap().served();
+    tokio::task::spawn_blocking(move || served.file_length(file)).await.unwrap()
+}
+
+/// Waits until the mgr answers an iod.
+async fn heard(cluster: &Cluster, iod: usize, file: FileId) {
+    let asked = || cluster.mgr().counters().lengths_asked;
+    let before = asked();
+    while asked() == before {
+        length(cluster, iod, file).await;
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn iods_are_told_how_long_a_file_is_when_nobody_can_know_better() {
+    let mut cluster = Cluster::new(2, "64").await;
+    for iod in 0..2 {
+        cluster.stop_iod(iod);
+        cluster.start_data_server(iod);
+    }
+    cluster.wait_up(2).await;
+    let files = cluster.files();
+    let file = create(&files, "f").await;
+    heard(&cluster, 0, file).await;
+    heard(&cluster, 1, file).await;
+    write(&files, file, 0, &pattern(100, 1), Stability::FileSync).await;
+    files.closed(&ctx(1), file, true).await.unwrap();
+    assert_eq!((length(&cluster, 0, file).await, length(&cluster, 1, file).await), (Some(100), Some(100)));
+    // Somebody may write past the mgr, and does.
+    layout(&files, 7, file).await;
+    assert_eq!(length(&cluster, 0, file).await, None);
+    let served = cluster.iods[0].as_ref().unwrap().served();
+    served.write_object(file, Generation(1), 200, &[1; 50], true).unwrap();
+    files.closed(&ctx(1), file, false).await.unwrap();
+    assert_eq!(length(&cluster, 1, file).await, None, "the closing of another tells nothing");
+    give_back(&files, 7, file).await;
+    let longer = files.getattr(&ctx(1), file).await.unwrap().size;
+    assert!(longer > 300);
+    assert_eq!(length(&cluster, 1, file).await, Some(longer));
+    set_size(&files, file, 30).await;
+    assert_eq!(length(&cluster, 1, file).await, Some(30));
+    // What is no file has no length.
+    assert_eq!((length(&cluster, 0, FileId::ROOT).await, length(&cluster, 0, FileId(9999)).await), (None, None));
+    // Another mgr, which does not know who had it open.
+    layout(&files, 7, file).await;
+    drop(files);
+    cluster.restart_mgr().await;
+    cluster.wait_up(2).await;
+    let begun = std::time::Instant::now();
+    let told = loop {
+        assert!(begun.elapsed() < Duration::from_secs(60), "never told");
+        if let Some(told) = length(&cluster, 0, file).await {
+            break told;
+        }
+        tokio::task::yield_now().await;
+    };
+    let counters = cluster.mgr().counters();
+    assert!(told == 30 && counters.size_queries > 0, "told {told} without having asked the iods");
+    assert!(counters.lengths_unknown < counters.lengths_asked);
+    let files = cluster.files();
+    remove(&files, "f").await;
+    files.reap(&ctx(1), file).await.unwrap();
+    assert_eq!(length(&cluster, 0, file).await, None);
+}
