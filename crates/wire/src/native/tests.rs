@@ -95,6 +95,17 @@ fn messages_have_their_golden_bytes() {
 }
 
 #[test]
+fn questions_for_lengths_have_their_golden_bytes() {
+    let answers = vec![Length { number: 7, length: Some(300) }, Length { number: 8, length: None }];
+    golden(
+        &LengthsArgs { cap: plain(), answers },
+        &format!("{CAP}00000002000000000000000700000001000000000000012c000000000000000800000000"),
+    );
+    let asked = vec![LengthQuestion { number: 7, object: FileId(9) }];
+    golden(&LengthsReply { asked }, "0000000100000000000000070000000000000009");
+}
+
+#[test]
 fn messages_about_objects_have_their_golden_bytes() {
     golden(&ObjectArgs { cap: plain() }, CAP);
     golden(&CommitReply { verifier: Verifier([1; 8]), size: 7 }, "01010101010101010000000000000007");
@@ -435,6 +446,8 @@ proptest! {
         let _ = decode_reply::<ReadReply>(&mut Reader::new(bytes.clone()));
         let _ = decode_reply::<ListReply>(&mut Reader::new(bytes.clone()));
         let _ = decode_reply::<ScrubReply>(&mut Reader::new(bytes.clone()));
+        let _ = LengthsArgs::from_bytes(&bytes);
+        let _ = decode_reply::<LengthsReply>(&mut Reader::new(bytes.clone()));
         let _ = decode_reply::<StatsReply>(&mut Reader::new(bytes));
     }
 }
