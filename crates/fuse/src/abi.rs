@@ -107,10 +107,6 @@ pub const GETATTR_FH: u32 = 1 << 0;
 pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;
 /// In RELEASE: flock(2) locks of `lock_owner` are to be given back.
 pub const RELEASE_FLOCK_UNLOCK: u32 = 1 << 1;
-/// In locks: flock(2), not fcntl(2).
-pub const LK_FLOCK: u32 = 1 << 0;
-/// In FSYNC: fdatasync(2).
-pub const FSYNC_FDATASYNC: u32 = 1 << 0;
 
 /// Notifications to the kernel (`enum fuse_notify_code`).
 pub mod notify {

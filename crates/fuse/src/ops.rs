@@ -59,7 +59,7 @@ pub(crate) async fn carry_out(fs: &FileSystem, request: Request) -> Answer {
         }
         Op::Flush { fh, lock_owner } => flush::flush(fs, fh, lock_owner).await,
         Op::Release { fh, release_flags, lock_owner } => release::release(fs, fh, release_flags, lock_owner).await,
-        Op::Fsync { fh, .. } => fsync::fsync(fs, fh).await,
+        Op::Fsync { fh } => fsync::fsync(fs, fh).await,
         Op::Statfs => statfs::statfs(fs).await,
         // Every operation on a directory is durable when it is answered; of files, fsync and close take care.
         Op::Fsyncdir { .. } => Ok(Reply::Done),

@@ -63,8 +63,6 @@ pub struct Lock {
     pub end: u64,
     /// `F_RDLCK`, `F_WRLCK` or `F_UNLCK`.
     pub kind: u32,
-    /// [`abi::LK_FLOCK`].
-    pub flags: u32,
 }
 
 /// What is asked. Fields have the kernel's names.
@@ -158,7 +156,6 @@ pub enum Op {
     },
     Fsync {
         fh: u64,
-        datasync: bool,
     },
     Statfs,
     Syncfs,
@@ -340,7 +337,7 @@ impl Op {
                 f.skip(4)?;
                 Op::Release { fh, release_flags: f.u32()?, lock_owner: f.u64()? }
             }
-            opcode::FSYNC => Op::Fsync { fh: f.u64()?, datasync: f.u32()? & abi::FSYNC_FDATASYNC != 0 },
+            opcode::FSYNC => Op::Fsync { fh: f.u64()? },
             opcode::OPENDIR => Op::Opendir,
             opcode::RELEASEDIR => Op::Releasedir { fh: f.u64()? },
             opcode::FSYNCDIR => Op::Fsyncdir { fh: f.u64()? },
@@ -413,8 +410,9 @@ fn setattr(f: &mut Fields) -> Result<SetAttr, Malformed> {
 
 fn lock(f: &mut Fields) -> Result<Lock, Malformed> {
     let (fh, owner, start, end, kind) = (f.u64()?, f.u64()?, f.u64()?, f.u64()?, f.u32()?);
-    f.skip(4)?;
-    Ok(Lock { fh, owner, start, end, kind, flags: f.u32()? })
+    // The process, and whether it is flock(2): both kinds of locks are one here.
+    f.skip(12)?;
+    Ok(Lock { fh, owner, start, end, kind })
 }
 
 fn io(code: u32, f: &mut Fields, rest: Bytes) -> Result<Op, Malformed> {
