@@ -182,6 +182,25 @@ fn any_copies_equal_those_of_flat_models() {
 }
 
 /// Iods go in the middle of copies and come back: whatever was answered is right, and what is answered in the end is all.
+/// Parts of one file that are copied side by side: a hole in the front does not cut off what another part has let it reach.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn holes_copied_side_by_side_make_no_file_shorter() {
+    const PART: u64 = 1 << 20;
+    const PARTS: u64 = 6;
+    let cluster = Cluster::start(2).await;
+    let mount = cluster.mount(options()).await;
+    let source = striped(&mount, 64 << 10, 2, 1).await;
+    source.write_at(PARTS * PART, fill(1, 10)).await.unwrap();
+    for round in 0..30 {
+        let target = striped(&mount, 64 << 10, 2, 1).await;
+        let part = |i| target.copy_range(i * PART, &source, ByteRange { offset: i * PART, len: PART });
+        let copied = futures_util::future::join_all((0..PARTS).rev().map(part)).await;
+        assert!(copied.into_iter().all(|copied| copied.unwrap() == PART));
+        assert_eq!(content(&target).await.len() as u64, PARTS * PART, "round {round}");
+        target.close().await.unwrap();
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn iods_that_go_in_the_middle_of_copies() {
     let mut cluster = Cluster::start(3).await;

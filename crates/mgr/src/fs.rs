@@ -314,6 +314,10 @@ impl FileSystem for Files {
         self.0.unless_lost(ctx, file, None, self.0.allocate(ctx, file, range).await)
     }
 
+    async fn extend(&self, ctx: &Ctx, file: FileId, end: u64) -> Result<()> {
+        self.0.extend(ctx, file, end).await
+    }
+
     async fn deallocate(&self, ctx: &Ctx, file: FileId, range: ByteRange) -> Result<()> {
         self.0.unless_lost(ctx, file, None, self.0.deallocate(ctx, file, range).await)
     }

@@ -185,6 +185,10 @@ impl<D: DataServer> FileSystem for DataOnly<D> {
         Err(REFUSED)
     }
 
+    async fn extend(&self, _: &Ctx, _: FileId, _: u64) -> Result<()> {
+        Err(REFUSED)
+    }
+
     async fn deallocate(&self, _: &Ctx, _: FileId, _: ByteRange) -> Result<()> {
         Err(REFUSED)
     }

@@ -495,6 +495,10 @@ pub trait FileSystem: Send + Sync + 'static {
     /// Reserves room for a range, growing the file if it ends before.
     fn allocate(&self, ctx: &Ctx, file: FileId, range: ByteRange) -> impl Future<Output = Result<()>> + Send;
 
+    /// Lets a file reach at least to `end`, as an unstable write of nothing: it never becomes shorter by this, whoever makes it
+    /// longer at the same time. The verifier of COMMIT covers it.
+    fn extend(&self, ctx: &Ctx, file: FileId, end: u64) -> impl Future<Output = Result<()>> + Send;
+
     /// Makes a range read as zeros and frees its room; the size stays.
     fn deallocate(&self, ctx: &Ctx, file: FileId, range: ByteRange) -> impl Future<Output = Result<()>> + Send;
 

@@ -440,6 +440,10 @@ impl FileSystem for Memory {
         inner.touch(file, ctx.now, true).map(|_| ())
     }
 
+    async fn extend(&self, ctx: &Ctx, file: FileId, end: u64) -> Result<()> {
+        self.allocate(ctx, file, ByteRange { offset: 0, len: end }).await
+    }
+
     async fn deallocate(&self, ctx: &Ctx, file: FileId, range: ByteRange) -> Result<()> {
         let mut inner = self.lock();
         let bytes = inner.bytes(file)?;

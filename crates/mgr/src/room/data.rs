@@ -171,6 +171,16 @@ impl Room {
         Ok(())
     }
 
+    /// Lets a file reach to `end`, unless it does already. Others may make it longer at the same time.
+    pub(crate) async fn extend(&self, ctx: &Ctx, file: FileId, end: u64) -> Result<(), Status> {
+        let _shared = self.shared(file).await?;
+        self.regular(file)?;
+        if end > limits::FILE_SIZE_MAX {
+            return Err(Status::FBig);
+        }
+        self.namespace.note_write(&ctx.cred, ctx.now, file, end).await.map(drop)
+    }
+
     pub(crate) async fn deallocate(&self, ctx: &Ctx, file: FileId, range: ByteRange) -> Result<(), Status> {
         self.settled(file, Part::Meeting(range), Why::Write).await?;
         let _shared = self.shared(file).await?;

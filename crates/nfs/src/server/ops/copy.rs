@@ -8,7 +8,7 @@ use crate::server::callbacks::Callbacks;
 use crate::server::compound::{Answer, Compound};
 use crate::server::counters;
 use crate::state::opens::Access;
-use types::{ByteRange, FileId, SetAttrs, Status, Verifier};
+use types::{ByteRange, FileId, Status, Verifier};
 use wire::nfs4::*;
 
 /// Most bytes that one COPY moves, holes not counted: the client asks for the rest. A slot of its session is busy meanwhile.
@@ -155,8 +155,8 @@ impl Copy {
             cx.fs().deallocate(&cx.ctx, self.to, range).await?;
         }
         if range.end() > size {
-            let grown = SetAttrs { size: Some(range.end()), ..SetAttrs::default() };
-            cx.fs().setattr(&cx.ctx, self.to, grown, true).await?;
+            // Not by a new size: another copy into the file may have let it reach further meanwhile.
+            cx.fs().extend(&cx.ctx, self.to, range.end()).await?;
         }
         Ok(())
     }
