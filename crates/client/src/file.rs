@@ -254,6 +254,13 @@ impl File {
         self.inode().set_attrs(Some(self.key()), &self.open().origin.caller, changes).await
     }
 
+    /// Returns when servers have every byte that was written before. They may still lose them: see [`File::fsync`]. For those who
+    /// want their writes not to gather.
+    pub async fn push(&self) -> Result<()> {
+        self.check_locks()?;
+        self.why(self.inode().push(self.key()).await)
+    }
+
     /// Returns when every byte written before and the size are on disk.
     pub async fn fsync(&self) -> Result<()> {
         self.check_locks()?;

@@ -355,3 +355,20 @@ async fn two_clients_cut_one_file_at_the_same_time() {
     again.close().await.unwrap();
     made.close().await.unwrap();
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_pushed_others_see_and_only_a_sync_commits() {
+    let cluster = Cluster::start(2).await;
+    let mount = cluster.mount(options()).await;
+    let file = mount.create(&mount.root(), b"f", CreateOptions::default()).await.unwrap();
+    for n in 0..10 {
+        file.write_at(n * 100, fill(n, 100)).await.unwrap();
+        file.push().await.unwrap();
+    }
+    file.push().await.unwrap();
+    let counters = mount.counters();
+    assert_eq!((counters.rpc("WRITE"), counters.rpc("COMMIT"), counters.written_direct), (10, 0, 1000));
+    file.fsync().await.unwrap();
+    assert_eq!(mount.counters().rpc("COMMIT"), 1);
+    file.close().await.unwrap();
+}

@@ -19,6 +19,13 @@ impl Inode {
         self.settle_all().await;
     }
 
+    /// Returns when servers have everything that was written before.
+    pub(crate) async fn push(self: &Arc<Self>, key: u64) -> Result<()> {
+        self.hand_over(false).await;
+        self.settle(ByteRange::ALL).await;
+        self.take_error(key)
+    }
+
     /// Returns when everything that has left before is on disk.
     pub(super) async fn settle_all(self: &Arc<Self>) {
         self.settle(ByteRange::ALL).await;
