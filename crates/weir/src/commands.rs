@@ -18,6 +18,7 @@ pub mod mount;
 mod mv;
 mod policy;
 mod put;
+mod replay;
 mod rm;
 mod scrub;
 mod stat;
@@ -73,6 +74,8 @@ pub enum Command {
     Find(find::Args),
     /// Show and set how new files of a directory are laid out
     Policy(policy::Args),
+    /// Replay a trace of file operations, and time it; make traces
+    Replay(replay::Args),
     /// Show how a cluster stands: daemons, versions, capacity, counters
     Status(status::Args),
     /// Check a running file system for damage, and repair it
@@ -107,6 +110,7 @@ impl Command {
             Command::Du(args) => du::run(args),
             Command::Find(args) => find::run(args),
             Command::Policy(args) => policy::run(args),
+            Command::Replay(args) => replay::run(args),
             Command::Status(args) => status::run(args),
             Command::Fsck(args) => fsck::run(args),
             Command::Scrub(args) => scrub::run(args),

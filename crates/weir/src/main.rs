@@ -13,6 +13,7 @@ mod logging;
 mod modes;
 mod mounted;
 mod nfs;
+mod replay;
 mod session;
 mod show;
 mod stop;

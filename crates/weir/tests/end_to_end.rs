@@ -26,6 +26,8 @@ mod names;
 mod proxy;
 #[path = "end_to_end/real_tree.rs"]
 mod real_tree;
+#[path = "end_to_end/replay.rs"]
+mod replay;
 #[path = "end_to_end/round_trip.rs"]
 mod round_trip;
 #[path = "end_to_end/scrub.rs"]

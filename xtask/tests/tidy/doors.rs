@@ -3,7 +3,7 @@
 use crate::tree::{code, report, rust_files};
 
 /// Crates that own no socket, disk, clock or random number.
-const THINKERS: [&str; 6] = ["types", "xdr", "wire", "layout", "meta", "nfs"];
+const THINKERS: [&str; 7] = ["types", "xdr", "wire", "layout", "meta", "nfs", "trace"];
 
 /// What a thinker may not name: such things come in as arguments.
 const WORLD: [&str; 8] = [

@@ -1,0 +1,110 @@
+//! Which write each byte of a file comes from.
+
+use std::collections::BTreeMap;
+
+/// The last write of every byte of a file. Adjacent bytes of one write are one entry.
+#[derive(Clone, Debug, Default)]
+pub struct Written {
+    /// First byte to one past the last, and the write.
+    runs: BTreeMap<u64, (u64, u64)>,
+}
+
+/// Adjacent bytes that one write wrote, or none (number 0).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Run {
+    /// The first byte.
+    pub offset: u64,
+    /// How many.
+    pub len: u64,
+    /// The write; 0: nobody wrote them.
+    pub number: u64,
+}
+
+impl Written {
+    /// Write `number` covers the range, whose end must not pass `u64::MAX`.
+    pub fn write(&mut self, offset: u64, len: u64, number: u64) {
+        if len == 0 {
+            return;
+        }
+        let end = offset + len;
+        self.split(offset);
+        self.split(end);
+        let covered: Vec<u64> = self.runs.range(offset..end).map(|(start, _)| *start).collect();
+        for start in covered {
+            self.runs.remove(&start);
+        }
+        self.runs.insert(offset, (end, number));
+    }
+
+    /// Lets no run reach over `at`.
+    fn split(&mut self, at: u64) {
+        let Some((start, (end, number))) = self.runs.range(..at).next_back().map(|(start, run)| (*start, *run)) else {
+            return;
+        };
+        if end > at {
+            self.runs.insert(start, (at, number));
+            self.runs.insert(at, (end, number));
+        }
+    }
+
+    /// One past the last byte that was written.
+    pub fn end(&self) -> u64 {
+        self.runs.last_key_value().map_or(0, |(_, (end, _))| *end)
+    }
+
+    /// The runs that make up a range, in order and without gaps.
+    pub fn runs(&self, offset: u64, len: u64) -> Vec<Run> {
+        let end = offset + len;
+        let first = self.runs.range(..offset).next_back().map_or(offset, |(start, _)| *start);
+        let mut out = Vec::new();
+        let mut at = offset;
+        for (start, (stop, number)) in self.runs.range(first..end) {
+            let (start, stop) = ((*start).max(at), (*stop).min(end));
+            if stop <= start {
+                continue;
+            }
+            if start > at {
+                out.push(Run { offset: at, len: start - at, number: 0 });
+            }
+            out.push(Run { offset: start, len: stop - start, number: *number });
+            at = stop;
+        }
+        if at < end {
+            out.push(Run { offset: at, len: end - at, number: 0 });
+        }
+        out
+    }
+
+    /// Nobody wrote anything.
+    pub fn clear(&mut self) {
+        self.runs.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn equals_a_flat_array(writes in prop::collection::vec((0u64..100, 0u64..40), 0..30), asked in (0u64..150, 0u64..60)) {
+            let mut written = Written::default();
+            let mut flat = [0u64; 300];
+            for (number, (offset, len)) in writes.iter().enumerate() {
+                written.write(*offset, *len, number as u64 + 1);
+                flat[*offset as usize..(offset + len) as usize].fill(number as u64 + 1);
+            }
+            prop_assert_eq!(written.end() as usize, flat.iter().rposition(|n| *n > 0).map_or(0, |at| at + 1));
+            let runs = written.runs(asked.0, asked.1);
+            let found: Vec<u64> = runs.iter().flat_map(|run| vec![run.number; run.len as usize]).collect();
+            prop_assert_eq!(&found[..], &flat[asked.0 as usize..(asked.0 + asked.1) as usize]);
+            let mut at = asked.0;
+            for run in runs {
+                prop_assert_eq!(run.offset, at);
+                prop_assert!(run.len > 0);
+                at += run.len;
+            }
+        }
+    }
+}

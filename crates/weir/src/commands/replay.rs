@@ -1,0 +1,301 @@
+//! `weir replay`: a trace of file operations carried out and timed, and traces made.
+
+use crate::failure::{Exit, Failure, Outcome};
+use crate::mounted::{threshold, write_threshold};
+use crate::replay::{self, Done, Job, Line, Place, Sums};
+use crate::session::{Connect, runtime};
+use crate::show;
+use crate::stop::Stop;
+use client::Options;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use layout::policy::parse_size;
+use layout::threshold::Rule;
+use serde::Serialize;
+use std::ffi::OsString;
+use std::io::IsTerminal;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use trace::{Action, Generator, Trace};
+
+/// Replay a trace of file operations, and time it; make traces
+///
+/// Each client begins its next operation when the last one is answered. Files are made in a directory of their own, which is removed
+/// at the end.
+#[derive(clap::Args)]
+#[command(after_help = "A trace is text: the line \"weir-trace 1\", then one operation a line:
+  open FILE | read FILE OFFSET LENGTH | write FILE OFFSET LENGTH | fsync FILE | close FILE | remove FILE
+FILE is a number; \"client N\" says whose operations follow.
+
+Examples:
+  weir replay --generate digitisation --events 50 -o digits.trace
+  weir replay digits.trace --on weir://10.0.0.5/tmp --write-threshold 32K
+  weir replay digits.trace --on /mnt/ext4 --verify
+  weir replay --generate random --request 4K --count 10000 --on weir://10.0.0.5/tmp")]
+pub struct Args {
+    /// The trace
+    #[arg(required_unless_present = "generate", conflicts_with = "generate")]
+    trace: Option<PathBuf>,
+    /// Where: a directory of a Weir file system (weir://host/directory), used by the client itself, or any directory of this
+    /// machine, whatever is mounted there [default: WEIR_URL]
+    #[arg(long, value_name = "DIR-OR-URL")]
+    on: Option<OsString>,
+    /// Clients at a time: of a generated trace of one file its clients, else how often the trace is replayed at the same time,
+    /// each with files of its own [default: 1; strided: 8]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    clients: Option<u32>,
+    /// Check what is read, and read back and check all that was written
+    #[arg(long)]
+    verify: bool,
+    /// Fill the files that are read before the clock starts
+    #[arg(long)]
+    fill: bool,
+    /// Leave the files there
+    #[arg(long)]
+    keep: bool,
+    /// Send every write at once and wait for the answer, instead of gathering (URLs only)
+    #[arg(long)]
+    each: bool,
+    /// Open files with O_DIRECT (directories only)
+    #[arg(long, conflicts_with = "each")]
+    odirect: bool,
+    /// Writes that gather to fewer bytes than this go through the mgr, others straight to the iods; auto: wherever either has
+    /// been faster lately (URLs only)
+    #[arg(long, value_name = "SIZE", default_value = "64K", value_parser = write_threshold)]
+    write_threshold: Rule,
+    /// The same for reads
+    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = threshold)]
+    read_threshold: u64,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    making: Making,
+    #[command(flatten)]
+    connect: Connect,
+}
+
+/// Which trace to make.
+#[derive(clap::Args)]
+struct Making {
+    /// Make a trace instead of reading one; without -o it is replayed at once
+    #[arg(long, value_enum, value_name = "KIND")]
+    generate: Option<Kind>,
+    /// Where the trace goes; - for standard output
+    #[arg(short, long, value_name = "FILE", requires = "generate")]
+    output: Option<PathBuf>,
+    /// What makes traces with random parts differ
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// digitisation: how many events, 1.3 MB each
+    #[arg(long, default_value_t = 50)]
+    events: u32,
+    /// digitisation and postmark: no fsyncs but one at the end, or none
+    #[arg(long)]
+    no_fsync: bool,
+    /// digitisation and postmark: with fsyncs, as is usual
+    #[arg(long, conflicts_with = "no_fsync")]
+    fsync: bool,
+    /// sequential and random: length of the file [default: 32M]
+    #[arg(long, value_parser = size, value_name = "SIZE", default_value = "32M", hide_default_value = true)]
+    size: u64,
+    /// sequential, random and strided: length of a request
+    #[arg(long, value_parser = size, value_name = "SIZE", default_value = "4K")]
+    request: u64,
+    /// random and strided: requests of each client
+    #[arg(long, default_value_t = 1000)]
+    count: u32,
+    /// sequential and random: read instead of writing
+    #[arg(long)]
+    read: bool,
+    /// postmark: files at the beginning
+    #[arg(long, default_value_t = 100)]
+    files: u32,
+    /// postmark: transactions
+    #[arg(long, default_value_t = 2000)]
+    transactions: u32,
+}
+
+/// Kinds of traces.
+#[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// One file from its beginning to its end
+    Sequential,
+    /// Places of one file in any order
+    Random,
+    /// Clients that write the records of one file in turns
+    Strided,
+    /// Small files that are made, read, appended to and removed
+    Postmark,
+    /// Particle physics: 96 % of the requests are shorter than 32 KB and carry 5 % of the bytes
+    Digitisation,
+}
+
+fn size(text: &str) -> Result<u64, String> {
+    parse_size(text).ok_or_else(|| "not a size; write bytes or a number with K, M, G or T, as in 64K".to_owned())
+}
+
+/// Replays or makes one.
+pub fn run(args: Args) -> Outcome {
+    let (trace, copies) = match args.making.generate {
+        Some(kind) => args.making.make(kind, args.clients)?,
+        None => (read(args.trace.as_deref().unwrap_or("-".as_ref()))?, args.clients.unwrap_or(1)),
+    };
+    if let Some(output) = &args.making.output {
+        let text = trace::print(&trace);
+        if output.as_os_str() == "-" {
+            show::raw(text.as_bytes())?;
+        } else {
+            std::fs::write(output, text).map_err(|e| Failure::from(e).about(output.display()))?;
+        }
+        return Ok(Exit::Done);
+    }
+    let runtime = runtime()?;
+    let stop = runtime.block_on(async { Stop::listen() })?;
+    let place = args.place(runtime.handle().clone())?;
+    let native = matches!(place, Place::Weir { .. });
+    let (trace, copies) = (Arc::new(trace), copies as usize);
+    let job = Job { trace, copies, place, verify: args.verify, fill: args.fill, keep: args.keep };
+    let outcome = replay::run(&job, &stop, bar(args.json));
+    runtime.shutdown_background();
+    let done = outcome?;
+    let summary = Summary::of(&job, done, native);
+    if args.json {
+        show::json(&summary)?
+    } else {
+        summary.show()?
+    }
+    Ok(Exit::Done)
+}
+
+fn read(path: &std::path::Path) -> Result<Trace, Failure> {
+    let about = |failure: Failure| failure.about(path.display());
+    let text = std::fs::read(path).map_err(|e| about(Failure::from(e)))?;
+    trace::parse(&text).map_err(|e| about(Failure::usage(e)))
+}
+
+fn bar(json: bool) -> ProgressBar {
+    if json || !std::io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr_with_hz(8));
+    match ProgressStyle::with_template("{bar:24} {human_pos}/{human_len} operations, {per_sec} ETA {eta}") {
+        Ok(style) => bar.with_style(style.progress_chars("=> ")),
+        Err(_) => bar,
+    }
+}
+
+impl Making {
+    /// The trace, and how often it is to be replayed at the same time.
+    fn make(&self, kind: Kind, clients: Option<u32>) -> Result<(Trace, u32), Failure> {
+        let (request, read) = (u32::try_from(self.request).unwrap_or(u32::MAX), self.read);
+        let (size, count, fsync) = (self.size, self.count, !self.no_fsync);
+        let one = clients.unwrap_or(1);
+        let (generator, copies) = match kind {
+            Kind::Sequential => (Generator::Sequential { size, request, clients: one, read }, 1),
+            Kind::Random => (Generator::Random { size, request, count, clients: one, read }, 1),
+            Kind::Strided => (Generator::Strided { request, count, clients: clients.unwrap_or(8) }, 1),
+            Kind::Postmark => (Generator::Postmark { files: self.files, transactions: self.transactions, fsync }, one),
+            Kind::Digitisation => (Generator::Digitisation { events: self.events, fsync }, one),
+        };
+        let trace = generator.generate(self.seed).map_err(Failure::usage)?;
+        Ok((trace, copies))
+    }
+}
+
+impl Args {
+    fn place(&self, runtime: tokio::runtime::Handle) -> Result<Place, Failure> {
+        let local = |on: &&OsString| !on.as_bytes().starts_with(b"weir:");
+        if let Some(dir) = self.on.as_ref().filter(local) {
+            return match self.each {
+                true => Err(Failure::usage("--each is for URLs; programs that use a directory cannot ask for it")),
+                false => Ok(Place::Local { dir: dir.into(), odirect: self.odirect }),
+            };
+        }
+        if self.odirect {
+            return Err(Failure::usage("--odirect is for directories").next("for URLs, --each comes closest"));
+        }
+        let target = self.connect.target_or_base(self.on.as_ref())?;
+        let (write_threshold, read_threshold) = (self.write_threshold, self.read_threshold);
+        let options = Options { write_threshold, read_threshold, ..self.connect.options() };
+        Ok(Place::Weir { target, options, each: self.each, runtime })
+    }
+}
+
+/// What is told at the end.
+#[derive(Serialize)]
+struct Summary {
+    clients: usize,
+    operations: u64,
+    read_bytes: u64,
+    written_bytes: u64,
+    seconds: f64,
+    verified_bytes: Option<u64>,
+    by_operation: Vec<(&'static str, u64)>,
+    latencies: Vec<Line>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    counters: Option<Sums>,
+}
+
+impl Summary {
+    fn of(job: &Job, done: Done, native: bool) -> Summary {
+        let times = |bytes: u64| bytes * job.copies as u64;
+        let by_operation: Vec<_> = Action::ALL.map(|action| (action.word(), done.latencies.count(action))).into();
+        Summary {
+            clients: job.trace.clients.len() * job.copies,
+            operations: by_operation.iter().map(|(_, count)| count).sum(),
+            read_bytes: times(job.trace.bytes(Action::Read)),
+            written_bytes: times(job.trace.bytes(Action::Write)),
+            seconds: done.took.as_secs_f64(),
+            verified_bytes: done.verified,
+            by_operation,
+            latencies: done.latencies.lines(),
+            counters: native.then_some(done.sums),
+        }
+    }
+
+    fn show(&self) -> Result<(), Failure> {
+        let per_second = |n: u64| (n as f64 / self.seconds.max(1e-9)) as u64;
+        let counts: Vec<String> =
+            self.by_operation.iter().filter(|(_, n)| *n > 0).map(|(word, n)| format!("{n} {word}")).collect();
+        show::line(&format!(
+            "{} operations of {} in {:.3} s, {} a second: {}",
+            self.operations,
+            if self.clients == 1 { "1 client".to_owned() } else { format!("{} clients", self.clients) },
+            self.seconds,
+            per_second(self.operations),
+            counts.join(", ")
+        ))?;
+        for (what, bytes) in [("written", self.written_bytes), ("read", self.read_bytes)] {
+            if bytes > 0 {
+                show::line(&format!("{what:<9}{}, {}/s", show::size(bytes), show::size(per_second(bytes))))?;
+            }
+        }
+        if let Some(bytes) = self.verified_bytes {
+            show::line(&format!("verified {}: every byte is what was written last", show::size(bytes)))?;
+        }
+        if let Some(counters) = &self.counters {
+            let way =
+                |direct, via_mgr| format!("{} straight, {} through the mgr", show::size(direct), show::size(via_mgr));
+            show::line(&format!("writes   {}", way(counters.written_direct, counters.written_via_mgr)))?;
+            show::line(&format!("reads    {}", way(counters.read_direct, counters.read_via_mgr)))?;
+            for (what, counts) in [("RPCs", &counters.rpcs), ("NFS", &counters.operations)] {
+                let counts: Vec<String> = counts.iter().map(|(name, n)| format!("{n} {name}")).collect();
+                show::line(&format!("{what:<9}{}", counts.join(", ")))?;
+            }
+        }
+        show::line(&format!("{:<8}{:>10}{:>10}{:>12}{:>12}{:>12}", "", "up to", "count", "p50", "p99", "longest"))?;
+        for line in &self.latencies {
+            let up_to = if line.up_to == 0 { String::new() } else { layout::policy::format_size(line.up_to.into()) };
+            let [p50, p99, max] = [line.p50_us, line.p99_us, line.max_us].map(short);
+            show::line(&format!("{:<8}{up_to:>10}{:>10}{p50:>12}{p99:>12}{max:>12}", line.operation, line.count))?;
+        }
+        Ok(())
+    }
+}
+
+/// A time in the unit that suits it.
+fn short(micros: f64) -> String {
+    format!("{:.1?}", Duration::from_nanos((micros * 1000.0) as u64))
+}

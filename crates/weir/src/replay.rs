@@ -1,0 +1,180 @@
+//! A trace carried out in a closed loop: each client begins its next operation when the last one is answered.
+
+mod client;
+mod latency;
+mod store;
+mod sums;
+mod verify;
+
+pub use latency::{Latencies, Line};
+pub use store::Place;
+pub use sums::Sums;
+
+use crate::failure::Failure;
+use crate::stop::Stop;
+use bytes::Bytes;
+use client::Client;
+use indicatif::ProgressBar;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Barrier};
+use std::time::{Duration, Instant};
+use store::Room;
+use trace::written::Written;
+use trace::{Action, Trace};
+
+/// What is to be replayed, where, and how.
+pub struct Job {
+    /// The operations.
+    pub trace: Arc<Trace>,
+    /// How often at the same time, each with files of its own.
+    pub copies: usize,
+    /// Where the files are.
+    pub place: Place,
+    /// Whether what is written is told from other writes, read back, and compared.
+    pub verify: bool,
+    /// Whether files that are read are filled before the clock starts.
+    pub fill: bool,
+    /// Whether the files stay.
+    pub keep: bool,
+}
+
+/// What came of it.
+pub struct Done {
+    /// From the first operation to the end of the last one.
+    pub took: Duration,
+    /// By operation and size.
+    pub latencies: Latencies,
+    /// What moved, and by which ways.
+    pub sums: Sums,
+    /// Bytes that were read back and compared.
+    pub verified: Option<u64>,
+}
+
+/// What all clients of a replay share.
+struct Shared {
+    trace: Arc<Trace>,
+    verify: bool,
+    stop: Stop,
+    /// Somebody failed: nobody needs to go on.
+    failed: AtomicBool,
+    bar: ProgressBar,
+    /// What is written where it does not matter what.
+    pool: Bytes,
+    /// By file: the client of the trace that uses it, `None` when there are several.
+    users: HashMap<u32, Option<usize>>,
+    /// How long files are before the first operation.
+    filled: HashMap<u32, u64>,
+}
+
+/// Who has written what, by file of a copy: the models of the clients that had it.
+type Models = HashMap<(usize, u32), Vec<Written>>;
+
+/// Carries out a job; blocks. `bar` counts the operations.
+pub fn run(job: &Job, stop: &Stop, bar: ProgressBar) -> Result<Done, Failure> {
+    let room = Room::make(&job.place)?;
+    let outcome = run_in(job, &room, stop, bar);
+    let removed = if job.keep { Ok(()) } else { room.remove() };
+    outcome.and_then(|done| removed.map(|()| done))
+}
+
+fn run_in(job: &Job, room: &Room, stop: &Stop, bar: ProgressBar) -> Result<Done, Failure> {
+    let longest = job.trace.ops().map(|op| op.len).max().unwrap_or(0) as usize;
+    let shared = Arc::new(Shared {
+        trace: job.trace.clone(),
+        verify: job.verify,
+        stop: stop.clone(),
+        failed: AtomicBool::new(false),
+        bar,
+        pool: if job.verify { Bytes::new() } else { noise(longest) },
+        users: users(&job.trace),
+        filled: if job.fill { read_to(&job.trace) } else { HashMap::new() },
+    });
+    shared.bar.set_length((job.trace.len() * job.copies) as u64);
+    let each = |copy| (0..shared.trace.clients.len()).map(move |number| (copy, number));
+    let mut clients = Vec::new();
+    for (copy, number) in (0..job.copies).flat_map(each) {
+        clients.push(Client::new(shared.clone(), room.enter()?, copy, number));
+    }
+    if let Some(client) = clients.first_mut() {
+        for copy in 0..job.copies {
+            client.fill(copy)?;
+        }
+    }
+    let before: Sums = clients.iter().map(|client| client.door.sums()).sum();
+    let start = Arc::new(Barrier::new(clients.len() + 1));
+    let threads: Vec<_> = clients
+        .into_iter()
+        .map(|client| {
+            let start = start.clone();
+            std::thread::spawn(move || {
+                start.wait();
+                client.work()
+            })
+        })
+        .collect();
+    start.wait();
+    let begun = Instant::now();
+    let mut latencies = Latencies::default();
+    let mut models = Models::new();
+    let mut after = Sums::default();
+    let mut failure = None;
+    for thread in threads {
+        let worked = thread.join().map_err(|_| Failure::new("a client of the replay broke"))?;
+        latencies.add(&worked.latencies);
+        after = after + worked.sums;
+        worked.models.into_iter().for_each(|(file, model)| models.entry((worked.copy, file)).or_default().push(model));
+        failure = failure.or(worked.failure);
+    }
+    let took = begun.elapsed();
+    shared.bar.finish_and_clear();
+    if let Some(failure) = failure {
+        return Err(failure);
+    }
+    stop.check()?;
+    let verified = if job.verify { Some(verify::all(&room.enter()?, &models, &shared.filled)?) } else { None };
+    Ok(Done { took, latencies, sums: after - before, verified })
+}
+
+impl Shared {
+    fn is_over(&self) -> bool {
+        self.failed.load(Relaxed) || self.stop.is_set()
+    }
+}
+
+fn users(trace: &Trace) -> HashMap<u32, Option<usize>> {
+    let mut users = HashMap::new();
+    for (client, ops) in trace.clients.iter().enumerate() {
+        for op in ops {
+            let user = users.entry(op.file).or_insert(Some(client));
+            if *user != Some(client) {
+                *user = None;
+            }
+        }
+    }
+    users
+}
+
+/// How far each file is read.
+fn read_to(trace: &Trace) -> HashMap<u32, u64> {
+    let mut ends = HashMap::new();
+    for op in trace.ops().filter(|op| op.action == Action::Read) {
+        let end = ends.entry(op.file).or_insert(0);
+        *end = op.end().max(*end);
+    }
+    ends
+}
+
+/// Bytes that no device and no program can make smaller, at an address that O_DIRECT likes.
+fn noise(len: usize) -> Bytes {
+    aligned(len, |out| trace::content::fill(0, 1, 0, out))
+}
+
+/// A buffer whose first byte lies where a page begins.
+fn aligned(len: usize, fill: impl FnOnce(&mut [u8])) -> Bytes {
+    const PAGE: usize = 4096;
+    let mut room = vec![0; len + PAGE];
+    let from = room.as_ptr().align_offset(PAGE).min(PAGE);
+    fill(&mut room[from..from + len]);
+    Bytes::from(room).slice(from..from + len)
+}

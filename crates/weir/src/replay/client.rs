@@ -1,0 +1,161 @@
+//! One client of a replay: its operations one after the other.
+
+use super::store::{Buffer, Door, Opened};
+use super::{Latencies, Shared, Sums, aligned, verify};
+use crate::failure::Failure;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
+use trace::written::Written;
+use trace::{Action, Op, content};
+
+/// One client, in its own thread.
+pub(super) struct Client {
+    shared: Arc<Shared>,
+    pub(super) door: Door,
+    copy: usize,
+    number: usize,
+    open: HashMap<u32, Opened>,
+    /// What it wrote, by file.
+    models: HashMap<u32, Written>,
+    /// Its writes so far.
+    writes: u64,
+    buffer: Buffer,
+}
+
+/// What a client leaves.
+pub(super) struct Worked {
+    pub(super) copy: usize,
+    pub(super) latencies: Latencies,
+    pub(super) sums: Sums,
+    pub(super) models: HashMap<u32, Written>,
+    pub(super) failure: Option<Failure>,
+}
+
+/// What a file of a copy is called.
+pub(super) fn name(copy: usize, file: u32) -> String {
+    format!("{copy}-{file}")
+}
+
+impl Client {
+    pub(super) fn new(shared: Arc<Shared>, door: Door, copy: usize, number: usize) -> Client {
+        let (open, models) = (HashMap::new(), HashMap::new());
+        Client { shared, door, copy, number, open, models, writes: 0, buffer: Buffer::default() }
+    }
+
+    /// Writes zeros to the files of a copy that are read, as far as they are.
+    pub(super) fn fill(&mut self, copy: usize) -> Result<(), Failure> {
+        const PIECE: u64 = 1 << 20;
+        let zeros = aligned(PIECE as usize, |_| {});
+        for (file, end) in &self.shared.filled {
+            let opened = self.door.open(&name(copy, *file))?;
+            // Whole pieces: O_DIRECT writes no others.
+            for at in (0..end.div_ceil(PIECE)).map(|piece| piece * PIECE) {
+                self.shared.stop.check()?;
+                self.door.write(&opened, at, zeros.clone())?;
+            }
+            self.door.fsync(&opened)?;
+            self.door.close(opened)?;
+        }
+        Ok(())
+    }
+
+    /// Does everything that the trace says.
+    pub(super) fn work(mut self) -> Worked {
+        let shared = self.shared.clone();
+        let mut latencies = Latencies::default();
+        let mut failure = None;
+        for (at, op) in shared.trace.clients[self.number].iter().enumerate() {
+            if shared.is_over() {
+                break;
+            }
+            let begun = Instant::now();
+            let outcome = self.data(op).and_then(|data| {
+                let begun = Instant::now();
+                self.one(op, data)?;
+                Ok(begun.elapsed())
+            });
+            let took = match outcome {
+                Ok(took) => took,
+                Err(error) => {
+                    let what = format!(
+                        "client {}, operation {}, {} of file {}",
+                        self.number,
+                        at + 1,
+                        op.action.word(),
+                        op.file
+                    );
+                    failure = Some(error.about(what));
+                    shared.failed.store(true, Relaxed);
+                    begun.elapsed()
+                }
+            };
+            latencies.record(op, took);
+            shared.bar.inc(1);
+        }
+        for (_, file) in std::mem::take(&mut self.open) {
+            if let Err(error) = self.door.close(file) {
+                failure = failure.or(Some(error));
+            }
+        }
+        let sums = self.door.sums();
+        self.door.leave();
+        Worked { copy: self.copy, latencies, sums, models: self.models, failure }
+    }
+
+    /// What a write writes.
+    fn data(&mut self, op: &Op) -> Result<bytes::Bytes, Failure> {
+        if op.action != Action::Write {
+            return Ok(bytes::Bytes::new());
+        }
+        self.writes += 1;
+        if !self.shared.verify {
+            return Ok(self.shared.pool.slice(..op.len as usize));
+        }
+        // No two writes of a file have one number.
+        let number = ((self.number as u64) << 40) + self.writes;
+        self.models.entry(op.file).or_default().write(op.offset, u64::from(op.len), number);
+        Ok(aligned(op.len as usize, |out| content::fill(op.file, number, op.offset, out)))
+    }
+
+    fn one(&mut self, op: &Op, data: bytes::Bytes) -> Result<(), Failure> {
+        let name = || name(self.copy, op.file);
+        match op.action {
+            Action::Open => {
+                let opened = self.door.open(&name())?;
+                self.open.insert(op.file, opened);
+                return Ok(());
+            }
+            Action::Remove => {
+                self.models.remove(&op.file);
+                return self.door.remove(&name());
+            }
+            Action::Close => {
+                let file = self.open.remove(&op.file);
+                return file.map_or(Ok(()), |file| self.door.close(file));
+            }
+            Action::Read | Action::Write | Action::Fsync => {}
+        }
+        // The parser and the generators let nothing be done to files that are not open.
+        let Some(file) = self.open.get(&op.file) else { return Err(Failure::new("the file is not open")) };
+        match op.action {
+            Action::Write => self.door.write(file, op.offset, data),
+            Action::Fsync => self.door.fsync(file),
+            _ => {
+                let alone = self.shared.users.get(&op.file).is_some_and(Option::is_some);
+                let compare = self.shared.verify && alone;
+                let range = (op.offset, op.len as usize);
+                let len = self.door.read(file, range, &mut self.buffer, compare)?;
+                let model = self.models.get(&op.file);
+                match compare {
+                    true => {
+                        let filled = self.shared.filled.get(&op.file).copied().unwrap_or(0);
+                        verify::read(op, model, filled, self.buffer.space(len))
+                    }
+                    false => Ok(()),
+                }
+            }
+        }
+    }
+}

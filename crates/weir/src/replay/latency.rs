@@ -1,0 +1,91 @@
+//! How long operations took, by kind and size.
+
+use hdrhistogram::Histogram;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::time::Duration;
+use trace::{Action, Op};
+
+/// Histograms of the times of operations, by kind and by the least power of two that is not below the length.
+#[derive(Default)]
+pub struct Latencies {
+    by_class: BTreeMap<(Action, u32), Histogram<u64>>,
+}
+
+/// One class, for people and programs.
+#[derive(Serialize)]
+pub struct Line {
+    /// The operation.
+    pub operation: &'static str,
+    /// The longest length; 0 where there is none.
+    pub up_to: u32,
+    /// How many.
+    pub count: u64,
+    /// Half of them took at most so long, in microseconds.
+    pub p50_us: f64,
+    /// 99 of a hundred took at most so long.
+    pub p99_us: f64,
+    /// All did.
+    pub max_us: f64,
+}
+
+impl Latencies {
+    /// An operation took so long.
+    pub(super) fn record(&mut self, op: &Op, took: Duration) {
+        let class = if op.len == 0 { 0 } else { op.len.next_power_of_two() };
+        // Two digits.
+        let new = || Histogram::new(2).expect("two digits are allowed");
+        let histogram = self.by_class.entry((op.action, class)).or_insert_with(new);
+        // Up to an hour, so that one that grows with what comes takes anything.
+        let nanos = took.min(Duration::from_secs(3600)).as_nanos() as u64;
+        histogram.record(nanos).unwrap_or_default();
+    }
+
+    pub(super) fn add(&mut self, other: &Latencies) {
+        for (class, histogram) in &other.by_class {
+            match self.by_class.get_mut(class) {
+                // Both grow with what comes: adding cannot fail.
+                Some(mine) => mine.add(histogram).unwrap_or_default(),
+                None => drop(self.by_class.insert(*class, histogram.clone())),
+            }
+        }
+    }
+
+    /// All classes.
+    pub fn lines(&self) -> Vec<Line> {
+        let line = |((action, up_to), histogram): (&(Action, u32), &Histogram<u64>)| {
+            let at = |quantile| histogram.value_at_quantile(quantile) as f64 / 1000.0;
+            let (operation, up_to) = (action.word(), *up_to);
+            Line { operation, up_to, count: histogram.len(), p50_us: at(0.5), p99_us: at(0.99), max_us: at(1.0) }
+        };
+        self.by_class.iter().map(line).collect()
+    }
+
+    /// How many operations of a kind there were.
+    pub fn count(&self, action: Action) -> u64 {
+        self.by_class.iter().filter(|((a, _), _)| *a == action).map(|(_, histogram)| histogram.len()).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn classes_end_at_powers_of_two() {
+        let mut all = Latencies::default();
+        for (len, micros) in [(4096, 10), (2049, 10), (4097, 30), (4096, 1000)] {
+            let mut one = Latencies::default();
+            one.record(&Op::write(0, 0, len), Duration::from_micros(micros));
+            all.add(&one);
+        }
+        all.record(&Op::of(Action::Fsync, 0), Duration::from_secs(1));
+        let lines = all.lines();
+        assert_eq!(
+            lines.iter().map(|l| (l.operation, l.up_to, l.count)).collect::<Vec<_>>(),
+            [("write", 4096, 3), ("write", 8192, 1), ("fsync", 0, 1)]
+        );
+        assert!((9.9..10.2).contains(&lines[0].p50_us) && (990.0..1010.0).contains(&lines[0].p99_us));
+        assert_eq!((all.count(Action::Write), all.count(Action::Read)), (4, 0));
+    }
+}

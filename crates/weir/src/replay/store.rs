@@ -1,0 +1,246 @@
+//! Where a trace is replayed: a Weir file system through the client core, or any directory through the kernel.
+
+use super::Sums;
+use crate::copy::temporary_name;
+use crate::failure::Failure;
+use bytes::Bytes;
+use client::{CreateOptions, File, Mount, Node, Options, Target, doubt};
+use rustix::fs::{AtFlags, Mode, OFlags};
+use std::ffi::OsStr;
+use std::io::ErrorKind;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use tokio::runtime::Handle;
+
+/// Where the files are to be.
+pub enum Place {
+    /// A directory of a Weir file system.
+    Weir {
+        /// The directory.
+        target: Target,
+        /// How clients of it behave.
+        options: Options,
+        /// Every write is sent at once and waited for, instead of gathering.
+        each: bool,
+        /// Where the clients work.
+        runtime: Handle,
+    },
+    /// A directory of this machine, mounted from wherever.
+    Local {
+        /// The directory.
+        dir: PathBuf,
+        /// Files are opened with O_DIRECT.
+        odirect: bool,
+    },
+}
+
+/// A directory of its own in such a place.
+pub(super) enum Room<'a> {
+    Weir { target: &'a Target, options: &'a Options, each: bool, runtime: &'a Handle, name: Vec<u8> },
+    Local { dir: PathBuf, odirect: bool },
+}
+
+/// How one client comes in.
+pub(super) enum Door {
+    Weir { mount: Mount, dir: Node, each: bool, runtime: Handle },
+    Local { dir: OwnedFd, odirect: bool },
+}
+
+/// An open file.
+pub(super) enum Opened {
+    Weir(Box<File>),
+    Local(std::fs::File),
+}
+
+impl<'a> Room<'a> {
+    pub(super) fn make(place: &'a Place) -> Result<Room<'a>, Failure> {
+        let name = temporary_name()?;
+        match place {
+            Place::Weir { target, options, each, runtime } => {
+                let room = Room::Weir { target, options, each: *each, runtime, name: name.clone() };
+                let made = runtime.block_on(async {
+                    let mount = Mount::connect(target, options.clone()).await?;
+                    let (parent, _) = mount.resolve(target.path(), true).await?;
+                    mount.mkdir(&parent, &name, 0o700).await?;
+                    mount.disconnect().await
+                });
+                made.map(|()| room).map_err(|e| Failure::from(e).about(target))
+            }
+            Place::Local { dir, odirect } => {
+                let dir = dir.join(OsStr::from_bytes(&name));
+                std::fs::create_dir(&dir).map_err(|e| Failure::from(e).about(dir.display()))?;
+                Ok(Room::Local { dir, odirect: *odirect })
+            }
+        }
+    }
+
+    /// For one more client.
+    pub(super) fn enter(&self) -> Result<Door, Failure> {
+        match self {
+            Room::Weir { target, options, each, runtime, name } => runtime.block_on(async {
+                let mount = Mount::connect(target, (*options).clone()).await?;
+                let path = [target.path(), std::slice::from_ref(name)].concat();
+                let (dir, _) = mount.resolve(&path, false).await?;
+                Ok(Door::Weir { mount, dir, each: *each, runtime: (*runtime).clone() })
+            }),
+            Room::Local { dir, odirect } => {
+                let dir = rustix::fs::open(dir, OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+                Ok(Door::Local { dir, odirect: *odirect })
+            }
+        }
+    }
+
+    /// Takes it and everything in it away.
+    pub(super) fn remove(&self) -> Result<(), Failure> {
+        let (target, name) = match self {
+            Room::Weir { target, name, .. } => (target, name),
+            Room::Local { dir, .. } => {
+                return std::fs::remove_dir_all(dir).map_err(|e| Failure::from(e).about(dir.display()));
+            }
+        };
+        let Door::Weir { mount, dir, runtime, .. } = self.enter()? else { return Ok(()) };
+        let removed = runtime.block_on(async {
+            let mut pages = mount.readdir(&dir);
+            let mut names = Vec::new();
+            while let Some(page) = pages.next_page().await? {
+                names.extend(page.into_iter().map(|entry| (entry.node.id, entry.name)));
+            }
+            for (id, name) in names {
+                doubt::remove(&mount, id, &dir, &name).await?;
+            }
+            let (parent, _) = mount.resolve(target.path(), true).await?;
+            doubt::remove(&mount, dir.id, &parent, name).await?;
+            mount.disconnect().await
+        });
+        removed.map_err(|e| Failure::from(e).about(format_args!("removing what the replay made in {target}")))
+    }
+}
+
+impl Door {
+    /// What has come through it so far.
+    pub(super) fn sums(&self) -> Sums {
+        match self {
+            Door::Weir { mount, .. } => Sums::of(mount.counters()),
+            Door::Local { .. } => Sums::default(),
+        }
+    }
+
+    /// Opens a file for reading and writing, which is made when it is not there.
+    pub(super) fn open(&self, name: &str) -> Result<Opened, Failure> {
+        match self {
+            Door::Weir { mount, dir, runtime, .. } => {
+                let file = runtime.block_on(mount.create(dir, name.as_bytes(), CreateOptions::default()))?;
+                Ok(Opened::Weir(Box::new(file)))
+            }
+            Door::Local { dir, odirect } => {
+                let around = if *odirect { OFlags::DIRECT } else { OFlags::empty() };
+                let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | around;
+                let file = rustix::fs::openat(dir, name, flags, Mode::from_raw_mode(0o644))?;
+                Ok(Opened::Local(file.into()))
+            }
+        }
+    }
+
+    pub(super) fn remove(&self, name: &str) -> Result<(), Failure> {
+        match self {
+            Door::Weir { mount, dir, runtime, .. } => Ok(runtime.block_on(mount.remove(dir, name.as_bytes()))?),
+            Door::Local { dir, .. } => Ok(rustix::fs::unlinkat(dir, name, AtFlags::empty())?),
+        }
+    }
+
+    pub(super) fn write(&self, file: &Opened, offset: u64, data: Bytes) -> Result<(), Failure> {
+        match (self, file) {
+            (Door::Weir { each, runtime, .. }, Opened::Weir(file)) => runtime.block_on(async {
+                file.write_at(offset, data).await?;
+                match each {
+                    true => Ok(file.push().await?),
+                    false => Ok(()),
+                }
+            }),
+            (_, Opened::Local(file)) => Ok(std::os::unix::fs::FileExt::write_all_at(file, &data, offset)?),
+            (Door::Local { .. }, Opened::Weir(_)) => Err(Failure::new("a file of another place")),
+        }
+    }
+
+    /// Reads as far as the file goes; into `buffer` if `keep` says that the bytes matter. How many it were.
+    pub(super) fn read(
+        &self,
+        file: &Opened,
+        (offset, len): (u64, usize),
+        buffer: &mut Buffer,
+        keep: bool,
+    ) -> Result<usize, Failure> {
+        match (self, file) {
+            (Door::Weir { runtime, .. }, Opened::Weir(file)) => {
+                let found = runtime.block_on(file.read_at(offset, len))?;
+                if keep {
+                    let bytes = found.to_vec();
+                    buffer.space(bytes.len()).copy_from_slice(&bytes);
+                }
+                Ok(found.len() as usize)
+            }
+            (_, Opened::Local(file)) => Ok(read_full(file, offset, buffer.space(len))?),
+            (Door::Local { .. }, Opened::Weir(_)) => Err(Failure::new("a file of another place")),
+        }
+    }
+
+    pub(super) fn fsync(&self, file: &Opened) -> Result<(), Failure> {
+        match (self, file) {
+            (Door::Weir { runtime, .. }, Opened::Weir(file)) => Ok(runtime.block_on(file.fsync())?),
+            (_, Opened::Local(file)) => Ok(file.sync_all()?),
+            (Door::Local { .. }, Opened::Weir(_)) => Err(Failure::new("a file of another place")),
+        }
+    }
+
+    /// Closing tells of what could not be written, on Weir.
+    pub(super) fn close(&self, file: Opened) -> Result<(), Failure> {
+        match (self, file) {
+            (Door::Weir { runtime, .. }, Opened::Weir(file)) => Ok(runtime.block_on(file.close())?),
+            (_, file) => {
+                drop(file);
+                Ok(())
+            }
+        }
+    }
+
+    /// Ends the session; a server that does not answer finds out by itself.
+    pub(super) fn leave(self) {
+        if let Door::Weir { mount, runtime, .. } = self
+            && let Err(error) = runtime.block_on(mount.disconnect())
+        {
+            tracing::debug!("a session of the replay did not end cleanly: {error}");
+        }
+    }
+}
+
+fn read_full(file: &std::fs::File, offset: u64, space: &mut [u8]) -> std::io::Result<usize> {
+    let mut done = 0;
+    while done < space.len() {
+        match std::os::unix::fs::FileExt::read_at(file, &mut space[done..], offset + done as u64) {
+            Ok(0) => break,
+            Ok(n) => done += n,
+            Err(e) if e.kind() == ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(done)
+}
+
+/// A buffer that begins where a page begins, as O_DIRECT wants it.
+#[derive(Default)]
+pub(super) struct Buffer {
+    room: Vec<u8>,
+}
+
+impl Buffer {
+    /// Its first bytes.
+    pub(super) fn space(&mut self, len: usize) -> &mut [u8] {
+        const PAGE: usize = 4096;
+        if self.room.len() < len + PAGE {
+            self.room.resize(len + PAGE, 0);
+        }
+        let from = self.room.as_ptr().align_offset(PAGE).min(PAGE);
+        &mut self.room[from..from + len]
+    }
+}

@@ -1,0 +1,127 @@
+//! Whether what is read is what was written.
+
+use super::Models;
+use super::client::name;
+use super::store::{Buffer, Door};
+use crate::failure::Failure;
+use std::collections::{BTreeSet, HashMap};
+use trace::written::Written;
+use trace::{Op, content};
+
+/// How much is read at a time.
+const PIECE: u64 = 1 << 20;
+
+/// Compares what a client reads of a file that nobody else uses. `filled` is how long the file was at first.
+pub(super) fn read(op: &Op, model: Option<&Written>, filled: u64, found: &[u8]) -> Result<(), Failure> {
+    // What fills is written in whole pieces.
+    let end = model.map_or(0, Written::end).max(filled.next_multiple_of(PIECE));
+    let len = op.end().min(end).saturating_sub(op.offset);
+    if found.len() as u64 != len {
+        return Err(Failure::new(format!("{} bytes at {} instead of {len}", found.len(), op.offset)));
+    }
+    let nothing = Written::default();
+    compare(op.file, &[model.unwrap_or(&nothing)], op.offset, found)
+}
+
+/// Reads back everything that was written, through a client of its own; how many bytes that were.
+pub(super) fn all(door: &Door, models: &Models, filled: &HashMap<u32, u64>) -> Result<u64, Failure> {
+    let (mut bytes, mut buffer) = (0, Buffer::default());
+    for ((copy, file), models) in models {
+        let models: Vec<&Written> = models.iter().collect();
+        let end = models.iter().map(|model| model.end()).max().unwrap_or(0);
+        let opened = door.open(&name(*copy, *file))?;
+        let about = |failure: Failure| failure.about(format_args!("file {file} of copy {copy}, read back"));
+        let long = end.max(filled.get(file).copied().unwrap_or(0).next_multiple_of(PIECE));
+        for at in (0..long.div_ceil(PIECE)).map(|piece| piece * PIECE) {
+            let len = door.read(&opened, (at, PIECE as usize), &mut buffer, true).map_err(about)?;
+            if len as u64 != PIECE.min(long - at) {
+                return Err(about(Failure::new(format!("it ends at {} instead of {long}", at + len as u64))));
+            }
+            compare(*file, &models, at, buffer.space(len)).map_err(about)?;
+            bytes += len as u64;
+        }
+        door.close(opened)?;
+    }
+    Ok(bytes)
+}
+
+/// Compares bytes at `offset` with what these clients wrote there, each in its order. Where several wrote, the last write of any of
+/// them may be there.
+fn compare(file: u32, models: &[&Written], offset: u64, found: &[u8]) -> Result<(), Failure> {
+    let len = found.len() as u64;
+    let runs: Vec<_> = models.iter().map(|model| model.runs(offset, len)).collect();
+    let mut borders: BTreeSet<u64> = runs.iter().flatten().map(|run| run.offset).collect();
+    borders.insert(offset + len);
+    let borders: Vec<u64> = borders.into_iter().collect();
+    let mut expected = Vec::new();
+    for ends in borders.windows(2) {
+        let (start, end) = (ends[0], ends[1]);
+        let part = &found[(start - offset) as usize..(end - offset) as usize];
+        let number = |runs: &Vec<trace::written::Run>| {
+            let at = runs.partition_point(|run| run.offset <= start);
+            runs.get(at.wrapping_sub(1)).map_or(0, |run| run.number)
+        };
+        let mut numbers: Vec<u64> = runs.iter().map(number).filter(|number| *number > 0).collect();
+        if numbers.is_empty() {
+            numbers.push(0);
+        }
+        expected.resize(part.len(), 0);
+        let fits = |number: &u64| {
+            content::fill(file, *number, start, &mut expected);
+            expected == part
+        };
+        if !numbers.iter().any(fits) {
+            let what = if numbers == [0] { "nobody wrote" } else { "was written" };
+            return Err(Failure::new(format!("other bytes at {start} to {end} than {what} there")));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written(writes: &[(u64, u64, u64)]) -> Written {
+        let mut model = Written::default();
+        writes.iter().for_each(|(offset, len, number)| model.write(*offset, *len, *number));
+        model
+    }
+
+    fn bytes(parts: &[(u64, u64, usize)]) -> Vec<u8> {
+        let mut out = Vec::new();
+        for (number, offset, len) in parts {
+            let at = out.len();
+            out.resize(at + len, 0);
+            content::fill(9, *number, *offset, &mut out[at..]);
+        }
+        out
+    }
+
+    #[test]
+    fn the_last_write_counts_and_holes_are_zeros() {
+        let model = written(&[(0, 100, 1), (50, 10, 2), (200, 10, 3)]);
+        let good = bytes(&[(1, 0, 50), (2, 50, 10), (1, 60, 40), (0, 100, 100), (3, 200, 10)]);
+        let op = Op::read(9, 0, 300);
+        assert_eq!(read(&op, Some(&model), 0, &good), Ok(()));
+        assert!(read(&op, Some(&model), 0, &good[..209]).is_err(), "short");
+        for at in [0, 55, 60, 150, 209] {
+            let mut bad = good.clone();
+            bad[at] ^= 1;
+            assert!(read(&op, Some(&model), 0, &bad).is_err(), "{at}");
+        }
+        assert_eq!(read(&op, None, 0, &[]), Ok(()));
+        assert_eq!(read(&op, None, 300, &[0; 300]), Ok(()));
+    }
+
+    #[test]
+    fn of_two_clients_either_may_be_last() {
+        let (a, b) = (written(&[(0, 20, 1)]), written(&[(10, 20, 2)]));
+        for middle in [1, 2] {
+            let found = bytes(&[(1, 0, 10), (middle, 10, 10), (2, 20, 10)]);
+            assert_eq!(compare(9, &[&a, &b], 0, &found), Ok(()));
+        }
+        let older = bytes(&[(1, 0, 10), (0, 10, 10), (2, 20, 10)]);
+        assert!(compare(9, &[&a, &b], 0, &older).is_err());
+    }
+}
