@@ -1,0 +1,122 @@
+//! The least that moves bytes between a program and a file over a socket: a thread that answers, and nothing else.
+
+use crate::Outcome;
+use crate::work::{Done, Room, Watch};
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::unix::fs::FileExt;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::Mutex;
+use std::thread;
+
+/// Kind, bytes, offset.
+const REQUEST: usize = 24;
+const WRITE: u64 = 1;
+const READ: u64 = 2;
+const SYNC: u64 = 3;
+const LARGEST: usize = 1 << 20;
+
+/// A connection to a server of one file, which ends with it.
+pub struct Server(Mutex<UnixStream>);
+
+impl Server {
+    /// Starts one.
+    pub fn start(path: &Path) -> Outcome<Server> {
+        let file = File::options().read(true).write(true).create(true).truncate(true).open(path)?;
+        let (near, far) = UnixStream::pair()?;
+        thread::spawn(move || answer(far, &file));
+        Ok(Server(Mutex::new(near)))
+    }
+
+    fn with<T>(&self, what: impl FnOnce(&mut UnixStream) -> Outcome<T>) -> Outcome<T> {
+        let mut stream = self.0.lock().map_err(|_| "the connection is broken")?;
+        what(&mut stream)
+    }
+}
+
+fn field(request: &[u8; REQUEST], number: usize) -> u64 {
+    let mut field = [0; 8];
+    field.copy_from_slice(&request[number * 8..][..8]);
+    u64::from_ne_bytes(field)
+}
+
+fn answer(mut stream: UnixStream, file: &File) -> io::Result<()> {
+    let (mut request, mut piece) = ([0; REQUEST], vec![0; LARGEST]);
+    loop {
+        stream.read_exact(&mut request)?;
+        let (len, at) = (field(&request, 1) as usize, field(&request, 2));
+        match field(&request, 0) {
+            WRITE => {
+                stream.read_exact(&mut piece[..len])?;
+                file.write_all_at(&piece[..len], at)?;
+                stream.write_all(&[1])?;
+            }
+            READ => {
+                file.read_exact_at(&mut piece[..len], at)?;
+                stream.write_all(&piece[..len])?;
+            }
+            _ => {
+                file.sync_data()?;
+                stream.write_all(&[1])?;
+            }
+        }
+    }
+}
+
+fn ask(stream: &mut UnixStream, kind: u64, len: usize, at: u64) -> io::Result<()> {
+    let mut request = [0; REQUEST];
+    for (field, value) in request.chunks_exact_mut(8).zip([kind, len as u64, at]) {
+        field.copy_from_slice(&value.to_ne_bytes());
+    }
+    stream.write_all(&request)
+}
+
+/// One request at a time, made durable at the end.
+pub fn write_stream(server: &Server, room: &Room) -> Outcome<Done> {
+    server.with(|stream| {
+        let (piece, mut said) = (vec![0x5a; LARGEST], [0]);
+        let mut watch = Watch::start(1)?;
+        for at in (0..room.stream()).step_by(LARGEST) {
+            watch.time(|| {
+                ask(stream, WRITE, LARGEST, at as u64)?;
+                stream.write_all(&piece)?;
+                stream.read_exact(&mut said)
+            })?;
+        }
+        ask(stream, SYNC, 0, 0)?;
+        stream.read_exact(&mut said)?;
+        Ok(watch.stop(room.stream(), 1))
+    })
+}
+
+fn read(stream: &mut UnixStream, piece: &mut [u8], at: u64) -> io::Result<()> {
+    ask(stream, READ, piece.len(), at)?;
+    stream.read_exact(piece)
+}
+
+/// One request at a time.
+pub fn read_stream(server: &Server, room: &Room) -> Outcome<Done> {
+    server.with(|stream| {
+        let mut piece = vec![0; LARGEST];
+        let mut watch = Watch::start(1)?;
+        for at in (0..room.stream()).step_by(LARGEST) {
+            watch.time(|| read(stream, &mut piece, at as u64))?;
+        }
+        Ok(watch.stop(room.stream(), 0))
+    })
+}
+
+/// One request at a time.
+pub fn read_randomly(server: &Server, room: &Room) -> Outcome<Done> {
+    server.with(|stream| {
+        let mut page = [0; 4096];
+        let mut watch = Watch::start(8)?;
+        let mut bytes = 0;
+        for at in room.offsets() {
+            watch.time(|| read(stream, &mut page, at))?;
+            bytes += page.len();
+        }
+        Ok(watch.stop(bytes, 0))
+    })
+}

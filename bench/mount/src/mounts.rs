@@ -1,0 +1,179 @@
+//! What takes turns: a folder of the local file system, bare sockets, and mounts of a cluster in processes of their own.
+
+use crate::floor::Server;
+use crate::process::{Daemon, cpu_of, cpu_of_all};
+use crate::rows::Row;
+use crate::work::{Done, Room};
+use crate::{Outcome, process};
+use serde_json::Value;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// A cluster.
+pub struct Weir {
+    program: PathBuf,
+    url: String,
+    daemon: Daemon,
+}
+
+impl Weir {
+    /// Makes one in `dir` and starts it.
+    pub fn start(program: &Path, dir: &Path) -> Outcome<Weir> {
+        let mut command = Command::new(program);
+        command.args(["up", "--json", "--listen", "127.0.0.1:0", "--dir"]).arg(dir);
+        let (daemon, line) = Daemon::announced(command)?;
+        let ready: Value = serde_json::from_str(&line)?;
+        let url = ready["url"].as_str().ok_or("a cluster without a URL")?.to_owned();
+        Ok(Weir { program: program.to_owned(), url, daemon })
+    }
+
+    /// How many syncs its servers have asked their disks for.
+    fn syncs(&self) -> Outcome<u64> {
+        let mut command = Command::new(&self.program);
+        command.args(["status", "--json", &self.url]);
+        let groups: Value = serde_json::from_str(&process::run(command)?.0)?;
+        let number = |group: &Value, name: &str| group["values"][name].as_u64().unwrap_or(0);
+        let of_group = |group: &Value| match group["group"].as_str() {
+            Some("iod") => {
+                ["syncs.object", "syncs.directory", "syncs.sums"].iter().map(|name| number(group, name)).sum()
+            }
+            // One of the log for each window; one of the database for each checkpoint, and one for what it leads to.
+            Some("store") => number(group, "flushes") + 2 * number(group, "checkpoints"),
+            _ => 0,
+        };
+        Ok(groups.as_array().ok_or("a status of no groups")?.iter().map(of_group).sum())
+    }
+}
+
+/// Processor seconds.
+pub struct Cpu {
+    /// Of all processes.
+    pub all: f64,
+    /// Of this one.
+    pub own: f64,
+}
+
+/// One that takes turns.
+pub struct Side<'a> {
+    name: String,
+    /// Where it works.
+    dir: PathBuf,
+    kind: Kind<'a>,
+}
+
+enum Kind<'a> {
+    Local,
+    Floor(Server),
+    Mount { weir: &'a Weir, daemon: Daemon, at: PathBuf },
+}
+
+impl<'a> Side<'a> {
+    /// A folder beside the stores.
+    pub fn local(room: &Path) -> Outcome<Side<'a>> {
+        Ok(Side { name: "local".to_owned(), dir: room.join("local"), kind: Kind::Local })
+    }
+
+    /// A bare socket, and a file beside the stores.
+    pub fn floor(room: &Path) -> Outcome<Side<'a>> {
+        let server = Server::start(&room.join("floor-file"))?;
+        Ok(Side { name: "bare socket".to_owned(), dir: room.join("floor"), kind: Kind::Floor(server) })
+    }
+
+    /// A mount at a folder that is made for it.
+    pub fn weir(weir: &'a Weir, at: &Path, options: &str) -> Outcome<Side<'a>> {
+        fs::create_dir(at)?;
+        let mut command = Command::new(&weir.program);
+        command.args(["mount", "--foreground", "-o", options, &weir.url]).arg(at);
+        let (daemon, _) = Daemon::announced(command)?;
+        let name = if options == "defaults" { "weir".to_owned() } else { format!("weir {options}") };
+        let dir = at.join(at.file_name().unwrap_or_default());
+        Ok(Side { name, dir, kind: Kind::Mount { weir, daemon, at: at.to_owned() } })
+    }
+
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub fn is_weir(&self) -> bool {
+        matches!(self.kind, Kind::Mount { .. })
+    }
+
+    pub fn is_local(&self) -> bool {
+        matches!(self.kind, Kind::Local)
+    }
+
+    pub fn is_floor(&self) -> bool {
+        matches!(self.kind, Kind::Floor(_))
+    }
+
+    /// Makes the folder.
+    pub fn begin(&self) -> Outcome<()> {
+        Ok(fs::create_dir(&self.dir)?)
+    }
+
+    /// Removes the folder and what is in it.
+    pub fn end(&self) -> Outcome<()> {
+        Ok(fs::remove_dir_all(&self.dir)?)
+    }
+
+    /// The processes behind it.
+    fn pids(&self) -> Vec<u32> {
+        match &self.kind {
+            Kind::Mount { weir, daemon, .. } => vec![daemon.pid(), weir.daemon.pid()],
+            _ => Vec::new(),
+        }
+    }
+
+    /// Waits until nobody does anything any more; processor time of the processes behind it up to then.
+    fn settled(&self) -> Outcome<f64> {
+        const LOOK: Duration = Duration::from_millis(200);
+        const QUIET: f64 = 0.004;
+        let (pids, start) = (self.pids(), Instant::now());
+        let mut before = cpu_of_all(&pids)?;
+        while start.elapsed() < Duration::from_secs(60) {
+            sleep(LOOK);
+            let now = cpu_of_all(&pids)?;
+            if now - before < QUIET {
+                return Ok(before);
+            }
+            before = now;
+        }
+        Err("the daemons do not come to rest".into())
+    }
+
+    /// Does what a row says: what was done, the processor time that it took, and syncs of servers. What the servers put
+    /// off counts. `None` if there is nothing to do here.
+    pub fn measure(&self, row: &Row, scale: usize) -> Outcome<Option<(Done, Cpu, u64)>> {
+        let room = Room { dir: self.dir.clone(), scale };
+        let syncs = || match &self.kind {
+            Kind::Mount { weir, .. } => weir.syncs(),
+            _ => Ok(0),
+        };
+        let syncs_before = syncs()?;
+        let (theirs, ours) = (self.settled()?, cpu_of(std::process::id())?);
+        let mut done = match (&self.kind, row.floor) {
+            (Kind::Floor(server), Some(floor)) => floor(server, &room)?,
+            (Kind::Floor(_), None) => return Ok(None),
+            _ => (row.work)(&room)?,
+        };
+        let own = cpu_of(std::process::id())? - ours;
+        let all = own + self.settled()? - theirs;
+        if self.is_weir() {
+            // What it was asked for is not what it did.
+            done.syncs = 0;
+        }
+        Ok(Some((done, Cpu { all, own }, syncs()? - syncs_before)))
+    }
+}
+
+impl Drop for Side<'_> {
+    fn drop(&mut self) {
+        if let Kind::Mount { weir, at, .. } = &self.kind {
+            // Killed afterwards, whatever comes of it.
+            let _ = Command::new(&weir.program).args(["umount", "--lazy"]).arg(at).status();
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! What is measured, in order, and what is wanted of it.
+
+use crate::Outcome;
+use crate::floor::{self, Server};
+use crate::work::{self, Done, Room};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+/// What processor time is divided by.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Unit {
+    /// Seconds for 10^9 bytes.
+    PerByte,
+    /// Microseconds for each operation.
+    PerOperation,
+}
+
+impl Unit {
+    /// As tables have it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Unit::PerByte => "s/GB",
+            Unit::PerOperation => "us",
+        }
+    }
+}
+
+/// Something to be done in a folder.
+pub struct Row {
+    pub name: &'static str,
+    pub unit: Unit,
+    /// Does it. It finds what the rows before it have left.
+    pub work: fn(&Room) -> Outcome<Done>,
+    /// Does the same by bare sockets.
+    pub floor: Option<fn(&Server, &Room) -> Outcome<Done>>,
+    /// The best that other mounted systems showed in processor time.
+    pub best: Option<f64>,
+    /// How many times the processor time of bare sockets it may take.
+    pub cpu_over_floor: Option<f64>,
+    /// Which part of the rate of bare sockets it must reach.
+    pub rate_of_floor: Option<f64>,
+    /// Which part of the rate of the local file system it must reach.
+    pub rate_of_local: Option<f64>,
+}
+
+const fn row(name: &'static str, unit: Unit, best: Option<f64>, work: fn(&Room) -> Outcome<Done>) -> Row {
+    Row { name, unit, work, floor: None, best, cpu_over_floor: None, rate_of_floor: None, rate_of_local: None }
+}
+
+use Unit::{PerByte, PerOperation};
+
+/// All of them. Rows that read come behind the one that writes what they read.
+pub const ROWS: [Row; 14] = [
+    Row {
+        floor: Some(floor::write_stream),
+        cpu_over_floor: Some(3.0),
+        ..row("1 MiB write, one fsync", PerByte, Some(1.1), work::write_stream)
+    },
+    Row {
+        floor: Some(floor::read_stream),
+        cpu_over_floor: Some(2.3),
+        ..row("1 MiB read", PerByte, Some(0.55), work::read_stream)
+    },
+    Row { rate_of_local: Some(0.5), ..row("4 KiB write in order, no fsync", PerOperation, None, work::write_pages) },
+    row("4 KiB write in order, one fsync", PerOperation, Some(16.0), work::write_pages_synced),
+    row("4 KiB O_APPEND, one fsync", PerOperation, None, work::append_pages),
+    row("64 B write in order, one fsync", PerOperation, Some(10.0), work::write_lines),
+    row("4 KiB random write, one fsync", PerOperation, Some(32.0), work::write_randomly),
+    Row {
+        floor: Some(floor::read_randomly),
+        rate_of_floor: Some(0.5),
+        ..row("4 KiB random read", PerOperation, Some(38.0), work::read_randomly)
+    },
+    row("8 writers, 47 KB records", PerByte, Some(2.7), work::write_records),
+    row("8 readers of those", PerByte, Some(0.93), work::read_records),
+    row("create, write 2 KB, close", PerOperation, Some(96.0), work::create),
+    row("stat", PerOperation, None, work::stat),
+    row("open, read 2 KB, close", PerOperation, None, work::read_small),
+    row("unlink", PerOperation, Some(102.0), work::unlink),
+];
+
+static STOPPED: AtomicBool = AtomicBool::new(false);
+
+/// Whether this program was asked to stop.
+pub fn was_stopped() -> bool {
+    STOPPED.load(Relaxed)
+}
+
+/// From here on SIGINT and SIGTERM let the row come to its end, so that nothing stays mounted.
+pub fn listen_for_stop() -> Outcome<()> {
+    extern "C" fn stop(_signal: libc::c_int) {
+        STOPPED.store(true, Relaxed);
+    }
+    for signal in [libc::SIGINT, libc::SIGTERM] {
+        let handler = stop as extern "C" fn(libc::c_int);
+        // SAFETY: the handler does nothing but store to an atomic.
+        if unsafe { libc::signal(signal, handler as libc::sighandler_t) } == libc::SIG_ERR {
+            return Err(std::io::Error::last_os_error().into());
+        }
+    }
+    Ok(())
+}

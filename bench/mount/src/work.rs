@@ -1,0 +1,286 @@
+//! The things that are done in a folder, by plain system calls.
+
+use crate::Outcome;
+use hdrhistogram::Histogram;
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+const MIB: usize = 1 << 20;
+const PAGE: usize = 4096;
+const LINE: usize = 64;
+/// Bytes of the stream.
+const STREAM: usize = 512 * MIB;
+/// Pages that are written in order, and that random requests choose from.
+const PAGES: usize = 65_536;
+/// Random requests, and appends.
+const RANDOM: usize = 32_768;
+const LINES: usize = 131_072;
+/// Records of one length that several write in turns into one file.
+const WRITERS: usize = 8;
+const RECORD: usize = 47_001;
+const RECORDS: usize = 4096;
+const SMALL: usize = 2048;
+const FILES: usize = 1000;
+/// Longer than names and attributes are believed without asking.
+const FORGOTTEN: Duration = Duration::from_millis(1200);
+
+/// Where to work, and how much.
+pub struct Room {
+    pub dir: PathBuf,
+    /// What amounts are divided by.
+    pub scale: usize,
+}
+
+/// What was done.
+pub struct Done {
+    pub operations: u64,
+    /// None where they are not the point.
+    pub bytes: u64,
+    pub seconds: f64,
+    /// Nanoseconds of single requests.
+    pub times: Histogram<u64>,
+    /// Syncs that were asked for.
+    pub syncs: u64,
+}
+
+impl Room {
+    /// A file in it.
+    pub fn at(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
+    }
+
+    fn some(&self, count: usize) -> usize {
+        count / self.scale
+    }
+
+    /// Bytes of the stream.
+    pub fn stream(&self) -> usize {
+        self.some(STREAM)
+    }
+
+    /// Offsets of pages in random order, the same every time.
+    pub fn offsets(&self) -> impl Iterator<Item = u64> {
+        let (count, pages) = (self.some(RANDOM), self.some(PAGES) as u64);
+        // Steele, Lea, Flood, "Fast splittable pseudorandom number generators" (2014): the finalizer of SplitMix64.
+        let mixed = |n: u64| {
+            let n = (n ^ (n >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            let n = (n ^ (n >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+            n ^ (n >> 31)
+        };
+        (1..=count as u64).map(move |n| mixed(n.wrapping_mul(0x9e37_79b9_7f4a_7c15)) % pages * PAGE as u64)
+    }
+}
+
+/// Times of requests, of which every so-manieth is looked at.
+pub struct Watch {
+    start: Instant,
+    every: usize,
+    seen: usize,
+    times: Histogram<u64>,
+}
+
+impl Watch {
+    /// Looks at one request of so many.
+    pub fn start(every: usize) -> Outcome<Watch> {
+        Ok(Watch { start: Instant::now(), every, seen: 0, times: Histogram::new(3)? })
+    }
+
+    /// Carries a request out.
+    pub fn time<T>(&mut self, request: impl FnOnce() -> std::io::Result<T>) -> Outcome<T> {
+        self.seen += 1;
+        if !self.seen.is_multiple_of(self.every) {
+            return Ok(request()?);
+        }
+        let begun = Instant::now();
+        let answer = request()?;
+        self.times.record(begun.elapsed().as_nanos() as u64)?;
+        Ok(answer)
+    }
+
+    /// All of it is done.
+    pub fn stop(self, bytes: usize, syncs: u64) -> Done {
+        let seconds = self.start.elapsed().as_secs_f64();
+        Done { operations: self.seen as u64, bytes: bytes as u64, seconds, times: self.times, syncs }
+    }
+}
+
+/// Writes so many pieces one behind the other, through a new file that is opened so.
+fn in_order(path: &Path, options: &mut OpenOptions, piece: usize, count: usize, sync: bool) -> Outcome<Done> {
+    let mut file = options.create(true).open(path)?;
+    let piece = vec![0x5a; piece];
+    let mut watch = Watch::start(if piece.len() < MIB { 8 } else { 1 })?;
+    for _ in 0..count {
+        watch.time(|| file.write_all(&piece))?;
+    }
+    if sync {
+        file.sync_all()?;
+    }
+    Ok(watch.stop(piece.len() * count, u64::from(sync)))
+}
+
+fn new() -> OpenOptions {
+    File::options().write(true).truncate(true).clone()
+}
+
+pub fn write_stream(room: &Room) -> Outcome<Done> {
+    in_order(&room.at("stream"), &mut new(), MIB, room.stream() / MIB, true)
+}
+
+pub fn read_stream(room: &Room) -> Outcome<Done> {
+    let file = File::open(room.at("stream"))?;
+    let mut piece = vec![0; MIB];
+    let mut watch = Watch::start(1)?;
+    for at in (0..room.stream()).step_by(MIB) {
+        watch.time(|| file.read_exact_at(&mut piece, at as u64))?;
+    }
+    Ok(watch.stop(room.stream(), 0))
+}
+
+pub fn write_pages(room: &Room) -> Outcome<Done> {
+    in_order(&room.at("unsynced"), &mut new(), PAGE, room.some(PAGES), false)
+}
+
+pub fn write_pages_synced(room: &Room) -> Outcome<Done> {
+    in_order(&room.at("pages"), &mut new(), PAGE, room.some(PAGES), true)
+}
+
+pub fn append_pages(room: &Room) -> Outcome<Done> {
+    in_order(&room.at("appended"), File::options().append(true), PAGE, room.some(RANDOM) / 4, true)
+}
+
+pub fn write_lines(room: &Room) -> Outcome<Done> {
+    in_order(&room.at("lines"), &mut new(), LINE, room.some(LINES), true)
+}
+
+/// The file of pages, made if the row that makes it was left out.
+fn pages(room: &Room) -> Outcome<File> {
+    let path = room.at("pages");
+    if !path.exists() {
+        write_pages_synced(room)?;
+    }
+    Ok(File::options().read(true).write(true).open(path)?)
+}
+
+pub fn write_randomly(room: &Room) -> Outcome<Done> {
+    let (file, page) = (pages(room)?, [0x77; PAGE]);
+    let mut watch = Watch::start(8)?;
+    for at in room.offsets() {
+        watch.time(|| file.write_all_at(&page, at))?;
+    }
+    file.sync_all()?;
+    let bytes = watch.seen * PAGE;
+    Ok(watch.stop(bytes, 1))
+}
+
+pub fn read_randomly(room: &Room) -> Outcome<Done> {
+    let (file, mut page) = (pages(room)?, [0; PAGE]);
+    let mut watch = Watch::start(8)?;
+    for at in room.offsets() {
+        watch.time(|| file.read_exact_at(&mut page, at))?;
+    }
+    let bytes = watch.seen * PAGE;
+    Ok(watch.stop(bytes, 0))
+}
+
+/// Has each of the writers, or readers, go through its records.
+fn records(room: &Room, each: impl Fn(&mut Watch, u64) -> Outcome<()> + Sync, syncs: u64) -> Outcome<Done> {
+    let count = room.some(RECORDS);
+    let mut whole = Watch::start(1)?;
+    let one = |number| {
+        let mut watch = Watch::start(1)?;
+        (number..count).step_by(WRITERS).try_for_each(|record| each(&mut watch, (record * RECORD) as u64))?;
+        Ok(watch)
+    };
+    let one = &one;
+    let watches = thread::scope(|scope| {
+        let threads: Vec<_> = (0..WRITERS).map(|number| scope.spawn(move || one(number))).collect();
+        threads.into_iter().map(|thread| thread.join().map_err(|_| "a thread died")?).collect::<Outcome<Vec<_>>>()
+    })?;
+    for watch in watches {
+        whole.seen += watch.seen;
+        whole.times.add(watch.times)?;
+    }
+    Ok(whole.stop(count * RECORD, syncs))
+}
+
+/// Each with an open of its own, as processes have it.
+fn opens(options: &OpenOptions, path: &Path) -> Outcome<Vec<File>> {
+    Ok((0..WRITERS).map(|_| options.open(path)).collect::<Result<_, _>>()?)
+}
+
+pub fn write_records(room: &Room) -> Outcome<Done> {
+    let path = room.at("records");
+    File::create(&path)?;
+    let files = opens(File::options().write(true), &path)?;
+    let record = vec![0x33; RECORD];
+    let mut done = records(
+        room,
+        |watch, at| {
+            let file = &files[at as usize / RECORD % WRITERS];
+            watch.time(|| file.write_all_at(&record, at))
+        },
+        1,
+    )?;
+    let begun = Instant::now();
+    files[0].sync_all()?;
+    drop(files);
+    done.seconds += begun.elapsed().as_secs_f64();
+    Ok(done)
+}
+
+pub fn read_records(room: &Room) -> Outcome<Done> {
+    let files = opens(File::options().read(true), &room.at("records"))?;
+    records(
+        room,
+        |watch, at| {
+            let mut record = vec![0; RECORD];
+            let file = &files[at as usize / RECORD % WRITERS];
+            watch.time(|| file.read_exact_at(&mut record, at))
+        },
+        0,
+    )
+}
+
+fn names(room: &Room) -> impl Iterator<Item = PathBuf> {
+    (0..room.some(FILES)).map(|number| room.dir.join("small").join(format!("file-{number:06}")))
+}
+
+pub fn create(room: &Room) -> Outcome<Done> {
+    fs::create_dir(room.at("small"))?;
+    let content = [0x41; SMALL];
+    let mut watch = Watch::start(1)?;
+    for path in names(room) {
+        watch.time(|| File::create_new(path)?.write_all(&content))?;
+    }
+    Ok(watch.stop(0, 0))
+}
+
+pub fn stat(room: &Room) -> Outcome<Done> {
+    thread::sleep(FORGOTTEN);
+    let mut watch = Watch::start(1)?;
+    for path in names(room) {
+        watch.time(|| fs::metadata(path))?;
+    }
+    Ok(watch.stop(0, 0))
+}
+
+pub fn read_small(room: &Room) -> Outcome<Done> {
+    let mut watch = Watch::start(1)?;
+    let mut content = [0; SMALL];
+    for path in names(room) {
+        watch.time(|| File::open(path)?.read_exact_at(&mut content, 0))?;
+    }
+    Ok(watch.stop(0, 0))
+}
+
+pub fn unlink(room: &Room) -> Outcome<Done> {
+    let mut watch = Watch::start(1)?;
+    for path in names(room) {
+        watch.time(|| fs::remove_file(path))?;
+    }
+    Ok(watch.stop(0, 0))
+}
