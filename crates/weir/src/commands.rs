@@ -23,6 +23,7 @@ mod rm;
 mod scrub;
 mod stat;
 mod status;
+mod tune;
 mod umount;
 mod up;
 
@@ -76,6 +77,8 @@ pub enum Command {
     Policy(policy::Args),
     /// Replay a trace of file operations, and time it; make traces
     Replay(replay::Args),
+    /// Measure a file system, and say how it is best used
+    Tune(tune::Args),
     /// Show how a cluster stands: daemons, versions, capacity, counters
     Status(status::Args),
     /// Check a running file system for damage, and repair it
@@ -111,6 +114,7 @@ impl Command {
             Command::Find(args) => find::run(args),
             Command::Policy(args) => policy::run(args),
             Command::Replay(args) => replay::run(args),
+            Command::Tune(args) => tune::run(args),
             Command::Status(args) => status::run(args),
             Command::Fsck(args) => fsck::run(args),
             Command::Scrub(args) => scrub::run(args),

@@ -17,6 +17,7 @@ mod replay;
 mod session;
 mod show;
 mod stop;
+mod tune;
 
 use clap::Parser;
 use std::process::ExitCode;

@@ -37,6 +37,8 @@ pub struct Job {
     pub fill: bool,
     /// Whether the files stay.
     pub keep: bool,
+    /// How many operations of each client at the beginning are not timed.
+    pub warm: usize,
 }
 
 /// What came of it.
@@ -55,6 +57,7 @@ pub struct Done {
 struct Shared {
     trace: Arc<Trace>,
     verify: bool,
+    warm: usize,
     stop: Stop,
     /// Somebody failed: nobody needs to go on.
     failed: AtomicBool,
@@ -83,6 +86,7 @@ fn run_in(job: &Job, room: &Room, stop: &Stop, bar: ProgressBar) -> Result<Done,
     let shared = Arc::new(Shared {
         trace: job.trace.clone(),
         verify: job.verify,
+        warm: job.warm,
         stop: stop.clone(),
         failed: AtomicBool::new(false),
         bar,

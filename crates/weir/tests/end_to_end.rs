@@ -36,3 +36,5 @@ mod scrub;
 mod semantics;
 #[path = "end_to_end/tree.rs"]
 mod tree;
+#[path = "end_to_end/tune.rs"]
+mod tune;

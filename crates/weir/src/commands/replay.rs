@@ -156,7 +156,7 @@ pub fn run(args: Args) -> Outcome {
     let place = args.place(runtime.handle().clone())?;
     let native = matches!(place, Place::Weir { .. });
     let (trace, copies) = (Arc::new(trace), copies as usize);
-    let job = Job { trace, copies, place, verify: args.verify, fill: args.fill, keep: args.keep };
+    let job = Job { trace, copies, place, verify: args.verify, fill: args.fill, keep: args.keep, warm: 0 };
     let outcome = replay::run(&job, &stop, bar(args.json));
     runtime.shutdown_background();
     let done = outcome?;

@@ -91,7 +91,9 @@ impl Client {
                     begun.elapsed()
                 }
             };
-            latencies.record(op, took);
+            if at >= shared.warm {
+                latencies.record(op, took);
+            }
             shared.bar.inc(1);
         }
         for (_, file) in std::mem::take(&mut self.open) {

@@ -61,6 +61,12 @@ impl Latencies {
         self.by_class.iter().map(line).collect()
     }
 
+    /// How long operations of a kind took together.
+    pub fn sum(&self, action: Action) -> Duration {
+        let of = self.by_class.iter().filter(|((a, _), _)| *a == action);
+        Duration::from_nanos(of.map(|(_, histogram)| histogram.mean() * histogram.len() as f64).sum::<f64>() as u64)
+    }
+
     /// How many operations of a kind there were.
     pub fn count(&self, action: Action) -> u64 {
         self.by_class.iter().filter(|((a, _), _)| *a == action).map(|(_, histogram)| histogram.len()).sum()
@@ -87,5 +93,6 @@ mod tests {
         );
         assert!((9.9..10.2).contains(&lines[0].p50_us) && (990.0..1010.0).contains(&lines[0].p99_us));
         assert_eq!((all.count(Action::Write), all.count(Action::Read)), (4, 0));
+        assert!((1040..1060).contains(&all.sum(Action::Write).as_micros()));
     }
 }

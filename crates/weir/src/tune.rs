@@ -1,0 +1,96 @@
+//! What measured times by size on two ways mean for a threshold.
+
+use layout::threshold::ALWAYS_MGR;
+use serde::Serialize;
+
+/// Times of requests of one length.
+#[derive(Clone, Debug, Serialize)]
+pub struct Point {
+    /// The length.
+    pub size: u64,
+    /// Microseconds for each through the mgr, round by round.
+    pub mgr_us: Vec<f64>,
+    /// The same straight to the iods.
+    pub direct_us: Vec<f64>,
+}
+
+impl Point {
+    /// The medians.
+    pub fn medians(&self) -> (f64, f64) {
+        (median(&self.mgr_us), median(&self.direct_us))
+    }
+
+    /// How much longer the way through the mgr takes, as a logarithm.
+    fn slower(&self) -> f64 {
+        let (mgr, direct) = self.medians();
+        (mgr / direct).ln()
+    }
+}
+
+/// The middle one; of an even number the higher of the two.
+pub fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+/// The threshold under which the requests of all lengths together lose least against the faster way for each.
+pub fn best(points: &[Point]) -> u64 {
+    // What is lost when the first `n` lengths go through the mgr.
+    let lost = |n: usize| {
+        let of = |(at, point): (usize, &Point)| if at < n { point.slower() } else { -point.slower() };
+        points.iter().enumerate().map(of).filter(|lost| *lost > 0.0).sum::<f64>()
+    };
+    let n = (0..=points.len()).min_by(|a, b| lost(*a).total_cmp(&lost(*b))).unwrap_or(0);
+    match points.get(n) {
+        _ if n == 0 => 0,
+        Some(first_straight) => first_straight.size,
+        None => ALWAYS_MGR,
+    }
+}
+
+/// Where the curves cross at a threshold, on logarithmic axes; `None` if they do not cross there.
+pub fn crossing(points: &[Point], threshold: u64) -> Option<f64> {
+    let at = points.iter().position(|point| point.size == threshold).filter(|at| *at > 0)?;
+    let (before, behind) = (&points[at - 1], &points[at]);
+    let (a, b) = (before.slower(), behind.slower());
+    if a > 0.0 || b < 0.0 || a == b {
+        return None;
+    }
+    let (x, y) = ((before.size as f64).ln(), (behind.size as f64).ln());
+    Some((x + (y - x) * a / (a - b)).exp())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn points(ratios: &[f64]) -> Vec<Point> {
+        let point = |(at, ratio): (usize, &f64)| Point {
+            size: 1 << (10 + at),
+            mgr_us: vec![100.0 * ratio, 1e9, 1.0],
+            direct_us: vec![100.0, 0.0, 1e6],
+        };
+        ratios.iter().enumerate().map(point).collect()
+    }
+
+    #[test]
+    fn the_threshold_is_where_the_faster_way_changes() {
+        assert_eq!(best(&points(&[0.5, 0.7, 1.5, 3.0])), 4096);
+        assert_eq!(best(&points(&[2.0, 1.1, 1.5])), 0);
+        assert_eq!(best(&points(&[0.2, 0.9])), ALWAYS_MGR);
+        // One point that is off by little does not move it.
+        assert_eq!(best(&points(&[0.5, 1.02, 0.5, 2.0, 0.99, 3.0])), 8192);
+        assert_eq!(best(&[]), 0);
+    }
+
+    #[test]
+    fn the_crossing_lies_between_its_neighbours() {
+        let crosses = points(&[0.25, 0.5, 2.0]);
+        let at = crossing(&crosses, 4096).unwrap();
+        assert!((at - 2048.0 * 2f64.sqrt()).abs() < 1.0, "{at}");
+        assert_eq!(crossing(&crosses, 1024), None);
+        assert_eq!(crossing(&crosses, 0), None);
+        assert_eq!(crossing(&points(&[0.5, 0.6]), ALWAYS_MGR), None);
+    }
+}
