@@ -4,8 +4,8 @@
 use bytes::Bytes;
 use layout::kinds::native::{Body, Device, Record, Update};
 use layout::kinds::{files, flexfiles};
-use layout::policy::NAMES;
-use layout::{Later, NetAddress, Policy};
+use layout::policy::Part;
+use layout::{Later, NetAddress, Origin, Settings};
 use std::fmt::Debug;
 use types::ByteRange;
 use xdr::Xdr;
@@ -32,15 +32,14 @@ pub fn run(data: &[u8]) {
         let mapped: u64 = distribution.pieces(range).take(64).map(|piece| piece.file.len).sum();
         assert!(mapped <= range.len);
     }
-    let mut policy = Policy::default();
-    for name in NAMES {
-        if policy.set(name.as_bytes(), data).is_ok() {
-            let text = policy.get(name).expect("every part has a text");
-            let mut again = Policy::default();
-            again.set(name.as_bytes(), text.as_bytes()).expect("its own text is read again");
-            assert_eq!(again.get(name), Some(text));
+    for part in Part::ALL {
+        let mut settings = Settings::default();
+        if settings.set(Origin::Server, part.name().as_bytes(), data).is_ok() {
+            assert_eq!(Settings::parse(Origin::Server, &settings.text()), Ok(settings));
         }
     }
+    let told = Settings::of_peer(Origin::Server, data);
+    assert_eq!(Settings::of_peer(Origin::Server, told.text().as_bytes()), told);
 }
 
 fn value<T: Xdr + PartialEq + Debug>(data: &Bytes) -> Option<T> {

@@ -226,7 +226,7 @@ impl Inner {
     pub(crate) fn write_threshold(&self, longest: u64) -> u64 {
         match self.options.write_threshold {
             Rule::Fixed(t) => t,
-            Rule::Auto => self.auto().ask(longest),
+            Rule::Auto => self.auto().ask(longest, std::time::Duration::ZERO),
         }
     }
 

@@ -82,8 +82,8 @@ mod tests {
             bad[at] = value;
             assert!(Later::from_bytes(&bad.into()).is_err(), "byte {at}");
         }
-        let policy = Policy { threshold: 5, ..Policy::default() };
+        let policy = Policy { read_threshold: 5, ..Policy::default() };
         assert_eq!(Later::from(&later.policy(policy)), later);
-        assert_eq!(later.policy(policy).threshold, 5);
+        assert_eq!(later.policy(policy).read_threshold, 5);
     }
 }

@@ -1,4 +1,4 @@
-//! Where bytes live: distributions, layout kinds and their body codec, the policy record, list I/O planning
+//! Where bytes live: distributions, layout kinds and their body codec, the policy, list I/O planning
 //! and the gathering of small writes.
 //!
 //! Nothing here does I/O or reads a clock: every function maps values to values.
@@ -15,4 +15,4 @@ pub mod threshold;
 pub use distributions::{BadGeometry, Distribution, DistributionId, Piece, Place};
 pub use later::Later;
 pub use net_address::NetAddress;
-pub use policy::{Cache, Policy, PolicyError};
+pub use policy::{Access, Effective, Layers, Origin, Part, Policy, PolicyError, Settings};

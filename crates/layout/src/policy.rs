@@ -1,134 +1,204 @@
-//! The policy record: how new files of a directory are laid out, kept in xattrs and inherited.
+//! The policy: how files are laid out, and how clients read and write them.
 //!
-//! Each part of a policy is an xattr of its own, `user.weir.stripe_unit` and so on; NFS carries the names without their
-//! `user.` prefix (RFC 8276 §5), and so does this module. A new directory gets a copy of its parent's policy xattrs when
-//! it is made, so that an open never walks up the tree; changing a directory's policy later changes neither existing
-//! files nor existing directories below it. A file takes the policy of its directory when it is made and keeps the
-//! resulting layout for life.
+//! A policy has [parts](Part) with names of their own, `stripe_unit` and so on. Each can be set in several places
+//! ([`Origin`]), by the same text everywhere: as extended attribute of a directory (`user.weir.stripe_unit`; NFS carries the
+//! names without their `user.` prefix, RFC 8276 §5), as option of a mount, in the environment, or for one open file. The place
+//! that comes last in the order of [`Origin`] counts ([`merge`]).
+//!
+//! A new directory gets a copy of its parent's policy xattrs when it is made, so that nobody walks up the tree; changing a
+//! directory's policy later changes no directory below it. How its bytes lie ([`Part::is_placement`]) a file takes from its
+//! directory when it is made and keeps for life; all other parts hold from the next open on.
 
-use crate::distributions::{BadGeometry, DistributionId, check_stripe_unit};
-use types::limits::{FILE_SIZE_MAX, STRIPE_COUNT_MAX};
+mod origin;
+mod settings;
+mod values;
 
-/// What all policy xattr names begin with.
+pub use origin::{Effective, Layers, Origin, merge};
+pub use values::{Access, FULL, LayoutWhen, NEVER, format_size, format_time, parse_size, parse_time};
+
+use crate::distributions::DistributionId;
+use crate::threshold::Rule;
+use std::time::Duration;
+use types::limits::STRIPE_COUNT_MAX;
+
+/// What the names of all policy xattrs begin with.
 pub const PREFIX: &str = "weir.";
-
-/// Bytes per stripe unit.
-pub const STRIPE_UNIT: &str = "weir.stripe_unit";
-/// Number of iods per file; 0 means all.
-pub const STRIPE_COUNT: &str = "weir.stripe_count";
-/// Length in bytes below which a request goes through the mgr; 0 means never.
-pub const THRESHOLD: &str = "weir.threshold";
-/// How many copies of a file there are, each on iods of its own.
-pub const MIRRORS: &str = "weir.mirrors";
-/// When a mount may keep file data in the page cache.
-pub const CACHE: &str = "weir.cache";
-/// How bytes are dealt out to the iods.
-pub const DISTRIBUTION: &str = "weir.distribution";
-
-/// Every policy xattr, in the order to show them.
-pub const NAMES: [&str; 6] = [STRIPE_UNIT, STRIPE_COUNT, MIRRORS, THRESHOLD, CACHE, DISTRIBUTION];
 
 /// Most copies of a file.
 pub const MIRRORS_MAX: u32 = 2;
 
-/// When a mount may keep file data in the page cache.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub enum Cache {
-    /// Never: every read and write reaches the servers.
-    #[default]
-    None,
-    /// While the server's delegation says that nobody else writes.
-    Delegation,
-}
+/// Longest list of settings that is read from a peer, in bytes.
+pub const TEXT_MAX: usize = 4096;
 
-impl Cache {
-    fn name(self) -> &'static str {
-        match self {
-            Cache::None => "none",
-            Cache::Delegation => "delegation",
+/// The table of parts: name, field with its type, value without any policy, what its text may be, how it is read and written.
+macro_rules! parts {
+    ($($(#[$doc:meta])* $part:ident $field:ident: $type:ty = $default:expr, $parse:expr, $show:expr, $allowed:expr;)*) => {
+        /// One part of a policy.
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+        pub enum Part {
+            $($(#[$doc])* $part,)*
         }
-    }
-}
 
-/// How a new file is laid out.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Policy {
-    /// Bytes per stripe unit.
-    pub stripe_unit: u64,
-    /// Number of iods per file, 0 for all.
-    pub stripe_count: u32,
-    /// Number of copies, 1 or 2.
-    pub mirrors: u32,
-    /// Requests shorter than this many bytes go through the mgr; 0: none does.
-    pub threshold: u64,
-    /// When a mount may cache.
-    pub cache: Cache,
-    /// How bytes are dealt out.
-    pub distribution: DistributionId,
-}
-
-impl Default for Policy {
-    /// Files of up to 1 MiB are one object, and one request moves them.
-    fn default() -> Self {
-        Policy {
-            stripe_unit: 1 << 20,
-            stripe_count: 0,
-            mirrors: 1,
-            threshold: 0,
-            cache: Cache::None,
-            distribution: DistributionId::SimpleStripe,
+        /// How files are laid out, read and written.
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+        pub struct Policy {
+            $($(#[$doc])* pub $field: $type,)*
         }
-    }
+
+        /// Some parts of a policy: those that one place sets.
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+        pub struct Settings {
+            $($(#[$doc])* pub $field: Option<$type>,)*
+        }
+
+        impl Default for Policy {
+            fn default() -> Self {
+                Policy { $($field: $default,)* }
+            }
+        }
+
+        impl Part {
+            /// Every part, in the order to show them.
+            pub const ALL: &[Part] = &[$(Part::$part),*];
+            /// The names of all parts.
+            pub const NAMES: &[&str] = &[$(stringify!($field)),*];
+
+            /// Its name.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Part::$part => stringify!($field),)*
+                }
+            }
+
+            /// What its text may be.
+            pub fn allowed(self) -> String {
+                match self {
+                    $(Part::$part => $allowed.into(),)*
+                }
+            }
+        }
+
+        impl Policy {
+            /// The text of a part, as [`Settings::set`] takes it.
+            pub fn get(&self, part: Part) -> String {
+                match part {
+                    $(Part::$part => $show(self.$field),)*
+                }
+            }
+
+            /// This policy with the parts that are set laid over it.
+            pub fn with(self, set: &Settings) -> Policy {
+                Policy { $($field: set.$field.unwrap_or(self.$field),)* }
+            }
+
+            /// Takes one part from another policy.
+            fn take(&mut self, part: Part, from: &Settings) {
+                match part {
+                    $(Part::$part => self.$field = from.$field.unwrap_or(self.$field),)*
+                }
+            }
+        }
+
+        impl Settings {
+            /// Whether a part is set.
+            pub fn has(&self, part: Part) -> bool {
+                match part {
+                    $(Part::$part => self.$field.is_some(),)*
+                }
+            }
+
+            /// The text of a part that is set.
+            pub fn get(&self, part: Part) -> Option<String> {
+                match part {
+                    $(Part::$part => self.$field.map($show),)*
+                }
+            }
+
+            /// Sets no part any more but those that `keep` says.
+            pub fn retain(&mut self, keep: impl Fn(Part) -> bool) {
+                $(if !keep(Part::$part) {
+                    self.$field = None;
+                })*
+            }
+
+            /// Lays other settings over these.
+            pub fn lay(&mut self, over: &Settings) {
+                $(self.$field = over.$field.or(self.$field);)*
+            }
+
+            /// Reads a part; whether it could be.
+            fn read(&mut self, part: Part, text: &str) -> bool {
+                match part {
+                    $(Part::$part => match $parse(text) {
+                        Some(value) => {
+                            self.$field = Some(value);
+                            true
+                        }
+                        None => false,
+                    },)*
+                }
+            }
+        }
+    };
 }
 
-/// A policy xattr that cannot be.
+parts! {
+    /// Bytes that go to one iod before the next. With the default, files of up to 1 MiB are one object, and one request moves
+    /// them.
+    StripeUnit stripe_unit: u64 = 1 << 20, values::unit, format_size, "a multiple of 64 from 64 to 1G, as in 64K or 1M";
+    /// Over how many iods a file is striped; 0 for all.
+    StripeCount stripe_count: u32 = 0, values::stripe_count, values::number, format!("a number from 0 (all iods) to {STRIPE_COUNT_MAX}");
+    /// Copies of a file, each on iods of its own.
+    Mirrors mirrors: u32 = 1, values::mirrors, values::number, format!("a number of copies from 1 to {MIRRORS_MAX}");
+    /// How bytes are dealt out to the iods.
+    Distribution distribution: DistributionId = DistributionId::SimpleStripe, values::distribution, values::distribution_name,
+        values::distribution_names();
+    /// When a client asks for the layout of a file.
+    Layout layout: LayoutWhen = LayoutWhen::Auto, values::layout, values::layout_text,
+        "auto, open, first-io or a size, as in 1M: the length that a file must have";
+    /// Writes that gather to fewer bytes go through the mgr, others straight to the iods.
+    WriteThreshold write_threshold: Rule = Rule::Fixed(0), values::rule, values::rule_text,
+        "a size, as in 64K or 1M, nor 0 (never through the mgr), max (always) or auto";
+    /// Reads of fewer bytes go through the mgr.
+    ReadThreshold read_threshold: u64 = 0, values::threshold, values::threshold_text,
+        "a size, as in 64K or 1M, nor 0 (never through the mgr) or max (always)";
+    /// Which caches are used.
+    Access access: Access = Access::Direct, Access::from_name, values::access_text, "page, direct or odirect";
+    /// How many bytes of a file gather in a client before they leave; `full`: a whole request for each iod.
+    GatherSize gather_size: u64 = FULL, values::gather_size, values::gather_size_text, "a size, as in 64K or 1M, nor full";
+    /// How long they gather before they leave by themselves; `max`: until there are enough of them, or somebody needs them.
+    GatherDelay gather_delay: Duration = NEVER, parse_time, format_time, "a time, as in 5ms or 2s, nor max";
+    /// How long the mgr may keep small writes to join them; set in its configuration alone (`gather_delay_ms`).
+    MgrGatherDelay mgr_gather_delay: Duration = Duration::from_millis(2), parse_time, format_time, "a time, as in 5ms or 2s";
+    /// How far the page cache of a mount reads ahead.
+    ReadAhead read_ahead: u64 = 1 << 20, values::read_ahead, format_size, "a size up to 64M, as in 128K or 1M";
+}
+
+/// A setting that cannot be.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum PolicyError {
-    /// No policy xattr has this name.
-    #[error("no policy is called {0:?}; there are {names}", names = NAMES.join(", "))]
+    /// No part has this name.
+    #[error("no part of a policy is called {0:?}; there are {names}", names = Part::NAMES.join(", "))]
     Name(String),
-    /// The value is not a size.
-    #[error("{name}: {value:?} is not a size; write bytes or a number with K, M, G or T, as in 64K or 1M")]
-    Size {
-        /// The xattr.
-        name: &'static str,
+    /// The text is not a value of the part.
+    #[error("{name}: {value:?} is not {allowed}", name = part.name(), allowed = part.allowed())]
+    Value {
+        /// The part.
+        part: Part,
         /// What was given.
         value: String,
     },
-    /// The value is not a count within bounds.
-    #[error("{name}: {value:?} is not a number from 0 (all iods) to {STRIPE_COUNT_MAX}")]
-    Count {
-        /// The xattr.
-        name: &'static str,
-        /// What was given.
-        value: String,
+    /// The part is not set there.
+    #[error("{name} is not set {place}; {hint}", name = part.name(), place = origin.place(), hint = part.places())]
+    Place {
+        /// The part.
+        part: Part,
+        /// Where it was given.
+        origin: Origin,
     },
-    /// The value is not a number of copies.
-    #[error("{name}: {value:?} is not a number of copies from 1 to {MIRRORS_MAX}")]
-    Mirrors {
-        /// The xattr.
-        name: &'static str,
-        /// What was given.
-        value: String,
-    },
-    /// The value is not one of the words allowed.
-    #[error("{name}: {value:?} is none of {allowed}")]
-    Word {
-        /// The xattr.
-        name: &'static str,
-        /// What was given.
-        value: String,
-        /// What is allowed.
-        allowed: String,
-    },
-    /// The size is one that no layout has.
-    #[error("{name}: {source}")]
-    Geometry {
-        /// The xattr.
-        name: &'static str,
-        /// Why.
-        source: BadGeometry,
-    },
+    /// An element of a list is not of the form `name=value`.
+    #[error("{0:?} is not of the form NAME=VALUE, as in write_threshold=32K")]
+    Form(String),
 }
 
 /// Whether an xattr of this name belongs to the policy (also one that this version does not know).
@@ -136,99 +206,47 @@ pub fn is_policy_name(name: &[u8]) -> bool {
     name.starts_with(PREFIX.as_bytes())
 }
 
-impl Policy {
-    /// Sets the part called `name` from its text; a failure leaves the policy as it was.
-    pub fn set(&mut self, name: &[u8], value: &[u8]) -> Result<(), PolicyError> {
-        let shown = || String::from_utf8_lossy(&value[..value.len().min(80)]).into_owned();
-        let text = std::str::from_utf8(value).unwrap_or("\u{fffd}").trim();
-        let known = NAMES.into_iter().find(|n| n.as_bytes() == name);
-        let name = known.ok_or_else(|| PolicyError::Name(String::from_utf8_lossy(name).into_owned()))?;
-        let size = || {
-            parse_size(text).filter(|n| *n <= FILE_SIZE_MAX).ok_or_else(|| PolicyError::Size { name, value: shown() })
-        };
-        match name {
-            STRIPE_UNIT => {
-                let unit = size()?;
-                check_stripe_unit(unit).map_err(|source| PolicyError::Geometry { name, source })?;
-                self.stripe_unit = unit;
-            }
-            STRIPE_COUNT => {
-                let count = text.parse().ok().filter(|n| *n as usize <= STRIPE_COUNT_MAX);
-                self.stripe_count = count.ok_or_else(|| PolicyError::Count { name, value: shown() })?;
-            }
-            MIRRORS => {
-                let mirrors = text.parse().ok().filter(|n| (1..=MIRRORS_MAX).contains(n));
-                self.mirrors = mirrors.ok_or_else(|| PolicyError::Mirrors { name, value: shown() })?;
-            }
-            THRESHOLD => self.threshold = size()?,
-            CACHE => self.cache = word(name, text, [Cache::None, Cache::Delegation], Cache::name)?,
-            _ => self.distribution = word(name, text, DistributionId::ALL, DistributionId::name)?,
+impl Part {
+    /// The part of this name, as it stands in options or, with its prefixes, as extended attribute.
+    pub fn named(name: &[u8]) -> Result<Part, PolicyError> {
+        let short = name.strip_prefix(b"user.").unwrap_or(name);
+        let short = short.strip_prefix(PREFIX.as_bytes()).unwrap_or(short);
+        let found = Part::ALL.iter().find(|part| part.name().as_bytes() == short);
+        found.copied().ok_or_else(|| PolicyError::Name(shown(name)))
+    }
+
+    /// The name of its xattr, as NFS carries it.
+    pub fn xattr(self) -> String {
+        format!("{PREFIX}{}", self.name())
+    }
+
+    /// Whether it says how the bytes of a file lie, which is decided when the file is made.
+    pub fn is_placement(self) -> bool {
+        matches!(self, Part::StripeUnit | Part::StripeCount | Part::Mirrors | Part::Distribution)
+    }
+
+    /// Whether it can be set there.
+    pub fn is_set_by(self, origin: Origin) -> bool {
+        match self {
+            Part::MgrGatherDelay => origin <= Origin::Server,
+            _ if self.is_placement() => origin <= Origin::Directory,
+            // The page cache of a mount reads all files ahead alike.
+            Part::ReadAhead => ![Origin::Directory, Origin::File, Origin::Open].contains(&origin),
+            _ => true,
         }
-        Ok(())
     }
 
-    /// The text of the part called `name`, as [`Policy::set`] takes it; `None` when no part is called so.
-    pub fn get(&self, name: &str) -> Option<String> {
-        Some(match name {
-            STRIPE_UNIT => format_size(self.stripe_unit),
-            STRIPE_COUNT => self.stripe_count.to_string(),
-            MIRRORS => self.mirrors.to_string(),
-            THRESHOLD => format_size(self.threshold),
-            CACHE => self.cache.name().to_owned(),
-            DISTRIBUTION => self.distribution.name().to_owned(),
-            _ => return None,
-        })
-    }
-
-    /// This policy with a directory's xattrs laid over it. Xattrs that are no part of a policy are passed over; a part
-    /// that does not parse is an error, as it can only have been written past the checks.
-    pub fn with_xattrs<'a>(
-        mut self,
-        xattrs: impl IntoIterator<Item = (&'a [u8], &'a [u8])>,
-    ) -> Result<Self, PolicyError> {
-        for (name, value) in xattrs {
-            if is_policy_name(name) {
-                self.set(name, value)?;
-            }
+    /// Where it can be set, for people.
+    fn places(self) -> &'static str {
+        match self {
+            Part::MgrGatherDelay => "set gather_delay_ms in the configuration of the mgr",
+            Part::ReadAhead => "set it for a mount",
+            _ => "set it for the directory: files keep what they were made with",
         }
-        Ok(self)
     }
 }
 
-fn word<T: Copy, const N: usize>(
-    name: &'static str,
-    text: &str,
-    all: [T; N],
-    name_of: impl Fn(T) -> &'static str,
-) -> Result<T, PolicyError> {
-    let found = all.into_iter().find(|w| name_of(*w) == text);
-    found.ok_or_else(|| {
-        let allowed = all.into_iter().map(&name_of).collect::<Vec<_>>().join(", ");
-        PolicyError::Word { name, value: text.chars().take(80).collect(), allowed }
-    })
-}
-
-const SUFFIXES: [(char, u32); 4] = [('K', 10), ('M', 20), ('G', 30), ('T', 40)];
-
-/// A size in bytes: decimal digits, optionally followed by K, M, G or T (powers of 1024; any case; `iB` or `B` may
-/// follow the letter). `None` for anything else and for sizes over 64 bits.
-pub fn parse_size(text: &str) -> Option<u64> {
-    let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let number: u64 = text[..end].parse().ok()?;
-    let unit = text[end..].trim_start().to_ascii_uppercase();
-    let shift = match unit.strip_suffix("IB").or_else(|| unit.strip_suffix('B')).unwrap_or(&unit) {
-        "" if unit == "IB" => return None,
-        "" => 0,
-        letter => SUFFIXES.iter().find(|(c, _)| letter.chars().eq([*c]))?.1,
-    };
-    number.checked_mul(1 << shift)
-}
-
-/// The shortest text that [`parse_size`] reads back to exactly `size`.
-pub fn format_size(size: u64) -> String {
-    let fits = SUFFIXES.iter().rev().find(|(_, shift)| size > 0 && size.is_multiple_of(1 << shift));
-    match fits {
-        Some((letter, shift)) => format!("{}{letter}", size >> shift),
-        None => size.to_string(),
-    }
+/// Bytes for people, as far as they fit.
+fn shown(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(&bytes[..bytes.len().min(80)]).into_owned()
 }

@@ -1,23 +1,41 @@
-//! Policies from and to their xattrs, with the messages people get for bad ones.
+//! Policies from and to their text, the messages people get for bad ones, and which of several places counts.
 
-use layout::policy::{NAMES, format_size, is_policy_name, parse_size};
-use layout::{Cache, DistributionId, Policy};
+use layout::policy::{
+    FULL, LayoutWhen, NEVER, format_size, format_time, is_policy_name, merge, parse_size, parse_time,
+};
+use layout::threshold::{ALWAYS_MGR, Rule};
+use layout::{Access, DistributionId, Layers, Origin, Part, Policy, Settings};
 use proptest::prelude::*;
+use std::time::Duration;
 
-fn set(name: &str, value: &str) -> Result<Policy, String> {
-    let mut policy = Policy::default();
-    policy.set(name.as_bytes(), value.as_bytes()).map_err(|e| e.to_string())?;
-    Ok(policy)
+/// A place where every part but the mgr's own and those of mounts can be set.
+const ANYWHERE: Origin = Origin::Directory;
+
+fn set(name: &str, value: &str) -> Result<Settings, String> {
+    let mut settings = Settings::default();
+    let origin = if name.ends_with("read_ahead") { Origin::Mount } else { ANYWHERE };
+    settings.set(origin, name.as_bytes(), value.as_bytes()).map_err(|e| e.to_string())?;
+    Ok(settings)
 }
 
 #[test]
 fn every_part_is_set_from_text() {
-    assert_eq!(set("weir.stripe_unit", "64K").unwrap().stripe_unit, 65536);
-    assert_eq!(set("weir.stripe_unit", " 64 ").unwrap().stripe_unit, 64);
-    assert_eq!(set("weir.stripe_count", "8").unwrap().stripe_count, 8);
-    assert_eq!(set("weir.threshold", "256KiB").unwrap().threshold, 256 << 10);
-    assert_eq!(set("weir.cache", "delegation").unwrap().cache, Cache::Delegation);
-    assert_eq!(set("weir.distribution", "simple_stripe").unwrap().distribution, DistributionId::SimpleStripe);
+    assert_eq!(set("weir.stripe_unit", "64K").unwrap().stripe_unit, Some(65536));
+    assert_eq!(set("user.weir.stripe_unit", " 64 ").unwrap().stripe_unit, Some(64));
+    assert_eq!(set("stripe_count", "8").unwrap().stripe_count, Some(8));
+    assert_eq!(set("mirrors", "2").unwrap().mirrors, Some(2));
+    assert_eq!(set("distribution", "simple_stripe").unwrap().distribution, Some(DistributionId::SimpleStripe));
+    assert_eq!(set("layout", "first-io").unwrap().layout, Some(LayoutWhen::FirstIo));
+    assert_eq!(set("layout", "4M").unwrap().layout, Some(LayoutWhen::Size(4 << 20)));
+    assert_eq!(set("write_threshold", "256KiB").unwrap().write_threshold, Some(Rule::Fixed(256 << 10)));
+    assert_eq!(set("write_threshold", "auto").unwrap().write_threshold, Some(Rule::Auto));
+    assert_eq!(set("write_threshold", "max").unwrap().write_threshold, Some(Rule::Fixed(ALWAYS_MGR)));
+    assert_eq!(set("read_threshold", "max").unwrap().read_threshold, Some(ALWAYS_MGR));
+    assert_eq!(set("access", "odirect").unwrap().access, Some(Access::ODirect));
+    assert_eq!(set("gather_size", "full").unwrap().gather_size, Some(FULL));
+    assert_eq!(set("gather_delay", "5ms").unwrap().gather_delay, Some(Duration::from_millis(5)));
+    assert_eq!(set("gather_delay", "max").unwrap().gather_delay, Some(NEVER));
+    assert_eq!(set("read_ahead", "0").unwrap().read_ahead, Some(0));
 }
 
 #[test]
@@ -25,40 +43,150 @@ fn messages_say_what_to_write() {
     let message = |name, value| set(name, value).unwrap_err();
     assert_eq!(
         message("weir.stripe", "1"),
-        "no policy is called \"weir.stripe\"; there are weir.stripe_unit, weir.stripe_count, weir.mirrors, weir.threshold, weir.cache, \
-         weir.distribution"
-    );
-    assert_eq!(
-        message("weir.stripe_unit", "big"),
-        "weir.stripe_unit: \"big\" is not a size; write bytes or a number with K, M, G or T, as in 64K or 1M"
+        "no part of a policy is called \"weir.stripe\"; there are stripe_unit, stripe_count, mirrors, distribution, layout, \
+         write_threshold, read_threshold, access, gather_size, gather_delay, mgr_gather_delay, read_ahead"
     );
     assert_eq!(
         message("weir.stripe_unit", "100"),
-        "weir.stripe_unit: stripe unit 100 is not a multiple of 64 from 64 to 1073741824 bytes"
+        "stripe_unit: \"100\" is not a multiple of 64 from 64 to 1G, as in 64K or 1M"
     );
+    assert_eq!(message("stripe_count", "257"), "stripe_count: \"257\" is not a number from 0 (all iods) to 256");
+    assert_eq!(message("access", "yes"), "access: \"yes\" is not page, direct or odirect");
     assert_eq!(
-        message("weir.stripe_count", "257"),
-        "weir.stripe_count: \"257\" is not a number from 0 (all iods) to 256"
+        message("write_threshold", "99999999T"),
+        "write_threshold: \"99999999T\" is not a size, as in 64K or 1M, nor 0 (never through the mgr), max (always) or auto"
     );
-    assert_eq!(message("weir.cache", "yes"), "weir.cache: \"yes\" is none of none, delegation");
-    assert!(message("weir.threshold", "99999999T").contains("is not a size"));
+    assert!(message("read_threshold", "auto").contains("is not a size"));
+    assert!(message("read_ahead", "65M").contains("up to 64M"));
+    assert_eq!(
+        message("mgr_gather_delay", "5ms"),
+        "mgr_gather_delay is not set for a directory; set gather_delay_ms in the configuration of the mgr"
+    );
+    let at_mount = Settings::parse(Origin::Mount, "stripe_unit=64K").unwrap_err().to_string();
+    assert_eq!(
+        at_mount,
+        "stripe_unit is not set for a mount; set it for the directory: files keep what they were made with"
+    );
+    let form = Settings::parse(Origin::Mount, "access").unwrap_err().to_string();
+    assert_eq!(form, "\"access\" is not of the form NAME=VALUE, as in write_threshold=32K");
 }
 
 #[test]
-fn xattrs_lie_over_the_default_and_foreign_ones_are_passed_over() {
-    let xattrs: [(&[u8], &[u8]); 3] =
-        [(b"weir.stripe_unit", b"128K"), (b"author", b"me"), (b"weir.stripe_count", b"2")];
-    let policy = Policy::default().with_xattrs(xattrs).unwrap();
-    assert_eq!(policy, Policy { stripe_unit: 128 << 10, stripe_count: 2, ..Policy::default() });
-    let bad: [(&[u8], &[u8]); 1] = [(b"weir.stripe_unit", b"\xff")];
-    assert!(Policy::default().with_xattrs(bad).is_err());
+fn lists_are_read_whole_or_not_at_all() {
+    let got = Settings::parse(Origin::Environment, " write_threshold=32K, access=direct,,").unwrap();
+    let want =
+        Settings { write_threshold: Some(Rule::Fixed(32 << 10)), access: Some(Access::Direct), ..Settings::default() };
+    assert_eq!(got, want);
+    assert_eq!(got.text(), "write_threshold=32K,access=direct");
+    assert!(Settings::parse(Origin::Environment, "write_threshold=32K,acces=direct").is_err());
+    assert!(Settings::parse(Origin::Environment, "").unwrap().is_empty());
+    // Those of a peer that knows more.
+    let peer = b"write_threshold=32K,colour=blue,access=warp,\xff=1,access=direct,gather_size";
+    assert_eq!(Settings::of_peer(Origin::Server, peer), want);
+}
+
+#[test]
+fn xattrs_that_are_no_good_are_told_and_passed_over() {
+    let xattrs: [(&[u8], &[u8]); 5] = [
+        (b"weir.stripe_unit", b"128K"),
+        (b"author", b"me"),
+        (b"weir.stripe_count", b"2"),
+        (b"weir.later", b"?"),
+        (b"weir.access", b"\xff"),
+    ];
+    let mut refused = Vec::new();
+    let settings = Settings::of_xattrs(Origin::Directory, xattrs, |e| refused.push(e.to_string()));
+    assert_eq!(settings, Settings { stripe_unit: Some(128 << 10), stripe_count: Some(2), ..Settings::default() });
+    assert_eq!(refused.len(), 2, "{refused:?}");
     assert!(is_policy_name(b"weir.later") && !is_policy_name(b"weirdo"));
 }
 
+/// A value of each part for each origin, as far as there are that many.
+fn text(part: Part, origin: Origin) -> String {
+    let n = origin as usize;
+    match part {
+        Part::StripeUnit => format!("{}", 64 * (n + 1)),
+        Part::StripeCount => n.to_string(),
+        Part::Mirrors => (1 + n % 2).to_string(),
+        Part::Distribution => "simple_stripe".into(),
+        Part::Access => ["page", "direct", "odirect"][n % 3].into(),
+        Part::GatherDelay | Part::MgrGatherDelay => format!("{}ms", n + 7),
+        _ => format!("{}K", n + 100),
+    }
+}
+
+fn layer(layers: &mut Layers, origin: Origin) -> Option<&mut Settings> {
+    match origin {
+        Origin::Driver => None,
+        Origin::Server => Some(&mut layers.server),
+        Origin::Directory => Some(&mut layers.directory),
+        Origin::Mount => Some(&mut layers.mount),
+        Origin::Environment => Some(&mut layers.environment),
+        Origin::File => Some(&mut layers.file),
+        Origin::Open => Some(&mut layers.open),
+    }
+}
+
+/// Every subset of the places sets one part, and the other places set another part: of each the last place that sets it and may
+/// counts, and no other part is touched.
 #[test]
-fn sizes_that_are_none() {
+fn the_last_place_counts_in_all_combinations() {
+    let places: Vec<Origin> = Origin::ALL.into_iter().skip(1).collect();
+    let driver = Policy::default();
+    let mut combinations = 0;
+    for (part, other) in Part::ALL.iter().flat_map(|a| Part::ALL.iter().map(move |b| (*a, *b))) {
+        for set in 0u32..1 << places.len() {
+            let mut layers = Layers::default();
+            let mut last: [(Origin, Option<String>); 2] = [(Origin::Driver, None), (Origin::Driver, None)];
+            for (bit, origin) in places.iter().enumerate() {
+                let (which, part) = if set >> bit & 1 == 1 { (0, part) } else { (1, other) };
+                let value = text(part, *origin);
+                let settings = layer(&mut layers, *origin).unwrap();
+                match settings.set(*origin, part.name().as_bytes(), value.as_bytes()) {
+                    Ok(_) => last[which] = (*origin, Some(value)),
+                    Err(e) => assert!(!part.is_set_by(*origin), "{e}"),
+                }
+            }
+            let effective = merge(&driver, &layers);
+            for (seen, value, origin) in effective.rows() {
+                let mut wanted = (Origin::Driver, driver.get(seen));
+                for (which, set) in [(0, part), (1, other)] {
+                    if set == seen
+                        && last[which].0 >= wanted.0
+                        && let Some(text) = &last[which].1
+                    {
+                        wanted = (last[which].0, text.clone());
+                    }
+                }
+                assert_eq!((origin, &value), (wanted.0, &wanted.1), "{} by {set:b}", seen.name());
+            }
+            combinations += 1;
+        }
+    }
+    assert_eq!(combinations, Part::ALL.len() * Part::ALL.len() * 64);
+}
+
+/// What a place may not set does not count there, however it got in.
+#[test]
+fn places_that_may_not_set_a_part_do_not_count() {
+    let mut layers = Layers::default();
+    for origin in Origin::ALL {
+        if let Some(settings) = layer(&mut layers, origin) {
+            *settings = Settings { stripe_unit: Some(128), mgr_gather_delay: Some(NEVER), ..Settings::default() };
+        }
+    }
+    let effective = merge(&Policy::default(), &layers);
+    assert_eq!(effective.origin(Part::StripeUnit), Origin::Directory);
+    assert_eq!(effective.origin(Part::MgrGatherDelay), Origin::Server);
+}
+
+#[test]
+fn sizes_and_times_that_are_none() {
     for text in ["", "K", "-1", "1X", "1KK", "1iB", "1.5M", "16777216T", "99999999999999999999", "1é"] {
         assert_eq!(parse_size(text), None, "{text:?}");
+    }
+    for text in ["", "5", "ms", "-1ms", "1.5s", "5m", "90000s", "99999999999999999999s", "5 ms", "5é"] {
+        assert_eq!(parse_time(text), None, "{text:?}");
     }
 }
 
@@ -69,29 +197,36 @@ proptest! {
     }
 
     #[test]
-    fn text_of_a_policy_sets_it_again(
-        unit in 1u64..=(1 << 24), count in 0u32..=256, mirrors in 1u32..=2, threshold in 0u64..(1 << 40), cached in any::<bool>(),
-    ) {
-        let policy = Policy {
-            stripe_unit: unit * 64,
-            stripe_count: count,
-            mirrors,
-            threshold,
-            cache: if cached { Cache::Delegation } else { Cache::None },
-            distribution: DistributionId::SimpleStripe,
-        };
-        let mut again = Policy::default();
-        for name in NAMES {
-            again.set(name.as_bytes(), policy.get(name).unwrap().as_bytes()).unwrap();
-        }
-        prop_assert_eq!(again, policy);
+    fn times_round_trip(micros in 0u64..=86_400_000_000) {
+        let time = Duration::from_micros(micros);
+        prop_assert_eq!(parse_time(&format_time(time)), Some(time));
     }
 
     #[test]
-    fn any_bytes_are_a_policy_or_an_error(name in 0..NAMES.len(), value in prop::collection::vec(any::<u8>(), 0..40)) {
-        let mut policy = Policy::default();
-        if policy.set(NAMES[name].as_bytes(), &value).is_err() {
-            prop_assert_eq!(policy, Policy::default());
+    fn text_of_settings_sets_them_again(chosen in prop::collection::vec((0..Part::ALL.len(), 0usize..7), 0..12)) {
+        let mut settings = Settings::default();
+        for (part, n) in chosen {
+            let (part, origin) = (Part::ALL[part], Origin::ALL[n]);
+            settings.set(Origin::Server, part.xattr().as_bytes(), text(part, origin).as_bytes()).unwrap();
         }
+        prop_assert_eq!(Settings::parse(Origin::Server, &settings.text()).unwrap(), settings);
+        prop_assert_eq!(Settings::of_peer(Origin::Server, settings.text().as_bytes()), settings);
+        let policy = Policy::default().with(&settings);
+        for part in Part::ALL {
+            prop_assert_eq!(policy.get(*part), settings.get(*part).unwrap_or(Policy::default().get(*part)));
+        }
+    }
+
+    #[test]
+    fn any_bytes_are_a_setting_or_an_error(part in 0..Part::ALL.len(), value in prop::collection::vec(any::<u8>(), 0..40)) {
+        let mut settings = Settings::default();
+        if settings.set(Origin::Server, Part::ALL[part].name().as_bytes(), &value).is_err() {
+            prop_assert_eq!(settings, Settings::default());
+        }
+    }
+
+    #[test]
+    fn any_text_of_a_peer_is_survived(text in prop::collection::vec(any::<u8>(), 0..200)) {
+        Settings::of_peer(Origin::Server, &text);
     }
 }

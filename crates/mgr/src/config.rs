@@ -67,6 +67,9 @@ pub struct Config {
     /// `0`: none. Where nothing is said, it is the stripe unit of the file: more than that one iod does not make faster.
     #[serde(default)]
     pub mds_threshold: Option<String>,
+    /// How clients read and write files, where no directory says otherwise: parts of the policy, as `write_threshold=32K,access=page`.
+    #[serde(default)]
+    pub policy: Option<String>,
     /// What clients may mount; where nothing is said, everything by everybody.
     #[serde(default, rename = "export")]
     pub exports: Vec<Export>,
@@ -188,6 +191,7 @@ impl Config {
             mirrors: default_mirrors(),
             layout: KernelLayout::default(),
             mds_threshold: None,
+            policy: None,
             exports: Vec::new(),
             iod_wait_secs: default_iod_wait(),
             gather_delay_ms: default_gather_delay(),
@@ -316,6 +320,8 @@ mod tests {
             ("gather_delay_ms", Config { gather_delay_ms: 60_001, ..good.clone() }),
             ("gather_memory", Config { gather_memory: "257M".into(), ..good.clone() }),
             ("gather_memory", Config { gather_memory: "some".into(), ..good.clone() }),
+            ("policy", Config { policy: Some("access=fast".into()), ..good.clone() }),
+            ("policy", Config { policy: Some("mgr_gather_delay=5ms".into()), ..good.clone() }),
             ("mds_threshold", Config { mds_threshold: Some("much".into()), ..good.clone() }),
         ] {
             let error = config.check().unwrap_err().to_string();

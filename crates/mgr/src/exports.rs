@@ -6,8 +6,8 @@
 use crate::config::KernelLayout;
 use bytes::Bytes;
 use ipnet::IpNet;
-use layout::Policy;
 use layout::kinds::native;
+use layout::{Policy, Settings};
 use meta::{Embedded, Namespace};
 use net::Address;
 use nfs::exports::{Place, Terms, View};
@@ -32,6 +32,8 @@ pub(crate) struct Rule {
     pub(crate) terms: Terms,
     /// How files are laid out where no directory says otherwise.
     pub(crate) policy: Policy,
+    /// What of that clients are told: all that is not so by itself.
+    pub(crate) told: Settings,
     /// The layout that kernels are offered.
     pub(crate) layout: KernelLayout,
     /// Below which length files of kernels are read and written at the mgr; `None`: below their stripe unit.
@@ -100,6 +102,7 @@ impl Exports {
             clients: Vec::new(),
             terms: Terms { read_only: true, ..Terms::default() },
             policy: Policy::default(),
+            told: Settings::default(),
             layout: KernelLayout::None,
             mds_threshold: Some(0),
         };

@@ -4,12 +4,12 @@ use crate::counters::add;
 use crate::handle;
 use crate::room::{Room, now};
 use bytes::Bytes;
-use layout::Policy;
 use layout::kinds::{files, flexfiles, native};
 use meta::{ChangeInfo, How, SetXattr};
 use nfs::exports::{Place, Terms, View};
 use nfs::fs::*;
 use std::sync::Arc;
+use std::time::Duration;
 use types::{Attrs, ByteRange, Cred, FileId, FileKind, Fsid, SetAttrs, StatFs, Status, Timestamp, Verifier, limits};
 
 /// The file system behind the NFS server's door; clones share it.
@@ -284,11 +284,8 @@ impl FileSystem for Files {
     }
 
     async fn setxattr(&self, ctx: &Ctx, file: FileId, name: &Bytes, value: Bytes, how: XattrHow) -> Result<Change> {
-        if layout::policy::is_policy_name(name)
-            && let Err(e) = Policy::default().set(name, &value)
-        {
-            tracing::info!(file = file.0, "refused: {e}");
-            return Err(Status::Inval);
+        if layout::policy::is_policy_name(name) {
+            self.0.check_policy(file, name, &value)?;
         }
         let how = match how {
             XattrHow::Either => SetXattr::Either,
@@ -357,8 +354,16 @@ impl FileSystem for Files {
         self.0.layout_gone(ctx, client, file, iomode, why).await
     }
 
-    async fn threshold(&self, ctx: &Ctx, file: FileId) -> Result<Option<Threshold>> {
-        self.0.threshold(ctx, file)
+    async fn threshold(&self, ctx: &Ctx, file: FileId, dir: Option<FileId>) -> Result<Option<Threshold>> {
+        self.0.threshold(ctx, file, dir)
+    }
+
+    fn policy(&self, ctx: &Ctx, file: FileId) -> Result<Option<Told>> {
+        self.0.told(ctx, file).map(Some)
+    }
+
+    fn queue_delay(&self) -> Option<Duration> {
+        Some(self.0.queue_delay())
     }
 
     async fn persist_client(&self, record: ClientRecord) -> Result<()> {

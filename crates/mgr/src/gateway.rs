@@ -45,6 +45,7 @@ impl Gateway {
             (NFS_V4, NFSPROC4_COMPOUND) => {
                 let (principal, cred) = Call::identity(&context.header.cred).ok_or(Refusal::Auth(AUTH_TOOWEAK))?;
                 self.backchannel.seen(&context.peer);
+                self.server.fs().0.waited(context.arrived);
                 if let Some(asked) = Asked::by(body.clone()) {
                     self.mismatches.say(asked, context.peer.peer(), Instant::now());
                 }

@@ -24,6 +24,7 @@ mod news;
 mod notes;
 mod paths;
 mod proxy;
+mod queue;
 mod recaller;
 mod room;
 mod running;

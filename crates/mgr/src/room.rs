@@ -4,6 +4,8 @@ mod data;
 pub(crate) mod gathering;
 mod layouts;
 mod lost;
+mod policy;
+mod queue;
 mod sizes;
 
 use crate::clients::Clients;
@@ -16,15 +18,17 @@ use crate::iods::Iods;
 use crate::locks::FileLocks;
 use crate::notes::Notes;
 use crate::proxy::Objects;
+use crate::queue::Queue;
 use crate::scrub::Scrubs;
 use layout::kinds::native::KIND;
-use layout::{Later, Policy};
+use layout::{Later, Origin, Policy, Settings};
 use lost::NativeClients;
 use meta::{Embedded, FileInfo, Layout, Namespace};
 use nfs::exports::Place;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
 use tokio::sync::Notify;
+use tokio::time::Instant;
 use types::{FileId, FileKind, Status, Timestamp};
 use xdr::Xdr;
 
@@ -45,6 +49,10 @@ pub(crate) struct Room {
     pub(crate) policy: Policy,
     pub(crate) lease_secs: u32,
     pub(crate) capability_secs: u32,
+    /// How long requests wait before they are worked on.
+    pub(crate) queue: Arc<Mutex<Queue>>,
+    /// When this mgr began to work.
+    pub(crate) begun: Instant,
     /// What clients may mount, on what terms.
     pub(crate) exports: Exports,
     pub(crate) devices: Devices,
@@ -63,12 +71,11 @@ impl Room {
     /// Where the bytes of a new file in `dir` shall live; while no iod is up, how that is to be decided at first use.
     pub(crate) fn layout_in(&self, place: Place, dir: FileId) -> Result<Layout, Status> {
         let xattrs = self.namespace.effective_xattrs(dir, layout::policy::PREFIX.as_bytes())?;
-        let usual = self.exports.rule(place).policy;
-        let policy = usual.with_xattrs(xattrs.iter().map(|(name, value)| (&name[..], &value[..])));
-        let policy = policy.unwrap_or_else(|e| {
-            tracing::warn!(dir = dir.0, "the policy of a directory cannot be used: {e}");
-            usual
+        let xattrs = xattrs.iter().map(|(name, value)| (&name[..], &value[..]));
+        let own = Settings::of_xattrs(Origin::Directory, xattrs, |e| {
+            tracing::warn!(dir = dir.0, "a part of the policy of a directory cannot be used: {e}");
         });
+        let policy = self.exports.rule(place).policy.with(&own);
         match self.choose(&policy) {
             Ok(layout) => Ok(layout),
             Err(Status::Delay) => Ok(Layout { kind: Layout::LATER, body: Later::from(&policy).to_bytes() }),

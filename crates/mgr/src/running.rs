@@ -93,6 +93,8 @@ impl Mgr {
             policy: checked.policy,
             lease_secs: checked.lease_secs,
             capability_secs: checked.capability_secs,
+            queue: Default::default(),
+            begun: tokio::time::Instant::now(),
             exports: Exports::new(checked.exports, namespace.clone()),
             devices: Default::default(),
             native: Default::default(),

@@ -47,6 +47,7 @@ fn mgr(gateway: &Gateway) -> Group {
     group.number("lock_waits", counts.lock_waits as u64);
     group.number("delegations", counts.delegations as u64);
     group.number("layouts", counts.layouts as u64);
+    group.number("queue_delay_us", u64::try_from(room.queue_delay().as_micros()).unwrap_or(u64::MAX));
     group.number("recalls_pending", counts.recalls as u64);
     group
 }

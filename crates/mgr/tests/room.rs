@@ -24,6 +24,8 @@ mod lengths;
 mod model;
 #[path = "room/names.rs"]
 mod names;
+#[path = "room/policy.rs"]
+mod policy;
 #[path = "room/port.rs"]
 mod port;
 #[path = "room/start.rs"]

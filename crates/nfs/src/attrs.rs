@@ -6,6 +6,7 @@
 mod fixed;
 mod object;
 mod pnfs;
+mod private;
 mod room;
 mod set;
 
@@ -128,6 +129,8 @@ mod numbers {
 
     /// `open_arguments` (RFC 9754 §3).
     pub(super) const FATTR4_OPEN_ARGUMENTS: u32 = 86;
+
+    pub(super) use super::{FATTR4_WEIR_POLICY, FATTR4_WEIR_QUEUE_DELAY};
 }
 
 /// Writers and readers of single values, shared by the rows.
@@ -227,7 +230,17 @@ static ROWS: &[Row] = &[
     fixed::CHANGE_ATTR_TYPE,
     fixed::XATTR_SUPPORT,
     fixed::OPEN_ARGUMENTS,
+    private::POLICY,
+    private::QUEUE_DELAY,
 ];
+
+/// What the server and the file or directory say about how files are to be used ([`crate::fs::Told`]); ours, in no standard.
+pub const FATTR4_WEIR_POLICY: u32 = 120;
+/// How long requests wait before they are worked on, in nanoseconds; ours, in no standard.
+pub const FATTR4_WEIR_QUEUE_DELAY: u32 = 121;
+
+/// Attributes of no standard: told to who asks, and to nobody else.
+pub const PRIVATE: Mask = Mask::of(&[FATTR4_WEIR_POLICY, FATTR4_WEIR_QUEUE_DELAY]);
 
 /// Attributes that SETATTR, CREATE and OPEN take.
 pub const SETTABLE: Mask = Mask::of(&[
@@ -276,7 +289,7 @@ pub const NEEDS_OBJECT: Mask = OBJECT.or(Mask::of(&[FATTR4_MOUNTED_ON_FILEID]));
 /// What `supported_attrs` says to a client of this minor version.
 pub fn supported(info: &FsInfo, minor: u32) -> Mask {
     let mut mask = WRITE_ONLY;
-    for row in ROWS.iter().filter(|row| row.minor <= minor) {
+    for row in ROWS.iter().filter(|row| row.minor <= minor && !PRIVATE.has(row.number)) {
         mask = mask.or(Mask::of(&[row.number]));
     }
     if info.thresholds { mask } else { mask.without(Mask::of(&[FATTR4_MDSTHRESHOLD])) }

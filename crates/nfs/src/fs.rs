@@ -3,6 +3,7 @@
 use crate::exports::{Place, Terms, View};
 use bytes::Bytes;
 use std::future::Future;
+use std::time::Duration;
 use types::{Attrs, ByteRange, Cred, DirEntry, FileId, Fsid, SetAttrs, StatFs, Status, Timestamp, Verifier};
 use xdr::Segments;
 
@@ -300,6 +301,15 @@ pub struct Threshold {
     pub write_iosize: Option<u64>,
 }
 
+/// How files are to be used, as text that the server half passes on (`docs/native-protocol.md`).
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Told {
+    /// What the server says, for all files of an export.
+    pub server: Bytes,
+    /// What the extended attributes of the file or directory say.
+    pub own: Bytes,
+}
+
 /// What must survive a restart about a client, so that it may reclaim (RFC 8881 §8.4.2.1).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ClientRecord {
@@ -533,9 +543,25 @@ pub trait FileSystem: Send + Sync + 'static {
     /// A client says that so many operations on a file failed at data servers.
     fn layout_faults(&self, _file: FileId, _count: usize) {}
 
-    /// When a client should prefer this server to its layout of a file; asked only with [`FsInfo::thresholds`].
-    fn threshold(&self, _ctx: &Ctx, _file: FileId) -> impl Future<Output = Result<Option<Threshold>>> + Send {
+    /// When a client should prefer this server to its layout of a file, which it has just opened by a name in `dir` if that is
+    /// known; asked only with [`FsInfo::thresholds`].
+    fn threshold(
+        &self,
+        _ctx: &Ctx,
+        _file: FileId,
+        _dir: Option<FileId>,
+    ) -> impl Future<Output = Result<Option<Threshold>>> + Send {
         async { Ok(None) }
+    }
+
+    /// What is said about how files are to be used: here, and by this file or directory itself.
+    fn policy(&self, _ctx: &Ctx, _file: FileId) -> Result<Option<Told>> {
+        Ok(None)
+    }
+
+    /// How long requests wait at present before they are worked on.
+    fn queue_delay(&self) -> Option<Duration> {
+        None
     }
 
     /// What a client says about its coming I/O: bit `n` of `hints` is `io_advise_type4` value n (RFC 7862 §15.5).

@@ -495,7 +495,7 @@ impl FileSystem for Memory {
         Ok(())
     }
 
-    async fn threshold(&self, _: &Ctx, _: FileId) -> Result<Option<Threshold>> {
+    async fn threshold(&self, _: &Ctx, _: FileId, _: Option<FileId>) -> Result<Option<Threshold>> {
         let (read_size, write_size) = (Some(4096), Some(4096));
         Ok(Some(Threshold { kind: LAYOUT_KIND, read_size, write_size, read_iosize: None, write_iosize: None }))
     }

@@ -1,7 +1,7 @@
 //! The values of attributes in one struct: what a server knows of a file, or what a client was told of it.
 
 use crate::attrs::Mask;
-use crate::fs::{FsInfo, Threshold};
+use crate::fs::{FsInfo, Threshold, Told};
 use bytes::Bytes;
 use types::{Attrs, FileId, FileKind, StatFs, Timestamp};
 use wire::nfs4::{fsid4, nfsstat4};
@@ -67,6 +67,8 @@ pub struct Values {
     pub change_attr_type: Option<u32>,
     pub xattr_support: Option<bool>,
     pub open_arguments: Option<[Mask; 5]>,
+    pub weir_policy: Option<Told>,
+    pub weir_queue_delay: Option<u64>,
 }
 
 impl Values {

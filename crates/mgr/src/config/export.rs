@@ -5,12 +5,13 @@ use crate::error::Error;
 use crate::exports::Rule;
 use bytes::Bytes;
 use ipnet::IpNet;
-use layout::Policy;
-use layout::policy::{MIRRORS, STRIPE_COUNT, STRIPE_UNIT, parse_size};
+use layout::policy::parse_size;
+use layout::{Origin, Part, Policy, Settings};
 use nfs::exports::{Squash, Terms};
 use serde::Deserialize;
 use std::net::IpAddr;
 use std::str::FromStr;
+use std::time::Duration;
 
 /// User and group that squashed callers become where none are named: the system's `nobody`.
 const NOBODY: u32 = 65534;
@@ -73,6 +74,8 @@ pub struct Export {
     pub mirrors: Option<u32>,
     /// As the mgr's `mds_threshold`, for this export.
     pub mds_threshold: Option<String>,
+    /// As the mgr's `policy`, for this export, in addition to it.
+    pub policy: Option<String>,
 }
 
 fn root() -> String {
@@ -98,11 +101,12 @@ impl Default for Export {
             stripe_count: None,
             mirrors: None,
             mds_threshold: None,
+            policy: None,
         }
     }
 }
 
-/// `PATH` and, behind commas, `key=value` with the keys of the table; several clients are joined by `+`.
+/// `PATH` and, behind commas, `key=value` with the keys of the table; several clients, and several parts of a policy, are joined by `+`.
 impl FromStr for Export {
     type Err = String;
 
@@ -120,6 +124,7 @@ impl FromStr for Export {
                     let number: u32 = value.parse().map_err(|_| format!("{key}: {value:?} is not a number"))?;
                     i64::from(number).into()
                 }
+                "policy" => value.replace('+', ",").into(),
                 _ => value.into(),
             };
             table.insert(key.to_owned(), value);
@@ -164,31 +169,47 @@ impl Export {
             SquashWhom::All => Squash::Everybody { uid, gid },
         };
         let terms = Terms { read_only: self.access == Access::ReadOnly, squash };
+        let told = self.policy(config)?;
         Ok(Rule {
             path,
             clients: clients.collect::<Result<_, _>>()?,
             terms,
-            policy: self.policy(config)?,
+            policy: Policy::default().with(&told),
+            told,
             layout: self.layout.unwrap_or(config.layout),
             mds_threshold: self.threshold(config)?,
         })
     }
 
-    /// How files are laid out in it where no directory says otherwise.
-    fn policy(&self, config: &Config) -> Result<Policy, Error> {
-        let mut policy = Policy::default();
-        let mut set = |name, key: &str, value: &str| {
-            let set = policy.set(key.as_bytes(), value.as_bytes());
-            set.map_err(|e| Error::BadConfig { name, reason: e.to_string() })
+    /// How files are laid out and used in it where no directory says otherwise, as far as that is not so by itself.
+    fn policy(&self, config: &Config) -> Result<Settings, Error> {
+        let mut told = Settings::default();
+        let mut set = |part: Part, value: &str| {
+            let set = told.set(Origin::Server, part.name().as_bytes(), value.as_bytes());
+            set.map_err(|e| Error::BadConfig { name: part.name(), reason: e.to_string() })
         };
         let count = self.stripe_count.unwrap_or(config.stripe_count);
         // With a file on all iods most clients of this kind could do nothing but come to the mgr.
         let one = count == 0 && self.layout.unwrap_or(config.layout) == KernelLayout::Flexfiles;
         let count = if one { 1 } else { count }.to_string();
-        set("stripe_unit", STRIPE_UNIT, self.stripe_unit.as_ref().unwrap_or(&config.stripe_unit))?;
-        set("stripe_count", STRIPE_COUNT, &count)?;
-        set("mirrors", MIRRORS, &self.mirrors.unwrap_or(config.mirrors).to_string())?;
-        Ok(policy)
+        set(Part::StripeUnit, self.stripe_unit.as_ref().unwrap_or(&config.stripe_unit))?;
+        set(Part::StripeCount, &count)?;
+        set(Part::Mirrors, &self.mirrors.unwrap_or(config.mirrors).to_string())?;
+        told.mgr_gather_delay = Some(Duration::from_millis(config.gather_delay_ms.into()));
+        let usual = Policy::default();
+        let same: Vec<Part> = told.parts().filter(|part| told.get(*part) == Some(usual.get(*part))).collect();
+        told.retain(|part| !same.contains(&part));
+        for text in [&config.policy, &self.policy].into_iter().flatten() {
+            let more = Settings::parse(Origin::Server, text).map_err(|e| e.to_string());
+            let more = more.and_then(|more| match more.mgr_gather_delay {
+                Some(_) => {
+                    Err("mgr_gather_delay is called gather_delay_ms here, and is a setting of its own".to_owned())
+                }
+                None => Ok(more),
+            });
+            told.lay(&more.map_err(|reason| Error::BadConfig { name: "policy", reason })?);
+        }
+        Ok(told)
     }
 
     fn threshold(&self, config: &Config) -> Result<Option<u64>, Error> {

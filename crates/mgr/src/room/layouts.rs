@@ -189,7 +189,9 @@ impl Room {
     /// Linux compares `write_size` with the length of the file and `write_iosize` with all the bytes written since it has
     /// the layout, and comes here only while both are below. The second is there for the first request of a large file
     /// written without a cache: the file is empty then.
-    pub(crate) fn threshold(&self, ctx: &Ctx, file: FileId) -> Result<Option<Threshold>, Status> {
+    ///
+    /// A policy of the server, the directory or the file goes before the length that all have in common.
+    pub(crate) fn threshold(&self, ctx: &Ctx, file: FileId, dir: Option<FileId>) -> Result<Option<Threshold>, Status> {
         let rule = self.exports.rule(ctx.place);
         let Some(kind) = rule.layout.kind() else { return Ok(None) };
         let bytes = match rule.mds_threshold {
@@ -199,9 +201,10 @@ impl Room {
                 self.objects(&info)?.map_or(rule.policy.stripe_unit, |objects| objects.record.stripe_unit)
             }
         };
-        let size = (bytes > 0).then_some(bytes);
-        let threshold = Threshold { kind, read_size: size, write_size: size, read_iosize: None, write_iosize: size };
-        Ok(size.map(|_| threshold))
+        let (read, write) = self.thresholds_of(ctx, file, dir)?;
+        let [read, write] = [read, write].map(|t| Some(t.unwrap_or(bytes)).filter(|t| *t > 0));
+        let threshold = Threshold { kind, read_size: read, write_size: write, read_iosize: None, write_iosize: write };
+        Ok(read.or(write).map(|_| threshold))
     }
 
     pub(crate) fn device_info(&self, ctx: &Ctx, device: [u8; 16], kind: u32) -> Result<Bytes, Status> {

@@ -57,6 +57,8 @@ pub struct CallContext {
     pub header: CallHeader,
     /// Length of the whole message in bytes, head and arguments, without record marks.
     pub message_len: usize,
+    /// When all of it was here; what it waited since was for its turn.
+    pub arrived: Instant,
 }
 
 /// The answer to a call.
@@ -378,6 +380,7 @@ async fn receive<S: Service>(link: Arc<Link>, mut receiver: Receiver, service: A
                 break Error::broken(e);
             }
         };
+        let arrived = Instant::now();
         let mut body = Reader::new(record.bytes.clone());
         let (xid, call) = match decode_message(&mut body) {
             Ok(Message::Reply(header)) => {
@@ -415,7 +418,7 @@ async fn receive<S: Service>(link: Arc<Link>, mut receiver: Receiver, service: A
         link.counters.call(true, header.program, header.procedure);
         let message_len = record.bytes.len();
         drop(record.bytes);
-        execute(&link, &service, header, message_len, body, hold);
+        execute(&link, &service, (header, message_len, arrived), body, hold);
     };
     drop(end);
 }
@@ -424,8 +427,7 @@ async fn receive<S: Service>(link: Arc<Link>, mut receiver: Receiver, service: A
 fn execute<S: Service>(
     link: &Arc<Link>,
     service: &Arc<S>,
-    header: CallHeader,
-    message_len: usize,
+    (header, message_len, arrived): (CallHeader, usize, Instant),
     body: Reader,
     hold: Hold,
 ) {
@@ -433,7 +435,7 @@ fn execute<S: Service>(
     task::spawn(async move {
         let xid = header.xid;
         let peer = Connection { link: link.clone(), _closer: None };
-        let work = service.call(CallContext { peer, header, message_len }, body);
+        let work = service.call(CallContext { peer, header, message_len, arrived }, body);
         // A caller must not wait for ever because of a mistake in the service; nothing of the call is used again.
         let result = AssertUnwindSafe(work).catch_unwind().await.unwrap_or_else(|_| {
             tracing::error!(peer = %link.peer, "a call ended in a panic");

@@ -1,6 +1,7 @@
 //! The attribute table against golden bytes, its own rules and random values.
 
 use super::*;
+use crate::fs::Told;
 use bytes::Bytes;
 use proptest::prelude::*;
 use types::{Attrs, FileId, FileKind, SetTime, StatFs, Timestamp};
@@ -52,6 +53,8 @@ fn full() -> Values {
         clone_blksize: Some(0),
         change_attr_type: Some(0),
         open_arguments: Some([1, 0b1011, 1 << 20, 0, 1].map(Mask)),
+        weir_policy: Some(Told { server: Bytes::from_static(b"access=page"), own: Bytes::new() }),
+        weir_queue_delay: Some(5),
         ..Values::default()
     };
     values.set_info(&info());

@@ -42,7 +42,7 @@ impl<F: FileSystem, C: Callbacks> Compound<'_, F, C> {
         if !mask.and(attrs::WRITE_ONLY).is_empty() {
             return Err(NFS4ERR_INVAL.into());
         }
-        Ok(mask.and(attrs::supported(&self.info(), self.ctx.minor)))
+        Ok(mask.and(attrs::supported(&self.info(), self.ctx.minor).or(attrs::PRIVATE)))
     }
 
     /// The values that do not depend on the file, as far as `mask` needs them.
@@ -93,7 +93,15 @@ impl<F: FileSystem, C: Callbacks> Compound<'_, F, C> {
         let mut values = self.common_values(mask).await?;
         self.add_values(&mut values, mask, attrs);
         if mask.has(FATTR4_MDSTHRESHOLD) {
-            values.mdsthreshold = Some(self.fs().threshold(&self.ctx, attrs.id).await?.into_iter().collect());
+            let dir = self.opened_in.filter(|(file, _)| *file == attrs.id).map(|(_, dir)| dir);
+            values.mdsthreshold = Some(self.fs().threshold(&self.ctx, attrs.id, dir).await?.into_iter().collect());
+        }
+        if mask.has(attrs::FATTR4_WEIR_POLICY) {
+            values.weir_policy = self.fs().policy(&self.ctx, attrs.id)?;
+        }
+        if mask.has(attrs::FATTR4_WEIR_QUEUE_DELAY) {
+            let nanos = |delay: std::time::Duration| u64::try_from(delay.as_nanos()).unwrap_or(u64::MAX);
+            values.weir_queue_delay = self.fs().queue_delay().map(nanos);
         }
         Ok(values)
     }

@@ -132,6 +132,8 @@ pub(super) struct Compound<'a, F: FileSystem, C: Callbacks> {
     pub(super) saved: Option<Handle>,
     /// Files that nobody is given a delegation of until this is over.
     pub(super) frozen: Vec<Frozen<'a, F, C>>,
+    /// The file that was opened last by its name, and the directory of that name.
+    pub(super) opened_in: Option<(FileId, FileId)>,
     /// Operations that follow the one being worked on.
     pub(super) left: u32,
     /// Bytes that the body of the next result may take, and what to answer beyond.
@@ -342,6 +344,7 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
             current: None,
             saved: None,
             frozen: Vec::new(),
+            opened_in: None,
             left: 0,
             room: 0,
             beyond: NFS4ERR_REP_TOO_BIG,

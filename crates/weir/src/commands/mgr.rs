@@ -26,6 +26,7 @@ use std::path::PathBuf;
   gather_delay_ms = 2
   gather_memory = \"64M\"
   mds_threshold = \"1M\"                         the stripe unit of each file, if not given
+  policy = \"write_threshold=64K\"            how clients read and write files; nothing, if not given
 
   [[export]]                                  any number; where there is none, everything to everybody
   path = \"/home\"
@@ -34,7 +35,7 @@ use std::path::PathBuf;
   squash = \"root\"                           \"none\" (the default), \"root\", \"all\": who becomes anon_uid and anon_gid
   anon_uid = 65534
   anon_gid = 65534
-  layout, stripe_unit, stripe_count, mirrors, mds_threshold: as above, for this export
+  layout, stripe_unit, stripe_count, mirrors, mds_threshold, policy: as above, for this export
 
 Examples:
   weir mgr --config /etc/weir/mgr.toml
@@ -88,6 +89,10 @@ pub struct Args {
     /// means never [default: the file's stripe unit]
     #[arg(long, value_name = "SIZE")]
     mds_threshold: Option<String>,
+    /// How clients read and write files where no directory says otherwise, as "write_threshold=32K,access=page"; "weir policy --help"
+    /// has the names
+    #[arg(long, value_name = "PART=VALUE,...")]
+    policy: Option<String>,
     /// A directory that clients may mount, and on what terms, as "/home,clients=10.1.0.0/16+fd00::7,access=ro,squash=root"; may be
     /// repeated [default: everything, by everybody]
     #[arg(long = "export", value_name = "PATH[,KEY=VALUE...]")]
@@ -158,6 +163,7 @@ fn config(args: Args) -> Result<Config, Failure> {
     if !args.exports.is_empty() {
         config.exports = args.exports;
     }
+    config.policy = args.policy.or(config.policy);
     config.mds_threshold = args.mds_threshold.or(config.mds_threshold);
     Ok(config)
 }

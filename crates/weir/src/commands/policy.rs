@@ -4,7 +4,8 @@ use crate::failure::{Exit, Failure, Outcome};
 use crate::session::{Connect, run as with_mounts};
 use crate::show;
 use client::{Mount, Node, Target, XattrMode};
-use layout::policy::{CACHE, NAMES, PREFIX, Policy, THRESHOLD, is_policy_name};
+use layout::policy::is_policy_name;
+use layout::{Origin, Part, Policy, Settings};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use types::{FileKind, Status};
@@ -18,8 +19,6 @@ use types::{FileKind, Status};
   stripe_unit    bytes that go to one iod before the next: 64 to 1G, a multiple of 64 (1M)
   stripe_count   over how many iods a file is striped; 0 means all (0)
   mirrors        copies of each file, 1 or 2; clients of ours read and write files with 2 through the mgr (1)
-  threshold      requests shorter than this go through the mgr; 0 means none does (0)
-  cache          none or delegation (none)
   distribution   simple_stripe
 
 Examples:
@@ -86,24 +85,20 @@ fn get(args: Get) -> Outcome {
         let mount = mounts.get(&target).await?;
         let (policy, own) = read(&mount, &target).await.map_err(|e| e.about(&target))?;
         if args.json {
-            let values = NAMES.map(|name| (short(name), policy.get(name).unwrap_or_default()));
-            show::json(&BTreeMap::from(values))?;
+            let values: BTreeMap<_, _> = Part::ALL.iter().map(|part| (part.name(), policy.get(*part))).collect();
+            show::json(&values)?;
             return Ok(Exit::Done);
         }
-        for name in NAMES {
-            let note = if own.iter().any(|set| set == name) { "" } else { "  (default)" };
-            show::line(&format!("{:<14} {}{note}", short(name), policy.get(name).unwrap_or_default()))?;
+        for part in Part::ALL {
+            let note = if own.contains(part) { "" } else { "  (default)" };
+            show::line(&format!("{:<16} {}{note}", part.name(), policy.get(*part)))?;
         }
         Ok(Exit::Done)
     })
 }
 
-fn short(name: &'static str) -> &'static str {
-    name.strip_prefix(PREFIX).unwrap_or(name)
-}
-
 /// The policy in force, and the names of the parts that are set.
-async fn read(mount: &Mount, target: &Target) -> Result<(Policy, Vec<String>), Failure> {
+async fn read(mount: &Mount, target: &Target) -> Result<(Policy, Vec<Part>), Failure> {
     let (node, kind) = find(mount, target).await?;
     let mut found = Vec::new();
     for name in mount.listxattr(&node).await? {
@@ -116,8 +111,10 @@ async fn read(mount: &Mount, target: &Target) -> Result<(Policy, Vec<String>), F
         }
     }
     let pairs = found.iter().map(|(name, value)| (&name[..], &value[..]));
-    let mut policy = Policy::default().with_xattrs(pairs).map_err(Failure::new)?;
-    let mut own: Vec<String> = found.iter().map(|(name, _)| String::from_utf8_lossy(name).into_owned()).collect();
+    let origin = if kind == FileKind::Directory { Origin::Directory } else { Origin::File };
+    let settings = Settings::of_xattrs(origin, pairs, |e| tracing::debug!("passed over: {e}"));
+    let mut policy = Policy::default().with(&settings);
+    let mut own: Vec<Part> = settings.parts().collect();
     if kind == FileKind::Regular {
         // What a file is laid out by is what its layout says, whatever its xattrs say.
         let placement = match mount.placement(&node).await {
@@ -132,14 +129,13 @@ async fn read(mount: &Mount, target: &Target) -> Result<(Policy, Vec<String>), F
         policy.stripe_unit = placement.distribution.stripe_unit();
         policy.stripe_count = u32::try_from(placement.objects.len()).unwrap_or(u32::MAX);
         policy.distribution = placement.distribution.id();
-        own.extend(NAMES.map(str::to_owned));
+        own.extend(Part::ALL.iter().filter(|part| part.is_placement()));
     }
     Ok((policy, own))
 }
 
 fn set(args: Set, give: bool) -> Outcome {
     let target = args.connect.target(&args.path)?;
-    let mut check = Policy::default();
     let mut parts = Vec::new();
     for part in &args.parts {
         let (name, value) = match (part.split_once('='), give) {
@@ -148,27 +144,20 @@ fn set(args: Set, give: bool) -> Outcome {
             (None, true) => return Err(Failure::usage(format!("{part}: no value")).next("write NAME=VALUE")),
             (Some(_), false) => return Err(Failure::usage(format!("{part}: a value")).next("write only the name")),
         };
-        let Some(full) = NAMES.into_iter().find(|known| short(known) == name || *known == name) else {
-            let known = NAMES.map(short).join(", ");
-            return Err(
-                Failure::usage(format!("no part of a policy is called {name:?}")).next(format!("there are {known}"))
-            );
-        };
-        if let Some(value) = value {
-            check.set(full.as_bytes(), value.as_bytes()).map_err(Failure::usage)?;
-        }
-        parts.push((full, value));
+        parts.push((Part::named(name.as_bytes()).map_err(Failure::usage)?, value));
     }
     with_mounts(&args.connect, async |mounts| {
         let mount = mounts.get(&target).await?;
         let (node, kind) = find(&mount, &target).await.map_err(|e| e.about(&target))?;
-        if let Some((name, _)) =
-            parts.iter().find(|(name, _)| kind == FileKind::Regular && ![THRESHOLD, CACHE].contains(name))
-        {
-            return Err(Failure::usage(format!("{target}: a file keeps the {} it was made with", short(name)))
-                .next("set it for the directory, then copy the file to a new name in it"));
+        let origin = if kind == FileKind::Directory { Origin::Directory } else { Origin::File };
+        for (part, value) in &parts {
+            if let Some(value) = value {
+                let checked = Settings::default().set(origin, part.name().as_bytes(), value.as_bytes());
+                checked.map_err(|e| Failure::usage(format!("{target}: {e}")))?;
+            }
         }
-        for (name, value) in &parts {
+        for (part, value) in &parts {
+            let name = part.xattr();
             let done = match value {
                 Some(value) => mount.setxattr(&node, name.as_bytes(), value.as_bytes(), XattrMode::Either).await,
                 None => match mount.removexattr(&node, name.as_bytes()).await {
@@ -176,7 +165,7 @@ fn set(args: Set, give: bool) -> Outcome {
                     other => other,
                 },
             };
-            done.map_err(|e| Failure::from(e).about(format!("{target}: {}", short(name))))?;
+            done.map_err(|e| Failure::from(e).about(format!("{target}: {}", part.name())))?;
         }
         Ok(Exit::Done)
     })

@@ -100,9 +100,9 @@ fn policies_decide_how_new_files_are_laid_out() {
     assert_eq!(shape("/narrow/g"), (64 << 10, 4));
     assert_eq!(shape("/narrow/f"), (64 << 10, 2), "a file keeps its layout");
     for (args, part) in [
-        (["policy", "set", "/narrow", "stripe_unit=100"], "stripe unit 100"),
+        (["policy", "set", "/narrow", "stripe_unit=100"], "a multiple of 64"),
         (["policy", "set", "/narrow", "stripes=2"], "stripe_count"),
-        (["policy", "set", "/narrow/f", "stripe_unit=1M"], "keeps"),
+        (["policy", "set", "/narrow/f", "stripe_unit=1M"], "keep what they were made with"),
     ] {
         let said = fail(&mut cluster.weir(args), 2);
         assert!(said.contains(part), "{said}");

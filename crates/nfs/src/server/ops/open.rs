@@ -88,8 +88,7 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
     cx.server.note_reached(client.0, file, cx.ctx.place);
     // Who is to be told waits for long between two attempts.
     let notifies = if cx.state(|state| state.is_callable(client)) { OPEN4_RESULT_MAY_NOTIFY_LOCK } else { 0 };
-    cx.set_file(file);
-    cx.set_stateid(opened.stateid);
+    go_on_with(cx, file, opened.stateid, by_name.then_some(here));
     Ok(OPEN4resok {
         stateid: opened.stateid,
         cinfo: change_info(found.change),
@@ -97,6 +96,18 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
         attrset: found.set.to_bitmap(),
         delegation,
     })
+}
+
+/// Makes the file the current one for the operations that follow, which it was opened for in this directory, if by name.
+fn go_on_with<F: FileSystem, C: Callbacks>(
+    cx: &mut Compound<'_, F, C>,
+    file: FileId,
+    stateid: stateid4,
+    dir: Option<FileId>,
+) {
+    cx.opened_in = dir.map(|dir| (file, dir)).or(cx.opened_in);
+    cx.set_file(file);
+    cx.set_stateid(stateid);
 }
 
 /// The file that is meant, made if asked.

@@ -1,0 +1,197 @@
+//! The values of the parts of a policy, and how people write them.
+
+use crate::distributions::{DistributionId, check_stripe_unit};
+use crate::policy::MIRRORS_MAX;
+use crate::threshold::{ALWAYS_MGR, Rule};
+use std::time::Duration;
+use types::limits::{FILE_SIZE_MAX, STRIPE_COUNT_MAX};
+
+/// As many bytes as requests to all iods of a file carry.
+pub const FULL: u64 = u64::MAX;
+/// As long as it takes.
+pub const NEVER: Duration = Duration::MAX;
+
+/// The farthest that is read ahead.
+const READ_AHEAD_MAX: u64 = 64 << 20;
+/// The longest time that can be written, but for "max".
+const TIME_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// Which caches stand between a program and the servers.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Access {
+    /// The kernel's page cache, on mounts; elsewhere as [`Access::Direct`].
+    Page,
+    /// No page cache; writes gather in the client and leave behind the program's back.
+    Direct,
+    /// None, and nothing gathers: each write is sent, and answered by a server, before it returns.
+    ODirect,
+}
+
+impl Access {
+    const ALL: [Access; 3] = [Access::Page, Access::Direct, Access::ODirect];
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Access::Page => "page",
+            Access::Direct => "direct",
+            Access::ODirect => "odirect",
+        }
+    }
+
+    /// The one of this name.
+    pub fn from_name(name: &str) -> Option<Access> {
+        Access::ALL.into_iter().find(|access| access.name() == name)
+    }
+}
+
+/// When a client asks for the layout of a file.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum LayoutWhen {
+    /// When the file is opened if everything goes straight to the iods, else at the first I/O that does.
+    Auto,
+    /// When the file is opened.
+    Open,
+    /// At the first I/O that goes straight to the iods.
+    FirstIo,
+    /// At the first such I/O once the file is so long; everything goes through the mgr before. (By size of file, as
+    /// `mdsthreshold` has it too: RFC 8881 §5.12.6.)
+    Size(u64),
+}
+
+pub(super) fn number(n: u32) -> String {
+    n.to_string()
+}
+
+pub(super) fn unit(text: &str) -> Option<u64> {
+    parse_size(text).filter(|unit| check_stripe_unit(*unit).is_ok())
+}
+
+pub(super) fn stripe_count(text: &str) -> Option<u32> {
+    text.parse().ok().filter(|n| *n as usize <= STRIPE_COUNT_MAX)
+}
+
+pub(super) fn mirrors(text: &str) -> Option<u32> {
+    text.parse().ok().filter(|n| (1..=MIRRORS_MAX).contains(n))
+}
+
+pub(super) fn distribution(text: &str) -> Option<DistributionId> {
+    DistributionId::ALL.into_iter().find(|id| id.name() == text)
+}
+
+pub(super) fn distribution_name(id: DistributionId) -> String {
+    id.name().to_owned()
+}
+
+pub(super) fn distribution_names() -> String {
+    DistributionId::ALL.map(DistributionId::name).join(" or ")
+}
+
+pub(super) fn layout(text: &str) -> Option<LayoutWhen> {
+    match text {
+        "auto" => Some(LayoutWhen::Auto),
+        "open" => Some(LayoutWhen::Open),
+        "first-io" => Some(LayoutWhen::FirstIo),
+        _ => size(text).map(LayoutWhen::Size),
+    }
+}
+
+pub(super) fn layout_text(when: LayoutWhen) -> String {
+    match when {
+        LayoutWhen::Auto => "auto".to_owned(),
+        LayoutWhen::Open => "open".to_owned(),
+        LayoutWhen::FirstIo => "first-io".to_owned(),
+        LayoutWhen::Size(size) => format_size(size),
+    }
+}
+
+pub(super) fn rule(text: &str) -> Option<Rule> {
+    if text == "auto" { Some(Rule::Auto) } else { threshold(text).map(Rule::Fixed) }
+}
+
+pub(super) fn rule_text(rule: Rule) -> String {
+    match rule {
+        Rule::Auto => "auto".to_owned(),
+        Rule::Fixed(t) => threshold_text(t),
+    }
+}
+
+pub(super) fn threshold(text: &str) -> Option<u64> {
+    if text == "max" { Some(ALWAYS_MGR) } else { size(text) }
+}
+
+pub(super) fn threshold_text(t: u64) -> String {
+    if t == ALWAYS_MGR { "max".to_owned() } else { format_size(t) }
+}
+
+pub(super) fn access_text(access: Access) -> String {
+    access.name().to_owned()
+}
+
+pub(super) fn gather_size(text: &str) -> Option<u64> {
+    if text == "full" { Some(FULL) } else { size(text) }
+}
+
+pub(super) fn gather_size_text(size: u64) -> String {
+    if size == FULL { "full".to_owned() } else { format_size(size) }
+}
+
+pub(super) fn read_ahead(text: &str) -> Option<u64> {
+    size(text).filter(|size| *size <= READ_AHEAD_MAX)
+}
+
+/// A size that a file can have.
+fn size(text: &str) -> Option<u64> {
+    parse_size(text).filter(|size| *size <= FILE_SIZE_MAX)
+}
+
+const SUFFIXES: [(char, u32); 4] = [('K', 10), ('M', 20), ('G', 30), ('T', 40)];
+
+/// A size in bytes: decimal digits, optionally followed by K, M, G or T (powers of 1024; any case; `iB` or `B` may
+/// follow the letter). `None` for anything else and for sizes over 64 bits.
+pub fn parse_size(text: &str) -> Option<u64> {
+    let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let number: u64 = text[..end].parse().ok()?;
+    let unit = text[end..].trim_start().to_ascii_uppercase();
+    let shift = match unit.strip_suffix("IB").or_else(|| unit.strip_suffix('B')).unwrap_or(&unit) {
+        "" if unit == "IB" => return None,
+        "" => 0,
+        letter => SUFFIXES.iter().find(|(c, _)| letter.chars().eq([*c]))?.1,
+    };
+    number.checked_mul(1 << shift)
+}
+
+/// The shortest text that [`parse_size`] reads back to exactly `size`.
+pub fn format_size(size: u64) -> String {
+    let fits = SUFFIXES.iter().rev().find(|(_, shift)| size > 0 && size.is_multiple_of(1 << shift));
+    match fits {
+        Some((letter, shift)) => format!("{}{letter}", size >> shift),
+        None => size.to_string(),
+    }
+}
+
+const TIMES: [(&str, u64); 3] = [("ms", 1_000), ("us", 1), ("s", 1_000_000)];
+
+/// A time of at most a day: decimal digits and us, ms or s; "0", and "max" for [`NEVER`].
+pub fn parse_time(text: &str) -> Option<Duration> {
+    match text {
+        "max" => return Some(NEVER),
+        "0" => return Some(Duration::ZERO),
+        _ => {}
+    }
+    let end = text.find(|c: char| !c.is_ascii_digit())?;
+    let number: u64 = text[..end].parse().ok()?;
+    let (_, micros) = TIMES.iter().find(|(unit, _)| *unit == &text[end..])?;
+    number.checked_mul(*micros).map(Duration::from_micros).filter(|time| *time <= TIME_MAX)
+}
+
+/// The shortest text that [`parse_time`] reads back to `time`, to the microsecond.
+pub fn format_time(time: Duration) -> String {
+    let Some(micros) = u64::try_from(time.as_micros()).ok().filter(|_| time != NEVER) else { return "max".to_owned() };
+    match micros {
+        0 => "0".to_owned(),
+        _ if micros.is_multiple_of(1_000_000) => format!("{}s", micros / 1_000_000),
+        _ if micros.is_multiple_of(1_000) => format!("{}ms", micros / 1_000),
+        _ => format!("{micros}us"),
+    }
+}

@@ -1,0 +1,356 @@
+//! T that follows what is faster: service times by size on both ways, and how long requests wait at the mgr.
+
+use super::{ALWAYS_MGR, Path, path};
+use std::time::Duration;
+
+/// Size classes: up to 64 bytes, up to 128, and so on; the last has all from 1 MiB on.
+const CLASSES: usize = 16;
+/// The largest length of the first class, as a power of two.
+const FIRST_LOG: u32 = 6;
+/// T before anything was measured.
+const T_FIRST: u64 = 64 << 10;
+/// A new sample moves an average by one part in this many.
+const WEIGHT: u64 = 8;
+/// Another T has to be better by one part in this many of the time that the requests it moves take.
+const MARGIN: u64 = 8;
+/// One request in this many takes the other way where that was not measured lately.
+const PROBE: u32 = 64;
+/// Samples after which it is looked whether another T is better.
+const SETTLE: u32 = 16;
+/// Samples of the one way after which what is known of the other counts as old.
+const OLD: u32 = 1024;
+/// The mgr is overloaded until its queue delay is one part in this many of what began it.
+const RECOVERED: u64 = 2;
+
+/// What is known of one way for one class.
+#[derive(Clone, Copy, Default, Debug)]
+struct Service {
+    /// Moving average of the time, in nanoseconds; 0: nothing was measured. Without the wait at the mgr.
+    nanos: u64,
+    /// Samples of the other way since the last one of this.
+    age: u32,
+}
+
+/// T that follows measured service times: the crossing of the two curves of time by size, with hysteresis.
+///
+/// Each request tells how long it took on its way, and the mgr how long requests wait there before they are worked on. That
+/// wait is the same for all sizes, so that it is taken off what was measured and put back on as it is now: when the mgr
+/// becomes busy the whole curve of that way moves up at once, and T goes down. Of all thresholds between two size classes the
+/// one is taken under which one request of each class takes the least time in all. While requests wait longer at the mgr than
+/// they take straight, it is overloaded and T is 0. Now and then a request near T takes the other way, so that its curve is
+/// known there.
+#[derive(Clone, Debug)]
+pub struct Auto {
+    /// By class: through the mgr, straight.
+    services: [[Service; 2]; CLASSES],
+    t: u64,
+    /// By class: requests that asked.
+    asked: [u32; CLASSES],
+    learnt: u32,
+    /// How long requests wait at the mgr as it says, in nanoseconds.
+    told: u64,
+    /// How long one waits by what is seen from here.
+    seen: u64,
+    /// Whether that is longer than they would take straight.
+    overloaded: bool,
+}
+
+impl Default for Auto {
+    fn default() -> Self {
+        Auto {
+            services: Default::default(),
+            t: T_FIRST,
+            asked: [0; CLASSES],
+            learnt: 0,
+            told: 0,
+            seen: 0,
+            overloaded: false,
+        }
+    }
+}
+
+/// The class of a length.
+fn class(len: u64) -> usize {
+    // The least power of two that is not below it.
+    let log = u64::BITS - len.saturating_sub(1).leading_zeros();
+    (log.saturating_sub(FIRST_LOG) as usize).min(CLASSES - 1)
+}
+
+/// The threshold below which the first `classes` classes lie.
+fn boundary(classes: usize) -> u64 {
+    match classes {
+        0 => 0,
+        CLASSES => ALWAYS_MGR,
+        classes => (1 << (FIRST_LOG + classes as u32 - 1)) + 1,
+    }
+}
+
+/// A time in nanoseconds, small enough to be added to others.
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX).min(u64::MAX / (4 * WEIGHT))
+}
+
+impl Auto {
+    /// T now.
+    pub fn threshold(&self) -> u64 {
+        if self.overloaded { 0 } else { self.t }
+    }
+
+    /// T for a request of `len` bytes: now and then one that sends it the other way, to learn. `waiting` is for how long the
+    /// oldest request to the mgr has waited for its answer; zero without one.
+    pub fn ask(&mut self, len: u64, waiting: Duration) -> u64 {
+        // What takes longer than any request took there waits for at least the difference.
+        let longest = self.services.iter().map(|[mgr, _]| mgr.nanos).max().unwrap_or(0);
+        let seen = nanos(waiting).saturating_sub(longest);
+        if seen != self.seen {
+            self.seen = seen;
+            self.weigh();
+        }
+        let t = self.threshold();
+        let asked = &mut self.asked[class(len)];
+        *asked = asked.wrapping_add(1);
+        let asked = *asked;
+        let now = path(len, t);
+        let other = self.services[class(len)][1 - now as usize];
+        let unknown = other.nanos == 0 || other.age > OLD;
+        // One that does not answer is not asked for the sake of knowledge.
+        let silent = now == Path::Direct && seen > 0 && self.overloaded;
+        if !unknown || silent || !asked.is_multiple_of(PROBE) {
+            return t;
+        }
+        if now == Path::Mgr { 0 } else { ALWAYS_MGR }
+    }
+
+    /// A request of `len` bytes took so long on its way.
+    pub fn learn(&mut self, way: Path, len: u64, took: Duration) {
+        let class = class(len);
+        let [mine, other] = match way {
+            Path::Mgr => [0, 1],
+            Path::Direct => [1, 0],
+        };
+        let waited = if way == Path::Mgr { self.told } else { 0 };
+        let sample = nanos(took).saturating_sub(waited).max(1);
+        let service = &mut self.services[class][mine];
+        service.nanos = match service.nanos {
+            0 => sample,
+            // What was known is old.
+            nanos if service.age > OLD => nanos / 2 + sample / 2 + 1,
+            nanos => ((nanos * (WEIGHT - 1) + sample) / WEIGHT).max(1),
+        };
+        service.age = 0;
+        let other = &mut self.services[class][other];
+        other.age = other.age.saturating_add(1);
+        self.learnt = self.learnt.wrapping_add(1);
+        if self.learnt.is_multiple_of(SETTLE) {
+            self.settle();
+        }
+    }
+
+    /// The mgr says how long requests wait there before they are worked on.
+    pub fn queued(&mut self, delay: Duration) {
+        // It is an average already.
+        self.told = nanos(delay);
+        self.weigh();
+        self.settle();
+    }
+
+    fn queue(&self) -> u64 {
+        self.told.max(self.seen)
+    }
+
+    /// Sees whether the mgr is overloaded.
+    fn weigh(&mut self) {
+        let queue = self.queue();
+        // What the shortest requests take straight; those below it take no longer.
+        let Some(straight) = self.services.iter().map(|[_, direct]| direct.nanos).find(|nanos| *nanos > 0) else {
+            return;
+        };
+        self.overloaded = match self.overloaded {
+            false => queue > straight,
+            true => queue > straight / RECOVERED,
+        };
+    }
+
+    /// The time that one request of each class that is known both ways takes when the first `classes` go through the mgr.
+    fn time(&self, classes: usize) -> u64 {
+        let known = self.services.iter().enumerate().filter(|(_, [mgr, direct])| mgr.nanos > 0 && direct.nanos > 0);
+        let queue = self.queue();
+        known
+            .map(|(c, [mgr, direct])| if c < classes { mgr.nanos + queue } else { direct.nanos } / CLASSES as u64)
+            .sum()
+    }
+
+    fn settle(&mut self) {
+        let now = (0..=CLASSES).find(|classes| boundary(*classes) >= self.t).unwrap_or(CLASSES);
+        // Of equals the nearest.
+        let Some(best) = (0..=CLASSES).min_by_key(|classes| (self.time(*classes), classes.abs_diff(now))) else {
+            return;
+        };
+        let moved = now.min(best)..now.max(best);
+        let both = |[mgr, direct]: &[Service; 2]| mgr.nanos > 0 && direct.nanos > 0;
+        let moved = self.services[moved].iter().filter(|class| both(class));
+        let longer = |[mgr, direct]: &[Service; 2]| (mgr.nanos + self.queue()).max(direct.nanos);
+        let at_stake: u64 = moved.map(|class| longer(class) / CLASSES as u64).sum();
+        if self.time(now).saturating_sub(self.time(best)) > at_stake / MARGIN {
+            self.t = boundary(best);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A mgr and iods whose times are made up: a fixed part and one for each byte, and a wait at the mgr, in nanoseconds.
+    #[derive(Clone, Copy)]
+    struct Servers {
+        mgr: (u64, u64),
+        direct: (u64, u64),
+        queue: u64,
+        /// Whether the mgr tells of the wait.
+        tells: bool,
+    }
+
+    /// They cross where 100 us + 10 ns a byte is 300 us + 2 ns a byte: at 25,000 bytes.
+    const QUIET: Servers = Servers { mgr: (100_000, 10), direct: (300_000, 2), queue: 0, tells: true };
+    /// T where they cross, give or take a class.
+    const CROSSING: std::ops::RangeInclusive<u64> = 16 << 10..=(64 << 10) + 1;
+
+    fn request(auto: &mut Auto, servers: Servers, len: u64) {
+        let way = path(len, auto.ask(len, Duration::ZERO));
+        let ((fixed, each), wait) = if way == Path::Mgr { (servers.mgr, servers.queue) } else { (servers.direct, 0) };
+        auto.learn(way, len, Duration::from_nanos(fixed + each * len + wait));
+        if servers.tells && way == Path::Mgr {
+            auto.queued(Duration::from_nanos(servers.queue));
+        }
+    }
+
+    /// Requests of sizes from 16 bytes to 2 MiB.
+    fn run(auto: &mut Auto, servers: Servers, requests: u64) {
+        (0..requests).for_each(|n| request(auto, servers, 1 << (4 + n * 7 % 18)));
+    }
+
+    #[test]
+    fn it_finds_the_crossing_and_follows_it() {
+        let mut auto = Auto::default();
+        run(&mut auto, QUIET, 20_000);
+        assert!(CROSSING.contains(&auto.threshold()), "{}", auto.threshold());
+        // A slow mgr: the crossing is at 2500 bytes, and up to 8192 the difference is less than the margin.
+        run(&mut auto, Servers { mgr: (280_000, 10), ..QUIET }, 200_000);
+        assert!((1 << 10..=8193).contains(&auto.threshold()), "{}", auto.threshold());
+        // A very slow one.
+        run(&mut auto, Servers { mgr: (5_000_000, 10), ..QUIET }, 200_000);
+        assert_eq!(auto.threshold(), 0);
+        // It recovers.
+        run(&mut auto, QUIET, 400_000);
+        assert!(CROSSING.contains(&auto.threshold()), "{}", auto.threshold());
+    }
+
+    #[test]
+    fn it_does_not_follow_noise() {
+        let mut auto = Auto::default();
+        run(&mut auto, QUIET, 20_000);
+        let before = auto.threshold();
+        for n in 0..20_000u64 {
+            let len = 1 << (4 + n * 7 % 18);
+            let way = path(len, auto.ask(len, Duration::ZERO));
+            let (fixed, each) = if way == Path::Mgr { QUIET.mgr } else { QUIET.direct };
+            // A twentieth more or less.
+            let noise = 95 + n * 2_654_435_761 % 11;
+            auto.learn(way, len, Duration::from_nanos((fixed + each * len) * noise / 100));
+            // A wait that is small beside what requests take.
+            auto.queued(Duration::from_nanos(n * 7919 % 5000));
+            assert_eq!(auto.threshold(), before);
+        }
+    }
+
+    #[test]
+    fn it_falls_with_the_load_of_the_mgr_and_rises_again() {
+        let mut auto = Auto::default();
+        run(&mut auto, QUIET, 20_000);
+        let quiet = auto.threshold();
+        // Ever longer waits, as the mgr tells of them with its next answers: T never rises, and is 0 at the end.
+        let mut before = quiet;
+        for step in 1..=20 {
+            let queue = step * 20_000;
+            run(&mut auto, Servers { queue, ..QUIET }, 64);
+            assert!(auto.threshold() <= before, "{queue}: {} after {before}", auto.threshold());
+            before = auto.threshold();
+            if queue == 160_000 {
+                // The crossing is at 5000 bytes.
+                assert!((1..quiet).contains(&before), "{before} at {queue}");
+            }
+        }
+        assert_eq!(before, 0, "requests wait longer there than they take straight");
+        // And back, at the same steps or later.
+        for step in (0..20).rev() {
+            run(&mut auto, Servers { queue: step * 20_000, ..QUIET }, 2000);
+            auto.queued(Duration::from_nanos(step * 20_000));
+            assert!(auto.threshold() >= before, "{step}: {} after {before}", auto.threshold());
+            before = auto.threshold();
+        }
+        assert!(CROSSING.contains(&before), "{before}");
+    }
+
+    #[test]
+    fn one_answer_is_enough_to_know_of_an_overload_and_of_its_end() {
+        let mut auto = Auto::default();
+        run(&mut auto, QUIET, 20_000);
+        let quiet = auto.threshold();
+        auto.queued(Duration::from_millis(5));
+        assert_eq!(auto.threshold(), 0);
+        // Around the border it stays as it is.
+        for wait in [290, 310, 200, 310, 160] {
+            auto.queued(Duration::from_micros(wait));
+            assert_eq!(auto.threshold(), 0, "{wait} us");
+        }
+        auto.queued(Duration::from_micros(1));
+        assert_eq!(auto.threshold(), quiet, "what was known without the wait is known again");
+    }
+
+    #[test]
+    fn a_mgr_that_does_not_answer_is_overloaded() {
+        let mut auto = Auto::default();
+        run(&mut auto, QUIET, 20_000);
+        let quiet = auto.threshold();
+        assert_eq!(auto.ask(16, Duration::from_millis(1)), quiet, "a long request may take as long");
+        assert_eq!(auto.ask(16, Duration::from_secs(2)), 0);
+        assert!((0..1000).all(|_| auto.ask(16, Duration::from_secs(2)) == 0), "nobody is sent there to try");
+        // It answers again.
+        assert_eq!(auto.ask(16, Duration::ZERO), quiet);
+    }
+
+    #[test]
+    fn a_mgr_that_tells_nothing_is_known_by_its_times() {
+        let mut auto = Auto::default();
+        run(&mut auto, QUIET, 20_000);
+        run(&mut auto, Servers { queue: 5_000_000, tells: false, ..QUIET }, 200_000);
+        assert_eq!(auto.threshold(), 0);
+    }
+
+    #[test]
+    fn classes_and_boundaries_agree() {
+        for len in [0, 1, 64, 65, 128, 129, 4096, 4097, 1 << 20, (1 << 20) + 1, u64::MAX >> 1] {
+            let c = class(len);
+            assert_eq!(path(len, boundary(c)), Path::Direct, "{len}");
+            assert_eq!(path(len, boundary(c + 1)), Path::Mgr, "{len}");
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_times_leave_some_threshold(samples in proptest::collection::vec(
+            (0u8..3, 0u64.., 0u64..), 0..500)) {
+            let mut auto = Auto::default();
+            for (what, len, nanos) in samples {
+                let time = Duration::from_nanos(nanos);
+                auto.ask(len, time);
+                match what {
+                    0 => auto.learn(Path::Mgr, len, time),
+                    1 => auto.learn(Path::Direct, len, time),
+                    _ => auto.queued(time),
+                }
+            }
+        }
+    }
+}

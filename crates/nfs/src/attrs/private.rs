@@ -1,0 +1,23 @@
+//! Attributes between our own server and client, which the standard does not know: they are not among the supported ones, and
+//! only who asks for them by their numbers is told. See `docs/native-protocol.md`.
+
+use super::form::put_u64;
+use super::{Row, row};
+use crate::fs::Told;
+use xdr::{Malformed, Reader, Writer};
+
+/// Longest text of a policy.
+const POLICY_MAX: usize = 4096;
+
+fn put_policy(out: &mut Writer, told: &Told) {
+    out.opaque(&told.server);
+    out.opaque(&told.own);
+}
+
+fn take_policy(input: &mut Reader) -> Result<Told, Malformed> {
+    Ok(Told { server: input.opaque(POLICY_MAX)?, own: input.opaque(POLICY_MAX)? })
+}
+
+pub(super) const POLICY: Row = row!(FATTR4_WEIR_POLICY, "weir_policy", weir_policy, put_policy, take_policy);
+pub(super) const QUEUE_DELAY: Row =
+    row!(FATTR4_WEIR_QUEUE_DELAY, "weir_queue_delay", weir_queue_delay, put_u64, Reader::u64);
