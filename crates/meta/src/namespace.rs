@@ -546,11 +546,49 @@ impl<E: Engine> Namespace<E> {
         self.change(cred, now, op).await
     }
 
-    /// Gives a regular file its layout unless it has one (one for later is none); answers with the one it has then.
+    /// Gives a regular file its layout unless it has one (one for later, or of a file without objects, is none); answers with the
+    /// one it has then.
     ///
-    /// The attributes in the answer are as they were when the operation began.
-    pub async fn set_layout(&self, now: Timestamp, id: FileId, layout: &Layout) -> Result<FileInfo, Status> {
+    /// If bytes of it are kept here the answer has them as well. They are on their way then: they count until
+    /// [`Self::arrived`], and nothing changes them but a cut. The attributes in the answer are as they were when the operation
+    /// began.
+    pub async fn set_layout(
+        &self,
+        now: Timestamp,
+        id: FileId,
+        layout: &Layout,
+    ) -> Result<(FileInfo, Option<Bytes>), Status> {
         self.change(&Cred::root(), now, |tx| ops::set_layout::plan(tx, id, layout)).await
+    }
+
+    /// The bytes that [`Self::set_layout`] answered with are durable in the objects of the file: they are kept here no longer.
+    pub async fn arrived(&self, now: Timestamp, id: FileId) -> Result<FileInfo, Status> {
+        self.change(&Cred::root(), now, |tx| ops::set_layout::arrived(tx, id)).await
+    }
+
+    /// Writes into a regular file that has no objects; `None`, and nothing is changed, if it has, or would have more than `most`
+    /// bytes. Visible when it completes; durable too if asked for, else as [`Self::note_write`] is.
+    pub async fn write_inline(
+        &self,
+        cred: &Cred,
+        now: Timestamp,
+        id: FileId,
+        (offset, data, most): (u64, &[u8], u64),
+        durable: bool,
+    ) -> Result<Option<Changed>, Status> {
+        let op = |tx: &mut Tx<'_>| {
+            if !durable {
+                tx.not_durable();
+            }
+            ops::write_inline::plan(tx, id, offset, data, most)
+        };
+        self.change(cred, now, op).await
+    }
+
+    /// The bytes of a regular file that are kept here, from its first on, and its size, whose rest is zeros. `None` if its objects
+    /// have them.
+    pub fn read_inline(&self, id: FileId) -> Result<Option<(Bytes, u64)>, Status> {
+        self.read(&Cred::root(), |tx| ops::read_inline::read(tx, id))
     }
 
     /// Raises the generation of a regular file's objects, so that iods can refuse what was granted before. A note

@@ -20,6 +20,7 @@ pub(crate) mod names;
 pub(crate) mod orphans;
 pub(crate) mod policy;
 pub(crate) mod raise;
+pub(crate) mod read_inline;
 pub(crate) mod readdir;
 pub(crate) mod readlink;
 pub(crate) mod reap;
@@ -33,6 +34,7 @@ pub(crate) mod setattr;
 pub(crate) mod setxattr;
 pub(crate) mod statfs;
 pub(crate) mod symlink;
+pub(crate) mod write_inline;
 
 use crate::tx::Settled;
 use types::Status;

@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use types::{Attrs, DirEntry, FileId, Generation, SetAttrs};
+use xdr::{Malformed, Xdr};
 
 /// The change attribute of a directory or file around an operation (`change_info4`, RFC 8881 §3.3.11).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -28,9 +29,49 @@ impl Layout {
     /// [`crate::Namespace::set_layout`] puts in its place.
     pub const LATER: u32 = 0;
 
-    /// Whether a file with this layout may have objects.
+    /// The kind of a layout that is decided, of a file that has no objects yet: its bytes, if any, are kept with its metadata. The
+    /// body is the layout that it is to have.
+    const INLINE: u32 = u32::MAX;
+    /// As [`Self::INLINE`], but its bytes are on their way: objects may have some of them, and those kept are what counts.
+    const MOVING: u32 = u32::MAX - 1;
+
+    /// Whether this is where the bytes of a file are.
     pub fn is_final(&self) -> bool {
-        self.kind != Self::LATER
+        ![Self::LATER, Self::INLINE, Self::MOVING].contains(&self.kind)
+    }
+
+    /// Whether the bytes of a file with this layout are kept with its metadata, and small writes may go there.
+    pub fn is_inline(&self) -> bool {
+        [Self::LATER, Self::INLINE].contains(&self.kind)
+    }
+
+    /// Whether the bytes of a file with this layout are on their way to objects.
+    pub fn is_moving(&self) -> bool {
+        self.kind == Self::MOVING
+    }
+
+    /// This layout of a file whose bytes are kept with its metadata until there are too many. One for later stays what it is.
+    pub fn inline(self) -> Self {
+        if self.is_final() { Layout { kind: Self::INLINE, body: self.to_bytes() } } else { self }
+    }
+
+    /// This layout of a file whose bytes are on their way.
+    pub(crate) fn moving(&self) -> Self {
+        Layout { kind: Self::MOVING, body: self.to_bytes() }
+    }
+
+    /// The layout that is decided, whether the bytes are there or not; `None` for one for later.
+    pub fn decided(&self) -> Option<Result<Self, Malformed>> {
+        match self.kind {
+            Self::LATER => None,
+            Self::INLINE | Self::MOVING => {
+                Some(Self::from_bytes(&self.body).and_then(|inner| match inner.is_final() {
+                    true => Ok(inner),
+                    false => Err(Malformed::Invalid("a layout in a layout in a layout")),
+                }))
+            }
+            _ => Some(Ok(self.clone())),
+        }
     }
 }
 

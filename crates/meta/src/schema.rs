@@ -138,6 +138,11 @@ pub fn doomed_key(id: FileId) -> Key {
     tagged(b'g', id, &[])
 }
 
+/// The bytes of a small file that has no objects: as they are, unversioned, from the first on. What its size has beyond them is zeros.
+pub fn bytes_key(id: FileId) -> Key {
+    tagged(b'b', id, &[])
+}
+
 /// What is still to be done about a file ([`Intent`]), given the number of its kind.
 pub fn intent_key(id: FileId, kind: u8) -> Key {
     tagged(b'w', id, &[kind])

@@ -282,6 +282,9 @@ impl<'a> Tx<'a> {
     pub(crate) fn delete_inode(&mut self, id: FileId, core: &Core) -> Result<(), Status> {
         self.delete(schema::core_key(id));
         self.delete(schema::tail_key(id));
+        if matches!(&core.body, Body::Regular { layout: Some(layout), .. } if !layout.is_final()) {
+            self.delete(schema::bytes_key(id));
+        }
         if core.xattrs.count > 0 {
             let mut keys = Vec::new();
             let (from, to) = (schema::xattr_key(id, b""), schema::xattrs_end(id));

@@ -300,6 +300,8 @@ fn counts() {
     mended(&["xattr-count"], |world| vec![world.core(world.g, |core| core.xattrs = XattrTally::default())]);
     mended(&["xattr-count"], |world| vec![world.core(world.f, |core| core.xattrs.bytes = 1)]);
     mended(&["xattr-stray"], |_| vec![(schema::xattr_key(FileId(3000), b"n"), junk())]);
+    mended(&["bytes-stray"], |_| vec![(schema::bytes_key(FileId(3000)), junk())]);
+    mended(&["bytes-stray"], |world| vec![(schema::bytes_key(world.f), junk())]);
     mended(&["inode-count"], |_| vec![(schema::COUNTS.to_vec(), Some(Counts { files: 3 }.to_value()))]);
     let world = mended(&["number-reused"], |_| vec![(schema::NEXT_ID.to_vec(), Some(NextId(3).to_value()))]);
     assert!(world.fs.next_id().expect("number") > world.orphan);

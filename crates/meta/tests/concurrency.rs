@@ -143,7 +143,7 @@ fn start<'a, E: Engine>(fs: &'a Namespace<E>, tree: &'a Tree, op: Op) -> Running
             }
             "layout" => {
                 let layout = meta::Layout { kind: 1, body: Bytes::from_static(b"here") };
-                format!("{:?}", fs.set_layout(NOW, tree[at], &layout).await?.layout)
+                format!("{:?}", fs.set_layout(NOW, tree[at], &layout).await?.0.layout)
             }
             "rename" => {
                 let renamed = fs.rename(cred, NOW, split(tree, at), split(tree, to)).await?;

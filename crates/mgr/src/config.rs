@@ -63,6 +63,10 @@ pub struct Config {
     /// Memory that such writes may take together, as `64M`; what does not fit is written at once.
     #[serde(default = "default_gather_memory")]
     pub gather_memory: String,
+    /// Files up to this size are kept with their metadata, as `4K`, until they grow or somebody wants a layout to write them; `0`:
+    /// none. No iod is asked for them.
+    #[serde(default = "default_inline_max")]
+    pub inline_max: String,
     /// Files shorter than this the clients of kernels read and write through the mgr though they have a layout, as `64K`;
     /// `0`: none. Where nothing is said, it is the stripe unit of the file: more than that one iod does not make faster.
     #[serde(default)]
@@ -143,6 +147,10 @@ fn default_gather_memory() -> String {
     format!("{}M", GATHER_BYTES >> 20)
 }
 
+fn default_inline_max() -> String {
+    "4K".to_owned()
+}
+
 fn default_mirrors() -> u32 {
     1
 }
@@ -159,6 +167,8 @@ const CAPABILITY: std::ops::RangeInclusive<u32> = 5..=7 * 86400;
 const IOD_WAIT: std::ops::RangeInclusive<u32> = 0..=86400;
 /// Shortest and longest wait of gathered writes, in milliseconds.
 const GATHER_DELAY: std::ops::RangeInclusive<u32> = 0..=60_000;
+/// Most bytes of a file that are kept with its metadata: each write of some writes all of them.
+const INLINE_MAX: u64 = 16 << 10;
 /// Most iods of one mgr: their numbers have 16 bits.
 const IODS_MAX: usize = 4096;
 
@@ -173,6 +183,7 @@ pub(crate) struct Checked {
     pub(crate) iod_wait_secs: u32,
     pub(crate) gather_delay: Duration,
     pub(crate) gather_bytes: usize,
+    pub(crate) inline_max: u64,
     pub(crate) exports: Vec<Rule>,
 }
 
@@ -196,6 +207,7 @@ impl Config {
             iod_wait_secs: default_iod_wait(),
             gather_delay_ms: default_gather_delay(),
             gather_memory: default_gather_memory(),
+            inline_max: default_inline_max(),
         }
     }
 
@@ -250,6 +262,10 @@ impl Config {
             let most = GATHER_BYTES_MAX >> 20;
             return bad("gather_memory", format!("{:?} is not a size of at most {most}M", self.gather_memory));
         };
+        let Some(inline_max) = parse_size(&self.inline_max).filter(|bytes| *bytes <= INLINE_MAX) else {
+            let most = INLINE_MAX >> 10;
+            return bad("inline_max", format!("{:?} is not a size of at most {most}K", self.inline_max));
+        };
         if self.exports.len() > EXPORTS_MAX {
             return bad("export", format!("{} are more than the {EXPORTS_MAX} that one mgr has", self.exports.len()));
         }
@@ -271,6 +287,7 @@ impl Config {
             iod_wait_secs,
             gather_delay,
             gather_bytes,
+            inline_max,
             exports,
         })
     }
@@ -322,6 +339,8 @@ mod tests {
             ("gather_memory", Config { gather_memory: "some".into(), ..good.clone() }),
             ("policy", Config { policy: Some("access=fast".into()), ..good.clone() }),
             ("policy", Config { policy: Some("mgr_gather_delay=5ms".into()), ..good.clone() }),
+            ("inline_max", Config { inline_max: "17K".into(), ..good.clone() }),
+            ("inline_max", Config { inline_max: "all".into(), ..good.clone() }),
             ("mds_threshold", Config { mds_threshold: Some("much".into()), ..good.clone() }),
         ] {
             let error = config.check().unwrap_err().to_string();

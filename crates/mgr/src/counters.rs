@@ -40,6 +40,12 @@ counters! {
     proxy_reads,
     /// WRITEs of clients through the mgr, gathered ones included.
     proxy_writes,
+    /// WRITEs into small files that are kept with their metadata.
+    inline_writes,
+    /// READs of such files.
+    inline_reads,
+    /// Files that were kept so until their bytes went to objects.
+    inline_moves,
     /// WRITEs that were held to be joined with others.
     gathered_writes,
     /// Payload bytes of these.

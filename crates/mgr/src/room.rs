@@ -2,6 +2,7 @@
 
 mod data;
 pub(crate) mod gathering;
+mod inline;
 mod layouts;
 mod lost;
 mod policy;
@@ -42,6 +43,10 @@ pub(crate) struct Room {
     pub(crate) notes: Notes,
     pub(crate) scrubs: Scrubs,
     pub(crate) locks: FileLocks,
+    /// Held while the bytes of a small file move to its objects.
+    pub(crate) moving: FileLocks,
+    /// Files up to this many bytes are kept with their metadata.
+    pub(crate) inline_max: u64,
     /// Small writes that wait to be joined.
     pub(crate) gathered: Gathered,
     pub(crate) counters: Counting,
@@ -77,6 +82,7 @@ impl Room {
         });
         let policy = self.exports.rule(place).policy.with(&own);
         match self.choose(&policy) {
+            Ok(layout) if self.inline_max > 0 => Ok(layout.inline()),
             Ok(layout) => Ok(layout),
             Err(Status::Delay) => Ok(Layout { kind: Layout::LATER, body: Later::from(&policy).to_bytes() }),
             Err(e) => Err(e),
@@ -99,24 +105,28 @@ impl Room {
         }
     }
 
-    /// The objects of a file, `None` while nothing was ever written to it.
+    /// The objects of a file, `None` while what was written to it is kept with its metadata.
     pub(crate) fn objects(&self, info: &FileInfo) -> Result<Option<Objects<'_>>, Status> {
         let objects = |layout| Objects::new(&self.iods, info.attrs.id, info.generation, layout);
         info.layout.as_ref().filter(|layout| layout.is_final()).map(objects).transpose()
     }
 
-    /// The objects of a file that is about to be used, chosen now if they were not before.
+    /// The objects that a file has or is to have, as far as that is decided.
+    pub(crate) fn objects_to_be(&self, info: &FileInfo) -> Result<Option<Objects<'_>>, Status> {
+        let objects = |layout| Objects::new(&self.iods, info.attrs.id, info.generation, &layout);
+        self.decided(info)?.map(objects).transpose()
+    }
+
+    /// Whether the bytes of a file are in its objects, and not with its metadata.
+    pub(crate) fn is_in_objects(&self, info: &FileInfo) -> bool {
+        info.layout.as_ref().is_some_and(Layout::is_final)
+    }
+
+    /// The objects of a file that are about to be used: what is kept with its metadata is there then.
     pub(crate) async fn objects_now(&self, now: Timestamp, info: &FileInfo) -> Result<Objects<'_>, Status> {
         if let Some(objects) = self.objects(info)? {
             return Ok(objects);
         }
-        let later = info.layout.as_ref().map(|layout| Later::from_bytes(&layout.body)).transpose();
-        let later = later.map_err(|e| {
-            tracing::error!(file = info.attrs.id.0, "how a file is to be laid out cannot be read: {e}");
-            Status::Corrupt
-        })?;
-        let layout = self.choose(&later.map_or(self.policy, |later| later.policy(self.policy)))?;
-        let info = self.namespace.set_layout(now, info.attrs.id, &layout).await?;
-        self.objects(&info)?.ok_or(Status::ServerFault)
+        self.move_out(now, info.attrs.id).await
     }
 }

@@ -88,6 +88,8 @@ impl Mgr {
             notes: Notes::load(namespace.clone()).map_err(Error::Metadata)?,
             scrubs: Scrubs::load(namespace.clone()).map_err(Error::Metadata)?,
             locks: Default::default(),
+            moving: Default::default(),
+            inline_max: checked.inline_max,
             gathered: Gathered::new(checked.gather_delay, checked.gather_bytes),
             counters: Default::default(),
             policy: checked.policy,

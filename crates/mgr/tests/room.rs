@@ -14,6 +14,8 @@ mod exports;
 mod failures;
 #[path = "room/gather.rs"]
 mod gather;
+#[path = "room/inline.rs"]
+mod inline;
 #[path = "room/intents.rs"]
 mod intents;
 #[path = "room/layouts.rs"]

@@ -53,6 +53,7 @@ impl Cluster {
             stripe_unit: plan.unit.to_string(),
             gather_delay_ms: plan.gather_delay_ms,
             gather_memory: plan.gather_bytes.to_string(),
+            inline_max: plan.inline_max.to_string(),
             // Clients wait for as long as they like, those that come through the mgr too.
             iod_wait_secs: 86400,
             ..Config::new("/", "/", iods)

@@ -99,6 +99,8 @@ pub struct Plan {
     pub gather_delay_ms: u32,
     /// Memory that they may take, in bytes.
     pub gather_bytes: u64,
+    /// Files up to so many bytes are kept with their metadata.
+    pub inline_max: u64,
     /// Lease in seconds.
     pub lease_secs: u32,
     /// Life of a capability in seconds.
@@ -194,6 +196,7 @@ impl Plan {
             unit: *rng.pick(&[64, 512, 1024, 4096]),
             gather_delay_ms: *gathering.pick(&[0, 2, 2, 20, 1000]),
             gather_bytes: *gathering.pick(&[8 << 10, 64 << 20]),
+            inline_max: *Rng::new(seed, "inline").pick(&[0, 0, 200, 4096, 16384]),
             lease_secs,
             capability_secs: *rng.pick(&[5, 30, 3600]),
             retry: Duration::from_secs(rng.between(20, 60)),

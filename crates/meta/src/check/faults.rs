@@ -127,6 +127,11 @@ pub enum Fault {
         /// Its number.
         id: FileId,
     },
+    /// Bytes are kept of a file that is not there, is no regular file, or has objects.
+    StrayBytes {
+        /// Its number.
+        id: FileId,
+    },
     /// The store counts other inodes than there are.
     Files {
         /// What it counts.
@@ -214,6 +219,7 @@ impl Fault {
             Fault::Subdirs { .. } => "subdirectory-count",
             Fault::Xattrs { .. } => "xattr-count",
             Fault::StrayXattrs { .. } => "xattr-stray",
+            Fault::StrayBytes { .. } => "bytes-stray",
             Fault::Files { .. } => "inode-count",
             Fault::NextId { .. } => "number-reused",
             Fault::LostOrphan { .. } => "orphan-lost",
@@ -227,7 +233,7 @@ impl Fault {
     pub fn file(&self) -> Option<FileId> {
         match self {
             Fault::Record { key } | Fault::Key { key } => match key.first() {
-                Some(b'i' | b'd' | b'x' | b'o' | b'g' | b'w') => {
+                Some(b'b' | b'i' | b'd' | b'x' | b'o' | b'g' | b'w') => {
                     crate::schema::id_of(key.get(..9).unwrap_or_default()).ok()
                 }
                 _ => None,
@@ -247,6 +253,7 @@ impl Fault {
             | Fault::Links { id, .. }
             | Fault::Xattrs { id, .. }
             | Fault::StrayXattrs { id }
+            | Fault::StrayBytes { id }
             | Fault::LostOrphan { id }
             | Fault::StrayOrphan { id }
             | Fault::DoomedAlive { id }
@@ -295,7 +302,7 @@ impl Fault {
                 "correct the count"
             }
             Fault::Files { .. } => "correct the count",
-            Fault::StrayXattrs { .. } => "remove them",
+            Fault::StrayXattrs { .. } | Fault::StrayBytes { .. } => "remove them",
             Fault::NextId { .. } => "go on behind the highest number in use",
             Fault::LostOrphan { .. } => "put it on the list: it is freed when nobody has it open",
             Fault::StrayOrphan { .. } | Fault::DoomedAlive { .. } => "take it off the list",
@@ -341,6 +348,7 @@ impl fmt::Display for Fault {
                 told.count, told.bytes, found.count, found.bytes
             ),
             Fault::StrayXattrs { .. } => write!(f, "extended attributes of an inode that does not exist"),
+            Fault::StrayBytes { .. } => write!(f, "bytes are kept of a file that has them elsewhere or does not exist"),
             Fault::Files { told, found } => write!(f, "the store counts {told} inodes, there are {found}"),
             Fault::NextId { next, used } => write!(f, "number {next} is given out next, {used} is in use"),
             Fault::LostOrphan { .. } => write!(f, "it has no names, and nothing will free it"),

@@ -7,7 +7,7 @@ use crate::schema::{self, Body, Core, Intent, Record};
 use types::{FileId, FileKind};
 
 /// The first byte of every key that this version knows, in order.
-const TAGS: &[u8] = b"dfginorswx";
+const TAGS: &[u8] = b"bdfginorswx";
 
 impl Check<'_> {
     /// Everything but inodes and names.
@@ -23,7 +23,24 @@ impl Check<'_> {
         self.orphans()?;
         self.doomed()?;
         self.intents()?;
+        self.bytes()?;
         self.stray_xattrs()
+    }
+
+    /// Bytes that are kept of files: of those that have no objects, as many as the file is long at most.
+    fn bytes(&mut self) -> Checked {
+        let from = schema::bytes_key(FileId(0));
+        let each = &mut |check: &mut Self, key: &[u8], _: &[u8]| {
+            let Ok(id) = schema::id_of(key) else { return check.found(Fault::Key { key: key.to_vec() }) };
+            match check.inode(id)? {
+                Seen::Core(Core { body: Body::Regular { layout: Some(layout), .. }, .. }) if !layout.is_final() => {
+                    Ok(())
+                }
+                Seen::Damaged => Ok(()),
+                _ => check.found(Fault::StrayBytes { id }),
+            }
+        };
+        self.walk(&from, &schema::past_all(&from), usize::MAX, each).map(drop)
     }
 
     /// Keys between those that are known, and longer ones where there is one of a kind.
@@ -41,7 +58,7 @@ impl Check<'_> {
 
     /// Records of which any value may be right: only their checksums tell.
     fn opaque(&mut self) -> Checked {
-        for tag in b"orx" {
+        for tag in b"borx" {
             let mut damaged = Vec::new();
             self.view.survey(&[*tag][..]..&[*tag + 1][..], usize::MAX, &mut |key, value| {
                 if value.is_none() {

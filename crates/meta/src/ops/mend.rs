@@ -23,6 +23,7 @@ pub(crate) fn plan(tx: &mut Tx<'_>, fault: &Fault, lost: Option<FileId>) -> Plan
         Fault::NoTail { id } => records::no_tail(tx, *id),
         Fault::NoCore { id } => records::no_core(tx, *id),
         Fault::StrayXattrs { id } => records::stray_xattrs(tx, *id),
+        Fault::StrayBytes { id } => records::stray_bytes(tx, *id),
         Fault::LostOrphan { id } => records::lost_orphan(tx, *id),
         Fault::StrayOrphan { id } => records::stray_orphan(tx, *id),
         Fault::DoomedAlive { id } => records::doomed_alive(tx, *id),

@@ -18,11 +18,16 @@ pub(crate) fn plan(tx: &mut Tx<'_>, id: FileId) -> Plan<Option<Doomed>> {
         return super::known(None);
     }
     tx.frees();
+    // Should it be an orphan again after a crash, nobody has it open and it ends once more.
+    tx.not_durable();
     // The core says as much as the orphan record: it goes with it, and no orphan gets a name.
     let core = tx.rely_on(id).map_err(|s| if s == Status::Stale { Status::Corrupt } else { s })?;
     let Body::Regular { generation, layout, .. } = &core.body else { return Err(Status::Corrupt) };
-    let doomed =
-        layout.clone().filter(crate::Layout::is_final).map(|layout| Doomed { id, generation: *generation, layout });
+    let objects = match layout {
+        Some(layout) if !layout.is_inline() => layout.decided().transpose().map_err(|_| Status::Corrupt)?,
+        _ => None,
+    };
+    let doomed = objects.map(|layout| Doomed { id, generation: *generation, layout });
     if let Some(doomed) = &doomed {
         tx.put(schema::doomed_key(id), doomed.to_value());
     }

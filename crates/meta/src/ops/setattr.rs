@@ -2,9 +2,10 @@
 
 use super::Plan;
 use crate::Changed;
+use crate::engine::Expect;
 use crate::life::time;
 use crate::permission::{S_ISGID, may_write, owns, without_set_ids};
-use crate::schema::{self, Core, Intent, Record, SizeDelta, TailDelta};
+use crate::schema::{self, Body, Core, Intent, Record, SizeDelta, TailDelta};
 use crate::tx::Tx;
 use types::{FileId, FileKind, SetAttrs, SetTime, Status, limits};
 
@@ -23,6 +24,7 @@ pub(crate) fn plan(tx: &mut Tx<'_>, id: FileId, set: &SetAttrs, writable: bool, 
     change_owner(tx, &mut after, set)?;
     if let Some(size) = set.size {
         change_size(tx, &before, &mut after, size, writable)?;
+        trim(tx, id, &before, size)?;
         delta.size = SizeDelta::Set(size, tx.now);
     }
     if let Some(mode) = set.mode {
@@ -82,6 +84,32 @@ fn change_size(tx: &Tx<'_>, before: &Core, file: &mut Core, size: u64, writable:
     }
     if !tx.cred.is_root() {
         file.mode = without_set_ids(file.mode, before.gid, tx.cred);
+    }
+    Ok(())
+}
+
+/// What is kept of a file beyond its new size is forgotten: zeros are there should it grow again.
+fn trim(tx: &mut Tx<'_>, id: FileId, before: &Core, size: u64) -> Result<(), Status> {
+    let Body::Regular { layout: Some(layout), .. } = &before.body else { return Ok(()) };
+    if layout.is_final() {
+        return Ok(());
+    }
+    if layout.is_moving() {
+        // Objects may have more already, which nobody would cut: they have to arrive first.
+        return Err(Status::Delay);
+    }
+    let key = schema::bytes_key(id);
+    match tx.get(&key)? {
+        // Somebody may be writing there.
+        None => tx.expect(Expect::Absent(key)),
+        Some(bytes) => {
+            tx.expect(Expect::Reads(key.clone(), bytes.clone()));
+            match size {
+                0 => tx.delete(key),
+                size if size < bytes.len() as u64 => tx.put(key, bytes.slice(..size as usize)),
+                _ => {}
+            }
+        }
     }
     Ok(())
 }

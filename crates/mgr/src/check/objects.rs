@@ -6,8 +6,8 @@ use crate::collector;
 use crate::iods::{Link, Registered};
 use crate::proxy::Objects;
 use crate::room::now;
-use meta::FileState;
 use meta::schema::Intent;
+use meta::{FileState, Layout};
 use types::{FileId, FileKind, Status};
 use wire::native::{LIST_MAX, ListEntry};
 
@@ -155,8 +155,12 @@ impl Check {
         if entry.damaged {
             return Ok(Wrong::Is(Kind::ObjectDamaged, "the head of its object cannot be read".to_owned()));
         }
-        let layout = file.layout.as_ref().filter(|layout| layout.is_final());
-        let objects = layout.map(|layout| Objects::new(&self.room.iods, file.id, file.generation, layout));
+        // Where the bytes of a small file are on their way to objects may be.
+        let layout = file.layout.as_ref().filter(|layout| !layout.is_inline());
+        let objects = layout.and_then(Layout::decided).map(|layout| {
+            let layout = layout.map_err(|_| Status::Corrupt)?;
+            Objects::new(&self.room.iods, file.id, file.generation, &layout)
+        });
         let Some(Ok(objects)) = objects else {
             // A layout that cannot be read was told of with the files.
             return Ok(match layout {

@@ -25,8 +25,15 @@ impl Room {
         if range.is_empty() {
             return Ok(ReadOut { data: Default::default(), eof });
         }
+        if !self.is_in_objects(&info)
+            && let Some(data) = self.read_inline(file, range)?
+        {
+            add(&self.counters.proxy_read_bytes, range.len);
+            return Ok(ReadOut { data, eof });
+        }
         self.settled(file, Part::Meeting(range), Why::Read).await?;
-        let data = match self.objects(&info)? {
+        // It may have got them meanwhile.
+        let data = match self.objects(&self.regular(file)?)? {
             Some(objects) => objects.read(range).await?,
             None => zeros(range),
         };
@@ -50,6 +57,9 @@ impl Room {
         let end = end.ok_or(Status::FBig)?;
         if data.is_empty() {
             return Ok(WriteOut { count: 0, stable: wanted, verifier: self.iods.verifiers.combine(&[]) });
+        }
+        if let Some(out) = self.write_inline(ctx, &info, offset, &data, wanted).await? {
+            return Ok(self.counted(out));
         }
         let objects = self.objects_now(ctx.now, &info).await?;
         // With an iod lost, what the others have got is durable at once: a COMMIT of the file could not tell of them alone.
@@ -98,15 +108,18 @@ impl Room {
     }
 
     pub(crate) async fn seek(&self, ctx: &Ctx, file: FileId, offset: u64, what: Content) -> Result<SeekOut, Status> {
-        let info = self.regular(file)?;
+        self.regular(file)?;
         let size = self.attrs(ctx, file).await?.size;
         if offset >= size {
             return Err(Status::NxIo);
         }
         self.settled(file, Part::All, Why::Read).await?;
-        let found = match self.objects(&info)? {
-            Some(objects) => objects.seek(offset, what).await?,
-            None => (what == Content::Hole).then_some(offset),
+        let found = match self.seek_inline(file, offset, what)? {
+            Some(found) => found,
+            None => match self.objects(&self.regular(file)?)? {
+                Some(objects) => objects.seek(offset, what).await?,
+                None => return Err(Status::ServerFault),
+            },
         };
         match (what, found) {
             (Content::Data, Some(at)) if at < size => Ok(SeekOut { offset: at, eof: false }),
@@ -188,8 +201,15 @@ impl Room {
         // Behind the end there is nothing to forget; objects that others are writing may reach further.
         let end = if self.grants.written(file) { limits::FILE_SIZE_MAX } else { info.attrs.size };
         let len = range.end().min(end).saturating_sub(range.offset);
-        let Some(objects) = self.objects(&info)?.filter(|_| len > 0) else { return Ok(()) };
-        objects.punch(ByteRange { offset: range.offset, len }).await?;
+        if len == 0 {
+            return Ok(());
+        }
+        let range = ByteRange { offset: range.offset, len };
+        if !self.is_in_objects(&info) && self.punch_inline(ctx, file, range).await? {
+            return Ok(());
+        }
+        let Some(objects) = self.objects(&self.regular(file)?)? else { return Err(Status::ServerFault) };
+        objects.punch(range).await?;
         // Times and change attribute move, the size stays.
         self.namespace.set_size(&ctx.cred, ctx.now, file, 0, None).await.map(drop)
     }

@@ -29,6 +29,11 @@ impl Room {
             return Err(Status::NoLayout);
         }
         let write = ask.iomode == Iomode::ReadWrite;
+        let info = self.regular(ask.file)?;
+        if !write && !self.is_in_objects(&info) && info.attrs.size <= self.inline_max {
+            // Whoever only reads finds it here.
+            return Err(Status::NoLayout);
+        }
         // What small writers have written is to be found where the layout leads; until it is on record nothing is held.
         let _bar = self.gathered.bar(ask.file);
         self.settled(ask.file, Part::All, Why::Layout).await?;
@@ -91,7 +96,7 @@ impl Room {
     /// Whether a data server that a layout of this file would name is away.
     fn leads_nowhere(&self, file: FileId) -> Result<bool, Status> {
         let info = self.regular(file)?;
-        match self.objects(&info)? {
+        match self.objects_to_be(&info)? {
             Some(objects) => Ok(self.iods.data_servers(&objects.record.iods).is_none()),
             None => Ok(self.iods.up().is_empty()),
         }
@@ -198,7 +203,7 @@ impl Room {
             Some(bytes) => bytes,
             None => {
                 let info = self.namespace.info(file)?;
-                self.objects(&info)?.map_or(rule.policy.stripe_unit, |objects| objects.record.stripe_unit)
+                self.objects_to_be(&info)?.map_or(rule.policy.stripe_unit, |objects| objects.record.stripe_unit)
             }
         };
         let (read, write) = self.thresholds_of(ctx, file, dir)?;

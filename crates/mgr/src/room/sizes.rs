@@ -197,6 +197,11 @@ impl Room {
         self.finish_cut_alone(file).await?;
         self.settled_held(file, Part::All, Why::Write).await?;
         let mut info = self.namespace.info(file)?;
+        if info.layout.as_ref().is_some_and(meta::Layout::is_moving) {
+            // Objects may have what is to be cut.
+            self.objects_now(ctx.now, &info).await?;
+            info = self.namespace.info(file)?;
+        }
         if self.notes.is_exposed(file) {
             // Who is away, or back and not yet writing again, was not asked to give its layout back: what it wrote under
             // that must not come behind the cut.

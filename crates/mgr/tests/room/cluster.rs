@@ -34,6 +34,8 @@ impl Cluster {
         mgr::format(&dir.path().join("mgr"), &file).await.unwrap();
         let config = Config::new(dir.path().join("mgr"), path, Vec::new());
         let config = Config { listen: vec!["127.0.0.1:0".into()], stripe_unit: unit.into(), lease_secs: 5, ..config };
+        // What the tests write is little; they are about what iods have.
+        let config = Config { inline_max: "0".into(), ..config };
         let mut cluster = Cluster { dir, file, config, mgr: None, iods: Vec::new(), addresses: Vec::new() };
         for i in 0..iods {
             iod::Store::format(&cluster.iod_dir(i), cluster.file.fsid).unwrap();

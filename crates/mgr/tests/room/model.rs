@@ -103,21 +103,24 @@ async fn seek(files: &Files, file: FileId, flat: &[u8], at: u64) {
     assert!(hole.offset == at || data_at == at, "neither data nor hole at {at}");
 }
 
-fn case() -> impl Strategy<Value = (usize, u64, u32, Vec<Step>)> {
+fn case() -> impl Strategy<Value = (usize, u64, u32, u64, Vec<Step>)> {
     // How long small writes are gathered: not at all, as usual, for longer than all of it takes.
     let delay = || prop_oneof![Just(0u32), Just(2), Just(1000)];
-    (1usize..=4, prop_oneof![Just(64u64), Just(192), Just(4096), Just(65536), Just(1 << 20)])
-        .prop_flat_map(move |(iods, unit)| (Just(iods), Just(unit), delay(), prop::collection::vec(step(unit), 1..25)))
+    let inline = || prop_oneof![2 => Just(0u64), 1 => Just(100), 2 => Just(4096), 2 => Just(16384)];
+    (1usize..=4, prop_oneof![Just(64u64), Just(192), Just(4096), Just(65536), Just(1 << 20)]).prop_flat_map(
+        move |(iods, unit)| (Just(iods), Just(unit), delay(), inline(), prop::collection::vec(step(unit), 1..25)),
+    )
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 40, max_shrink_iters: 200, ..ProptestConfig::default() })]
     #[test]
-    fn equals_a_flat_file((iods, unit, delay, steps) in case()) {
+    fn equals_a_flat_file((iods, unit, delay, inline, steps) in case()) {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         runtime.block_on(async {
             let mut cluster = Cluster::stopped(iods, &unit.to_string()).await;
             cluster.config.gather_delay_ms = delay;
+            cluster.config.inline_max = inline.to_string();
             cluster.start_mgr().await;
             let file = create(&cluster.files(), "f").await;
             let mut flat = Vec::new();

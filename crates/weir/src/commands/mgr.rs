@@ -25,6 +25,7 @@ use std::path::PathBuf;
   iod_wait_secs = 6
   gather_delay_ms = 2
   gather_memory = \"64M\"
+  inline_max = \"4K\"
   mds_threshold = \"1M\"                         the stripe unit of each file, if not given
   policy = \"write_threshold=64K\"            how clients read and write files; nothing, if not given
 
@@ -85,6 +86,9 @@ pub struct Args {
     /// Memory that such writes may take together; what does not fit is written at once
     #[arg(long, value_name = "SIZE")]
     gather_memory: Option<String>,
+    /// Files up to this size are kept with their metadata, and no iod is asked for them; 0 means none
+    #[arg(long, value_name = "SIZE")]
+    inline_max: Option<String>,
     /// Below which length the NFS clients of kernels read and write files through the mgr though they could go to the iods; 0
     /// means never [default: the file's stripe unit]
     #[arg(long, value_name = "SIZE")]
@@ -154,6 +158,7 @@ fn config(args: Args) -> Result<Config, Failure> {
     config.lease_secs = args.lease_secs.unwrap_or(config.lease_secs);
     config.iod_wait_secs = args.iod_wait_secs.unwrap_or(config.iod_wait_secs);
     config.gather_delay_ms = args.gather_delay_ms.unwrap_or(config.gather_delay_ms);
+    config.inline_max = args.inline_max.unwrap_or(config.inline_max);
     config.gather_memory = args.gather_memory.unwrap_or(config.gather_memory);
     config.capability_secs = args.capability_secs.unwrap_or(config.capability_secs);
     config.stripe_unit = args.stripe_unit.unwrap_or(config.stripe_unit);

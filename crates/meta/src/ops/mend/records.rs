@@ -139,6 +139,22 @@ pub(super) fn stray_xattrs(tx: &mut Tx<'_>, id: FileId) -> Mending {
     Ok(if any { Mended::Yes } else { Mended::Gone })
 }
 
+/// Bytes that are kept of a file which is not there, or has them elsewhere.
+pub(super) fn stray_bytes(tx: &mut Tx<'_>, id: FileId) -> Mending {
+    let key = schema::bytes_key(id);
+    if matches!(tx.get(&key), Ok(None)) {
+        return Ok(Mended::Gone);
+    }
+    if !absent(tx, id)?
+        && let Body::Regular { layout: Some(layout), .. } = tx.rely_on(id)?.body
+        && !layout.is_final()
+    {
+        return Ok(Mended::Gone);
+    }
+    tx.delete(key);
+    Ok(Mended::Yes)
+}
+
 /// A regular file without names that nothing will free.
 pub(super) fn lost_orphan(tx: &mut Tx<'_>, id: FileId) -> Mending {
     let key = schema::orphan_key(id);
