@@ -2,10 +2,12 @@
 #![cfg_attr(fuzzing, no_main)]
 
 use bytes::Bytes;
+use fuse::abi::{IN_HEADER, uring::FIXED};
 use fuse::request::{Op, Request};
 
 /// Feeds `data` to the decoder.
 pub fn run(data: &[u8]) {
+    run_parts(data);
     let Ok(request) = Request::decode(Bytes::copy_from_slice(data)) else { return };
     assert_eq!(request.header.len as usize, data.len());
     let brought = match &request.op {
@@ -16,6 +18,19 @@ pub fn run(data: &[u8]) {
         _ => 0,
     };
     assert!(brought <= data.len());
+}
+
+/// The same where the parts of a request come apart, as through an entry of a ring.
+fn run_parts(data: &[u8]) {
+    let Some((header, rest)) = data.split_at_checked(IN_HEADER) else { return };
+    let (fixed, payload) = rest.split_at(rest.len().min(FIXED));
+    let mut room = [0; FIXED];
+    room[..fixed.len()].copy_from_slice(fixed);
+    for payload in [payload, fixed.get(8..).unwrap_or_default()] {
+        let Ok(request) = Request::decode_parts(header, &room, Bytes::copy_from_slice(payload)) else { continue };
+        let Op::Write { data, .. } = &request.op else { continue };
+        assert!(data.len() <= payload.len());
+    }
 }
 
 #[cfg(fuzzing)]

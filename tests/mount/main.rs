@@ -1,6 +1,6 @@
 //! A running Weir, mounted, and used through paths as programs use it.
 //!
-//! Needs `/dev/fuse` and root, and says so otherwise.
+//! Needs `/dev/fuse` and root, and says so otherwise. All of it is done over `/dev/fuse` and again over io_uring (`rings.rs`).
 
 #[path = "../../crates/weir/tests/end_to_end/cluster.rs"]
 #[allow(dead_code)]
@@ -8,5 +8,6 @@ mod cluster;
 mod deaths;
 mod files;
 mod place;
+mod rings;
 mod sharing;
 mod users;

@@ -4,6 +4,9 @@ use crate::cluster::{Cluster, WEIR, succeed};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+/// What says which transport the mounts of all tests use; the device if nothing does.
+pub const TRANSPORT: &str = "WEIR_TEST_TRANSPORT";
+
 /// A mount in the background.
 pub struct Place {
     dir: PathBuf,
@@ -22,7 +25,10 @@ impl Place {
     /// Mounts a cluster's file system at a new directory.
     pub fn new(cluster: &Cluster, dir: &Path, options: &[&str]) -> Place {
         std::fs::create_dir_all(dir).unwrap();
-        succeed(Command::new(WEIR).arg("mount").arg(&cluster.url).arg(dir).args(options));
+        let transport = std::env::var(TRANSPORT).unwrap_or_else(|_| "device".to_owned());
+        let mut command = Command::new(WEIR);
+        command.args(["mount", "--transport", &transport, &cluster.url]).arg(dir).args(options);
+        succeed(&mut command);
         Place { dir: dir.to_owned() }
     }
 

@@ -77,6 +77,7 @@ pub mod init {
     pub const CACHE_SYMLINKS: u64 = 1 << 23;
     pub const INIT_EXT: u64 = 1 << 30;
     pub const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
+    pub const OVER_IO_URING: u64 = 1 << 41;
 }
 
 /// How a file is opened (`FOPEN_*`).
@@ -99,6 +100,26 @@ pub mod fattr {
     pub const FH: u32 = 1 << 6;
     pub const ATIME_NOW: u32 = 1 << 7;
     pub const MTIME_NOW: u32 = 1 << 8;
+}
+
+/// Requests over io_uring (Linux `Documentation/filesystems/fuse/fuse-io-uring.rst`).
+pub mod uring {
+    /// Bytes of `fuse_uring_req_header`.
+    pub const HEADER: usize = 288;
+    /// Where the fixed-size arguments are in it, behind the header of the request or reply.
+    pub const FIXED_AT: usize = 128;
+    /// Room for them.
+    pub const FIXED: usize = 128;
+    /// Where `fuse_uring_ent_in_out` is in it: flags, the number to answer under, bytes of payload.
+    pub const IN_OUT: usize = 256;
+    /// Commands (`enum fuse_uring_cmd`): the kernel is given an entry.
+    pub const REGISTER: u32 = 1;
+    /// The kernel finds a reply in an entry, and may use it again.
+    pub const COMMIT_AND_FETCH: u32 = 2;
+    /// Where `len` is in `struct io_uring_sqe`.
+    pub const SQE_LEN: usize = 24;
+    /// What says whether the kernel offers it: Y or N.
+    pub const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
 }
 
 /// In GETATTR: `fh` is an open file.

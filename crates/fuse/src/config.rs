@@ -12,6 +12,18 @@ pub enum Access {
     Page,
 }
 
+/// What carries requests from the kernel.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Carrier {
+    /// Rings where the kernel offers them, the device elsewhere.
+    #[default]
+    Auto,
+    /// The classic device `/dev/fuse`.
+    Device,
+    /// Rings of io_uring, one for each processor.
+    Uring,
+}
+
 /// Settings of a mount; [`Config::default`] suits most.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -23,7 +35,9 @@ pub struct Config {
     pub entry_valid: Duration,
     /// How long the kernel believes that a name is not there.
     pub absent_valid: Duration,
-    /// Threads that read requests.
+    /// What carries requests from the kernel.
+    pub carrier: Carrier,
+    /// Threads that read requests from the device.
     pub threads: usize,
     /// Nothing may be changed.
     pub read_only: bool,
@@ -44,6 +58,7 @@ impl Default for Config {
             attrs_valid: Duration::from_secs(1),
             entry_valid: Duration::from_secs(1),
             absent_valid: Duration::ZERO,
+            carrier: Carrier::default(),
             threads: processors.min(THREADS_MAX),
             read_only: false,
             allow_other: rustix::process::geteuid().is_root(),

@@ -10,7 +10,7 @@ use crate::reply::Reply;
 use crate::request::{Op, Request};
 use crate::transport::Transport;
 use futures_util::future::{BoxFuture, FutureExt};
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
@@ -18,16 +18,27 @@ use tokio::runtime::Handle;
 
 const EINTR: Errno = Errno(4);
 const EIO: Errno = Errno(5);
-const EAGAIN: Errno = Errno(11);
 
 /// Takes requests from a transport and sees to it that each is answered once.
 pub(crate) struct Dispatcher {
     fs: Arc<FileSystem>,
     transport: Arc<dyn Transport>,
     runtime: Handle,
-    /// Requests that are not answered yet, by number.
-    waiting: Mutex<HashMap<u64, Arc<Task>>>,
+    underway: Mutex<Underway>,
 }
+
+/// What is known of requests by their numbers.
+#[derive(Default)]
+struct Underway {
+    /// Those that are not answered yet.
+    tasks: HashMap<u64, Arc<Task>>,
+    /// The last that were to be given up and were not seen yet, or were answered already: a request and its interrupt may
+    /// come by different ways.
+    early: VecDeque<u64>,
+}
+
+/// How many of those are kept.
+const EARLY: usize = 64;
 
 /// A request being worked on.
 struct Task {
@@ -43,11 +54,11 @@ struct Task {
 impl Dispatcher {
     /// A dispatcher whose requests wait in `runtime`.
     pub(crate) fn new(fs: Arc<FileSystem>, transport: Arc<dyn Transport>, runtime: Handle) -> Self {
-        Dispatcher { fs, transport, runtime, waiting: Mutex::default() }
+        Dispatcher { fs, transport, runtime, underway: Mutex::default() }
     }
 
-    fn waiting(&self) -> MutexGuard<'_, HashMap<u64, Arc<Task>>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    fn underway(&self) -> MutexGuard<'_, Underway> {
+        self.underway.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Works on a request as far as that goes without waiting.
@@ -67,21 +78,46 @@ impl Dispatcher {
         let waker = Waker::from(task.clone());
         let _runtime = self.runtime.enter();
         // Before it is worked on: it may end at any moment afterwards.
-        self.waiting().insert(unique, task.clone());
+        if !self.underway().add(unique, &task) {
+            return self.transport.answer(ticket, unique, Reply::Failed(EINTR));
+        }
         let _ = task.poll(&mut Context::from_waker(&waker));
     }
 
-    /// Gives a request up whose asker got a signal; one that may not be given up ends by itself. For one that was not seen
-    /// yet the kernel has to say it again; it does not for one that is answered.
+    /// Gives a request up whose asker got a signal; one that may not be given up ends by itself. One that was not seen yet
+    /// is given up when it comes.
     fn interrupt(&self, ticket: u64, unique: u64, whom: u64) {
-        let task = self.waiting().get(&whom).cloned();
-        let Some(task) = task else { return self.transport.answer(ticket, unique, Reply::Failed(EAGAIN)) };
+        let task = self.underway().give_up(whom);
+        let Some(task) = task else { return self.transport.answer(ticket, unique, Reply::None) };
         let given_up = task.may_be_given_up && task.work().take().is_some();
         if given_up {
-            self.waiting().remove(&whom);
+            self.underway().tasks.remove(&whom);
             self.transport.answer(task.ticket, whom, Reply::Failed(EINTR));
         }
         self.transport.answer(ticket, unique, Reply::None);
+    }
+}
+
+impl Underway {
+    /// A request has come; false if it was given up before and may be.
+    fn add(&mut self, unique: u64, task: &Arc<Task>) -> bool {
+        let wanted = !(task.may_be_given_up && self.early.contains(&unique));
+        if wanted {
+            self.tasks.insert(unique, task.clone());
+        }
+        wanted
+    }
+
+    /// A request is to be given up: the one that is being worked on.
+    fn give_up(&mut self, unique: u64) -> Option<Arc<Task>> {
+        let task = self.tasks.get(&unique).cloned();
+        if task.is_none() {
+            self.early.push_back(unique);
+            if self.early.len() > EARLY {
+                self.early.pop_front();
+            }
+        }
+        task
     }
 }
 
@@ -99,7 +135,7 @@ impl Task {
             *work = None;
             reply
         };
-        self.dispatcher.waiting().remove(&self.unique);
+        self.dispatcher.underway().tasks.remove(&self.unique);
         self.dispatcher.transport.answer(self.ticket, self.unique, reply);
         Poll::Ready(())
     }

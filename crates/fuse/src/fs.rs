@@ -34,9 +34,14 @@ impl FileSystem {
         FileSystem { callers, config, nodes, opens: Opens::default(), transport: OnceLock::new() }
     }
 
-    /// Where the kernel can be told things.
+    /// Says where the kernel can be told things.
     pub(crate) fn connect(&self, transport: &Arc<dyn Transport>) {
         let _ = self.transport.set(Arc::downgrade(transport));
+    }
+
+    /// Where the kernel can be told things, while it is there.
+    pub(crate) fn transport(&self) -> Option<Arc<dyn Transport>> {
+        self.transport.get().and_then(Weak::upgrade)
     }
 
     /// Carries a request out.
@@ -88,7 +93,7 @@ impl FileSystem {
     /// Sees to it that the kernel does not go on with attributes older than these.
     pub(crate) fn renew(&self, number: u64, attrs: &Attrs) -> bool {
         let news = self.nodes.tell(number, attrs);
-        if news && let Some(transport) = self.transport.get().and_then(Weak::upgrade) {
+        if news && let Some(transport) = self.transport() {
             // A negative offset is for attributes alone.
             let body = Body::with_capacity(24).u64(number).u64(u64::MAX).u64(0).into_vec();
             if let Err(error) = transport.notify(abi::notify::INVAL_INODE, &body) {

@@ -5,6 +5,7 @@
 //! whenever they are there.
 
 pub mod abi;
+mod buffers;
 mod callers;
 mod config;
 mod dispatch;
@@ -19,7 +20,7 @@ pub mod request;
 mod transport;
 mod transports;
 
-pub use config::{Access, Config};
+pub use config::{Access, Carrier, Config};
 pub use mounted::{Mounted, unmount};
 
 /// A number of errno, such as 2 for "no such file or directory".

@@ -1,12 +1,14 @@
 //! A file system that is mounted, until it is not.
 
-use crate::config::Config;
+use crate::config::{Carrier, Config};
 use crate::dispatch::Dispatcher;
 use crate::fs::FileSystem;
 use crate::mounting;
 use crate::transport::Transport;
 use crate::transports::device::Device;
+use crate::transports::uring::{self, Uring};
 use client::{Mount, Node};
+use rustix::fd::{AsRawFd, OwnedFd};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -22,6 +24,7 @@ const LOOK: Duration = Duration::from_millis(100);
 pub struct Mounted {
     fs: Arc<FileSystem>,
     dir: PathBuf,
+    carrier: Carrier,
     /// Told when nothing more comes from the kernel.
     served: oneshot::Receiver<io::Result<()>>,
 }
@@ -30,10 +33,10 @@ impl Mounted {
     /// Mounts what is below `root` at a directory, which must exist. Must run inside a tokio runtime; requests are carried out in it.
     pub fn start(mount: Mount, root: Node, dir: &Path, config: Config) -> io::Result<Mounted> {
         let dir = dir.canonicalize()?;
+        let carrier = carrier(&config)?;
         let fd = mounting::mount(&dir, &config)?;
-        let threads = config.threads.max(1);
+        let (transport, carrier) = transport(fd, &config, carrier);
         let fs = Arc::new(FileSystem::new(mount, root, config));
-        let transport: Arc<dyn Transport> = Arc::new(Device::new(fd, threads, PAYLOAD_MAX));
         fs.connect(&transport);
         let dispatcher = Arc::new(Dispatcher::new(fs.clone(), transport.clone(), Handle::current()));
         let (ended, served) = oneshot::channel();
@@ -42,7 +45,12 @@ impl Mounted {
             let _ = ended.send(transport.serve(dispatcher));
         };
         std::thread::Builder::new().name("fuse-0".into()).spawn(serve)?;
-        Ok(Mounted { fs, dir, served })
+        Ok(Mounted { fs, dir, carrier, served })
+    }
+
+    /// What carries its requests; never [`Carrier::Auto`].
+    pub fn carrier(&self) -> Carrier {
+        self.carrier
     }
 
     /// Where it is mounted.
@@ -74,6 +82,32 @@ impl Mounted {
     pub async fn finish(self) -> io::Result<()> {
         self.fs.end().await.map_err(|e| io::Error::other(e.to_string()))
     }
+}
+
+/// What is to carry requests, as far as that can be said before anything is mounted.
+fn carrier(config: &Config) -> io::Result<Carrier> {
+    match (config.carrier, uring::unavailable()) {
+        (Carrier::Device, _) => Ok(Carrier::Device),
+        (_, None) => Ok(Carrier::Uring),
+        (Carrier::Uring, Some(why)) => Err(io::Error::new(io::ErrorKind::Unsupported, format!("io_uring: {why}"))),
+        (Carrier::Auto, Some(why)) => {
+            tracing::info!("the device carries requests, not io_uring: {why}");
+            Ok(Carrier::Device)
+        }
+    }
+}
+
+/// What carries requests, and which it is.
+fn transport(fd: OwnedFd, config: &Config, carrier: Carrier) -> (Arc<dyn Transport>, Carrier) {
+    let (number, threads) = (fd.as_raw_fd(), config.threads.max(1));
+    let device = Arc::new(Device::new(fd, threads, PAYLOAD_MAX));
+    if carrier == Carrier::Uring {
+        match Uring::new(number, device.clone(), PAYLOAD_MAX) {
+            Ok(rings) => return (Arc::new(rings), Carrier::Uring),
+            Err(error) => tracing::warn!("the device carries requests: the system allows no rings: {error}"),
+        }
+    }
+    (device, Carrier::Device)
 }
 
 /// Unmounts what is mounted at `dir`. With `lazy` it vanishes from there at once, and ends when nobody uses it any more.

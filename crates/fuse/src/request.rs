@@ -305,6 +305,24 @@ impl Request {
     }
 }
 
+impl Request {
+    /// Decodes a message whose parts came apart: the header, room that the fixed-size arguments are at the front of, and
+    /// what follows them.
+    pub fn decode_parts(header: &[u8], room: &[u8], mut rest: Bytes) -> Result<Request, Malformed> {
+        let (header, extensions) = Header::decode(header)?;
+        let fixed = room.get(..fixed_size(header.opcode)).ok_or(Malformed("it is too short"))?;
+        let len = abi::IN_HEADER + fixed.len() + rest.len();
+        let behind = rest.len().checked_sub(extensions);
+        rest.truncate(behind.ok_or(Malformed("its extensions are longer than itself"))?);
+        let op = Op::decode(&header, fixed, rest)?;
+        // Of others it is not known how long their arguments are.
+        if op != Op::Unknown && header.len as usize != len {
+            return Err(Malformed("its length is not the one it says"));
+        }
+        Ok(Request { header, op })
+    }
+}
+
 impl Op {
     /// Decodes the fixed-size arguments and what follows.
     pub fn decode(header: &Header, fixed: &[u8], mut rest: Bytes) -> Result<Op, Malformed> {
@@ -472,6 +490,21 @@ mod tests {
         let op = Request::decode(message(opcode::WRITE, &fixed, b"abc")).unwrap().op;
         assert!(matches!(op, Op::Write { data, .. } if data == b"abc"[..]));
         assert!(Request::decode(message(opcode::WRITE, &fixed, b"ab")).is_err());
+    }
+
+    #[test]
+    fn a_message_in_parts_is_the_same_message() {
+        for code in 1..=opcode::SYNCFS {
+            let fixed = vec![0; fixed_size(code)];
+            let mut whole = message(code, &fixed, b"a\0b\0");
+            let (head, mut room) = (whole.split_to(abi::IN_HEADER), fixed.clone());
+            room.resize(128, 0x55);
+            let parts = Request::decode_parts(&head, &room, Bytes::from_static(b"a\0b\0"));
+            assert_eq!(parts, Request::decode(message(code, &fixed, b"a\0b\0")), "opcode {code}");
+            let known = parts.is_ok_and(|request| request.op != Op::Unknown);
+            let short = Request::decode_parts(&head, &room, Bytes::from_static(b"a\0b"));
+            assert!(!known || short.is_err(), "opcode {code}");
+        }
     }
 
     #[test]

@@ -14,6 +14,14 @@ pub(crate) trait Transport: Send + Sync {
     /// Replies to a request.
     fn answer(&self, ticket: u64, unique: u64, reply: Reply);
 
+    /// What it asks for in INIT besides what all do ([`crate::abi::init`]).
+    fn wants(&self) -> u64 {
+        0
+    }
+
+    /// What the answer to INIT, which follows, agrees to.
+    fn agreed(&self, _flags: u64) {}
+
     /// Tells the kernel something that it did not ask for ([`crate::abi::notify`]).
     fn notify(&self, code: i32, body: &[u8]) -> io::Result<()>;
 }

@@ -1,3 +1,4 @@
 //! The registry of transports.
 
 pub(crate) mod device;
+pub(crate) mod uring;

@@ -30,6 +30,10 @@ pub struct How {
     /// How long it is believed that a name is not there
     #[arg(long, value_name = "SECONDS", default_value_t = 0.0, value_parser = seconds)]
     pub absent_timeout: f64,
+    /// What carries requests from the kernel: rings of io_uring where root has switched them on ("echo Y >
+    /// /sys/module/fuse/parameters/enable_uring", Linux 6.14), which small requests gain most from, or the device
+    #[arg(long, value_enum, default_value_t = Transport::Auto)]
+    pub transport: Transport,
     /// Change nothing
     #[arg(long)]
     pub read_only: bool,
@@ -45,6 +49,17 @@ pub enum Access {
     Direct,
     /// Through the page cache: cheapest for small reads
     Page,
+}
+
+/// What carries requests from the kernel.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq)]
+pub enum Transport {
+    /// Rings where there can be any, the device elsewhere
+    Auto,
+    /// The classic device
+    Device,
+    /// Rings of io_uring, or an error that says why not
+    Uring,
 }
 
 /// A write threshold as users write it.
@@ -83,6 +98,11 @@ impl How {
                 Access::Direct => fuse::Access::Direct,
                 Access::Page => fuse::Access::Page,
             },
+            carrier: match self.transport {
+                Transport::Auto => fuse::Carrier::Auto,
+                Transport::Device => fuse::Carrier::Device,
+                Transport::Uring => fuse::Carrier::Uring,
+            },
             attrs_valid: Duration::from_secs_f64(self.attr_timeout),
             entry_valid: Duration::from_secs_f64(self.entry_timeout),
             absent_valid: Duration::from_secs_f64(self.absent_timeout),
@@ -91,6 +111,13 @@ impl How {
             source: source.to_owned(),
             ..defaults
         }
+    }
+}
+
+fn carried(carrier: fuse::Carrier) -> &'static str {
+    match carrier {
+        fuse::Carrier::Uring => "io_uring",
+        _ => "the device",
     }
 }
 
@@ -104,11 +131,20 @@ impl Mounting {
     /// Mounts what is below `root` at a directory. Must run inside a tokio runtime.
     pub fn start(mount: Mount, root: Node, dir: &Path, config: fuse::Config) -> Result<Self, Failure> {
         let mounted = fuse::Mounted::start(mount, root, dir, config).map_err(|error| match error.kind() {
+            ErrorKind::Unsupported => {
+                Failure::from(error).about("--transport uring").next("or leave it to --transport auto")
+            }
             ErrorKind::NotFound => Failure::from(error).about(dir.display()).next("make the directory first"),
             _ => Failure::from(error).about(format_args!("mounting at {}", dir.display())),
         })?;
         let dir = mounted.dir().to_owned();
+        tracing::info!("mounted at {}; requests come by {}", dir.display(), carried(mounted.carrier()));
         Ok(Mounting { mounted, dir })
+    }
+
+    /// What carries its requests, for people.
+    pub fn carried(&self) -> &'static str {
+        carried(self.mounted.carrier())
     }
 
     /// Where it is.

@@ -8,6 +8,7 @@ use crate::reply::Body;
 use types::limits::PAYLOAD_MAX;
 
 const EPROTO: Errno = Errno(71);
+const ENODEV: Errno = Errno(19);
 
 /// What is wanted of the kernel, as far as it has it.
 const WANTED: u64 = flag::ASYNC_READ
@@ -39,7 +40,9 @@ pub(crate) fn init(fs: &FileSystem, (major, minor): (u32, u32), max_readahead: u
         );
         return Err(EPROTO);
     }
-    let flags = offered & WANTED;
+    let transport = fs.transport().ok_or(ENODEV)?;
+    let flags = offered & (WANTED | transport.wants());
+    transport.agreed(flags);
     let read_ahead = if fs.config.access == Access::Page { READ_AHEAD.max(max_readahead) } else { max_readahead };
     let body = Body::with_capacity(64)
         .u32(abi::MAJOR)

@@ -1,21 +1,16 @@
 //! The classic way: requests are read from `/dev/fuse`, replies written to it.
 
-use crate::abi;
+use crate::buffers::Buffers;
 use crate::dispatch::Dispatcher;
 use crate::reply::{Reply, header};
-use crate::request::Request;
+use crate::request::{Header, Request};
 use crate::transport::Transport;
-use bytes::Bytes;
 use client::Segment;
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use std::io::{self, IoSlice};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
-/// Messages shorter than this are copied out of the buffer that they were read into, longer ones keep it.
-const COPIED: usize = 32 << 10;
-/// Buffers that are kept for further requests.
-const SPARE: usize = 16;
 /// Bytes of zeros at hand, for holes.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 /// Most parts of one reply; what has more is put together first.
@@ -25,57 +20,18 @@ const PARTS_MAX: usize = 512;
 pub(crate) struct Device {
     fd: OwnedFd,
     threads: usize,
-    /// Bytes of the largest request.
-    largest: usize,
-    spare: Arc<Spare>,
-}
-
-/// Buffers for requests that nobody uses.
-#[derive(Default)]
-struct Spare(Mutex<Vec<Vec<u8>>>);
-
-impl Spare {
-    fn take(&self, bytes: usize) -> Vec<u8> {
-        let spare = self.0.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        spare.unwrap_or_else(|| vec![0; bytes])
-    }
-
-    fn put(&self, buffer: Vec<u8>) {
-        let mut spare = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if spare.len() < SPARE {
-            spare.push(buffer);
-        }
-    }
-}
-
-/// A buffer that goes back when nobody refers to its bytes any more.
-struct Lent {
-    buffer: Vec<u8>,
-    len: usize,
-    spare: Arc<Spare>,
-}
-
-impl AsRef<[u8]> for Lent {
-    fn as_ref(&self) -> &[u8] {
-        &self.buffer[..self.len]
-    }
-}
-
-impl Drop for Lent {
-    fn drop(&mut self) {
-        self.spare.put(std::mem::take(&mut self.buffer));
-    }
+    buffers: Arc<Buffers>,
 }
 
 impl Device {
     /// Over an open `/dev/fuse` that is mounted, served by so many threads, for requests with up to `payload` bytes.
     pub(crate) fn new(fd: OwnedFd, threads: usize, payload: usize) -> Self {
         // The kernel wants room for a page of header beside the payload.
-        Device { fd, threads, largest: payload + 4096, spare: Arc::default() }
+        Device { fd, threads, buffers: Buffers::new(payload + 4096) }
     }
 
     fn read_requests(&self, dispatcher: &Arc<Dispatcher>) -> io::Result<()> {
-        let mut buffer = self.spare.take(self.largest);
+        let mut buffer = self.buffers.take();
         loop {
             let len = match rustix::io::read(&self.fd, &mut buffer[..]) {
                 Ok(len) => len,
@@ -85,17 +41,13 @@ impl Device {
                 Err(Errno::NODEV) => return Ok(()),
                 Err(error) => return Err(error.into()),
             };
-            let message = if len < COPIED {
-                Bytes::copy_from_slice(&buffer[..len])
-            } else {
-                let full = std::mem::replace(&mut buffer, self.spare.take(self.largest));
-                Bytes::from_owner(Lent { buffer: full, len, spare: self.spare.clone() })
-            };
+            let head = Header::decode(&buffer[..len]);
+            let message = self.buffers.keep(&mut buffer, len);
             match Request::decode(message) {
                 Ok(request) => dispatcher.accept(request, 0),
                 Err(malformed) => {
                     tracing::error!("{malformed}");
-                    if let Ok((header, _)) = crate::request::Header::decode(&buffer) {
+                    if let Ok((header, _)) = head {
                         self.answer(0, header.unique, Reply::Failed(crate::Errno(Errno::INVAL.raw_os_error())));
                     }
                 }
@@ -173,4 +125,4 @@ impl Transport for Device {
     }
 }
 
-const _: () = assert!(ZEROS.len() * PARTS_MAX >= types::limits::PAYLOAD_MAX && COPIED > abi::IN_HEADER);
+const _: () = assert!(ZEROS.len() * PARTS_MAX >= types::limits::PAYLOAD_MAX);

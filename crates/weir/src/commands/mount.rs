@@ -1,7 +1,7 @@
 //! `weir mount`: a file system at a directory, for every program.
 
 use crate::failure::{Exit, Failure, Outcome};
-use crate::mounted::{Access, How, Mounting, seconds, threshold, write_threshold};
+use crate::mounted::{Access, How, Mounting, Transport, seconds, threshold, write_threshold};
 use crate::session::{Connect, runtime};
 use crate::show;
 use crate::stop::Stop;
@@ -41,7 +41,7 @@ pub struct Args {
     foreground: bool,
     #[command(flatten)]
     how: How,
-    /// Options as mount(8) has them, separated by commas: ro, access=direct|page, write_threshold=SIZE, read_threshold=SIZE, attr_timeout=S, entry_timeout=S,
+    /// Options as mount(8) has them, separated by commas: ro, access=direct|page, transport=auto|device|uring, write_threshold=SIZE, read_threshold=SIZE, attr_timeout=S, entry_timeout=S,
     /// absent_timeout=S, allow_other, no_direct; others of mount(8) are passed over
     #[arg(short = 'o', value_name = "OPTIONS", value_delimiter = ',')]
     options: Vec<String>,
@@ -91,6 +91,7 @@ fn apply_options(args: &mut Args) -> Result<(), Failure> {
             "allow_other" => args.how.allow_other = true,
             "no_direct" => args.connect.go_through_mgr(),
             "access" => args.how.access = Access::from_str(value, false).map_err(bad)?,
+            "transport" => args.how.transport = Transport::from_str(value, false).map_err(bad)?,
             "write_threshold" => args.how.write_threshold = write_threshold(value).map_err(bad)?,
             "read_threshold" => args.how.read_threshold = threshold(value).map_err(bad)?,
             "attr_timeout" => args.how.attr_timeout = time()?,
@@ -122,7 +123,8 @@ fn serve(args: &Args) -> Outcome {
             show::line(READY)?;
             detach(args.log.as_deref())?;
         } else {
-            show::line(&format!("{target} is mounted at {}; Ctrl-C unmounts it", mounting.dir().display()))?;
+            let (dir, by) = (mounting.dir().display(), mounting.carried());
+            show::line(&format!("{target} is mounted at {dir}, requests come by {by}; Ctrl-C unmounts it"))?;
         }
         mounting.until(stop.wait(), !args.background).await
     });

@@ -1,0 +1,186 @@
+//! FUSE over io_uring (Linux 6.14 and later): the kernel puts requests of each processor into memory of ours, where a
+//! thread on the same processor works on them, and takes replies from there; fetching the next request and replying to the
+//! last one is one system call.
+//!
+//! INIT, interrupts and what is forgotten still come by the device, and what the kernel is told without having asked goes
+//! there: so another transport stands behind this one.
+
+mod entry;
+mod ring;
+
+use crate::Errno;
+use crate::abi;
+use crate::dispatch::Dispatcher;
+use crate::reply::Reply;
+use crate::transport::Transport;
+use ring::{Ring, Server};
+use rustix::fd::RawFd;
+use rustix::thread::{CpuSet, sched_setaffinity};
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{Builder, JoinHandle};
+
+pub(crate) use crate::abi::uring::SWITCH;
+
+const EINVAL: Errno = Errno(22);
+/// In tickets: what came by the device has none of these bits.
+const RINGS: u64 = 1 << 63;
+
+/// The ticket of what came by an entry of a ring.
+fn ticket(ring: u32, entry: u32) -> u64 {
+    RINGS | u64::from(ring) << 32 | u64::from(entry)
+}
+
+/// Rings, and the transport behind them.
+pub(crate) struct Uring {
+    classic: Arc<dyn Transport>,
+    rings: Vec<Arc<Ring>>,
+    threads: Mutex<Vec<JoinHandle<io::Result<()>>>>,
+    /// Whether the kernel is to be told of the rings when it has got its answer to INIT.
+    agreed: AtomicBool,
+    /// Threads that wait until then.
+    waiting: Mutex<Vec<Sender<Arc<Dispatcher>>>>,
+    dispatcher: Mutex<Option<Arc<Dispatcher>>>,
+}
+
+/// Why there can be no rings now, for people.
+pub(crate) fn unavailable() -> Option<String> {
+    match std::fs::read(SWITCH) {
+        Ok(value) if value.starts_with(b"Y") => None,
+        Ok(_) => Some(format!("it is switched off: root switches it on for new mounts with \"echo Y > {SWITCH}\"")),
+        Err(_) => Some("this kernel does not have it: Linux 6.14 or later, built with CONFIG_FUSE_IO_URING".to_owned()),
+    }
+}
+
+/// How many processors there may ever be: the kernel wants a queue for each. A list such as `0-3,8`.
+fn processors(possible: &str) -> Option<usize> {
+    let count = |range: &str| {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        Some(last.parse::<usize>().ok()?.checked_sub(first.parse().ok()?)? + 1)
+    };
+    possible.trim().split(',').map(count).sum()
+}
+
+impl Uring {
+    /// Rings for an open device, for requests with up to `payload` bytes, beside the classic transport over it. Fails when
+    /// the system allows no rings.
+    pub(crate) fn new(device: RawFd, classic: Arc<dyn Transport>, payload: usize) -> io::Result<Uring> {
+        let possible = std::fs::read_to_string("/sys/devices/system/cpu/possible")?;
+        let queues = processors(&possible).and_then(|count| u16::try_from(count).ok());
+        let queues = queues.filter(|count| *count > 0).ok_or_else(|| io::Error::other("too many processors"))?;
+        // Processors that are off now share the threads of the others.
+        let count = std::thread::available_parallelism().map_or(1, usize::from).min(queues.into());
+        let (mut rings, mut threads, mut waiting) = (Vec::new(), Vec::new(), Vec::new());
+        for number in 0..count {
+            let own: Vec<u16> = (number as u16..queues).step_by(count).collect();
+            let ring = Arc::new(Ring::new(own.len(), payload)?);
+            rings.push(ring.clone());
+            let ((go, start), (made, ready)) = (mpsc::channel(), mpsc::channel());
+            let run = move || serve(ring, number as u32, &own, device, &made, &start);
+            threads.push(Builder::new().name(format!("fuse-ring-{number}")).spawn(run)?);
+            ready.recv().unwrap_or_else(|_| Err(io::Error::other("its thread died")))?;
+            waiting.push(go);
+        }
+        Ok(Uring {
+            classic,
+            rings,
+            threads: Mutex::new(threads),
+            agreed: AtomicBool::new(false),
+            waiting: Mutex::new(waiting),
+            dispatcher: Mutex::default(),
+        })
+    }
+
+    /// The kernel has got its answer to INIT: tells it of the rings, or lets them go.
+    fn begin(&self) {
+        let waiting = std::mem::take(&mut *lock(&self.waiting));
+        let Some(dispatcher) = lock(&self.dispatcher).take().filter(|_| self.agreed.load(Relaxed)) else { return };
+        // A thread that is not there any more has said why.
+        waiting.iter().for_each(|go| drop(go.send(dispatcher.clone())));
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The thread of a ring.
+fn serve(
+    ring: Arc<Ring>,
+    number: u32,
+    queues: &[u16],
+    device: RawFd,
+    made: &Sender<io::Result<()>>,
+    start: &Receiver<Arc<Dispatcher>>,
+) -> io::Result<()> {
+    let mut own = CpuSet::new();
+    own.set(number as usize);
+    if let Err(error) = sched_setaffinity(None, &own) {
+        // It is slower elsewhere, and right.
+        tracing::debug!(number, "a ring away from its processor: {error}");
+    }
+    let server = match Server::new(ring, number, queues, device) {
+        Ok(server) => server,
+        Err(error) => {
+            let _ = made.send(Err(error));
+            return Ok(());
+        }
+    };
+    let _ = made.send(Ok(()));
+    match start.recv() {
+        Ok(dispatcher) => server.serve(&dispatcher).inspect_err(|error| tracing::error!(number, "a ring: {error}")),
+        // The kernel wants none.
+        Err(_) => Ok(()),
+    }
+}
+
+impl Transport for Uring {
+    fn serve(self: Arc<Self>, dispatcher: Arc<Dispatcher>) -> io::Result<()> {
+        *lock(&self.dispatcher) = Some(dispatcher.clone());
+        let served = self.classic.clone().serve(dispatcher);
+        lock(&self.waiting).clear();
+        self.rings.iter().for_each(|ring| ring.end());
+        let threads = std::mem::take(&mut *lock(&self.threads));
+        let ended = threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| Err(io::Error::other("panic"))));
+        ended.fold(served, |all, one| all.and(one))
+    }
+
+    fn wants(&self) -> u64 {
+        abi::init::OVER_IO_URING
+    }
+
+    fn agreed(&self, flags: u64) {
+        self.agreed.store(flags & abi::init::OVER_IO_URING != 0, Relaxed);
+    }
+
+    fn answer(&self, ticket: u64, unique: u64, reply: Reply) {
+        if ticket & RINGS == 0 {
+            self.classic.answer(ticket, unique, reply);
+            // The first that comes by the device, and is answered there, is INIT.
+            return self.begin();
+        }
+        if let Some(ring) = self.rings.get((ticket >> 32 & 0x7fff_ffff) as usize) {
+            ring.answer(ticket as u32, unique, &reply);
+        }
+    }
+
+    fn notify(&self, code: i32, body: &[u8]) -> io::Result<()> {
+        self.classic.notify(code, body)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processors_that_may_be_there() {
+        assert_eq!(processors("0-1\n"), Some(2));
+        assert_eq!(processors("0\n"), Some(1));
+        assert_eq!(processors("0-3,8-9,12\n"), Some(7));
+        assert_eq!(processors(""), None);
+        assert_eq!(processors("3-0"), None);
+    }
+}

@@ -1,0 +1,230 @@
+//! An entry of a ring: memory that the kernel puts one request into, and finds the reply in.
+
+use crate::Errno;
+use crate::abi::{IN_HEADER, uring as abi};
+use crate::buffers::Buffers;
+use crate::reply::{Reply, header};
+use crate::request::{Malformed, Request};
+use client::Segment;
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+use std::ffi::c_void;
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const PAGE: usize = 4096;
+const EIO: Errno = Errno(5);
+
+/// One entry. Its memory is the kernel's while it waits for a request there, and ours from then until the reply is handed
+/// back: of all who might answer, the one who takes `held` may touch it.
+pub(super) struct Entry {
+    /// The queue that it belongs to.
+    pub(super) queue: u16,
+    /// A page for the headers, then the payload.
+    memory: *mut u8,
+    payload: usize,
+    /// Where the kernel finds both (`struct iovec`).
+    places: [Place; 2],
+    /// The number under which the request is to be answered; 0 while the entry is the kernel's.
+    held: AtomicU64,
+    /// The number of the request that is being handed back.
+    answered: AtomicU64,
+}
+
+/// `struct iovec`.
+#[repr(C)]
+struct Place {
+    base: *mut c_void,
+    len: usize,
+}
+
+// SAFETY: the pointers are to memory of the entry's own, and `held` says whose turn it is.
+unsafe impl Send for Entry {}
+// SAFETY: as above.
+unsafe impl Sync for Entry {}
+
+/// The fixed part of `fuse_uring_req_header` behind the headers of request and reply.
+struct InOut {
+    number: u64,
+    payload: usize,
+}
+
+impl Entry {
+    /// A new one for a queue, with room for so many bytes of payload.
+    pub(super) fn new(queue: u16, payload: usize) -> io::Result<Entry> {
+        let (len, all) = (PAGE + payload, ProtFlags::READ | ProtFlags::WRITE);
+        // SAFETY: a new mapping, anywhere.
+        let memory = unsafe { mmap_anonymous(std::ptr::null_mut(), len, all, MapFlags::PRIVATE) }?;
+        let behind = memory.wrapping_byte_add(PAGE);
+        let places = [Place { base: memory, len: abi::HEADER }, Place { base: behind, len: payload }];
+        let memory = memory.cast();
+        Ok(Entry { queue, memory, payload, places, held: AtomicU64::new(0), answered: AtomicU64::new(0) })
+    }
+
+    /// The address of where its memory is, for the kernel. It must stay where it is from then on.
+    pub(super) fn places(&self) -> (u64, u32) {
+        (self.places.as_ptr() as u64, self.places.len() as u32)
+    }
+
+    /// The number of the request that is being handed back.
+    pub(super) fn answered(&self) -> u64 {
+        self.answered.load(Ordering::Acquire)
+    }
+
+    /// Bytes of the header page.
+    fn read<const N: usize>(&self, at: usize) -> [u8; N] {
+        debug_assert!(at + N <= PAGE);
+        // SAFETY: within the first page. The kernel has just filled it, and nobody changes it before it is answered.
+        unsafe { self.memory.add(at).cast::<[u8; N]>().read_unaligned() }
+    }
+
+    fn write(&self, at: usize, bytes: &[u8]) {
+        debug_assert!(at + bytes.len() <= PAGE + self.payload);
+        // SAFETY: within the mapping, and the caller has taken `held`.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.memory.add(at), bytes.len()) }
+    }
+
+    fn clear(&self, at: usize, len: usize) {
+        debug_assert!(at + len <= PAGE + self.payload);
+        // SAFETY: as in `write`.
+        unsafe { self.memory.add(at).write_bytes(0, len) }
+    }
+
+    fn in_out(&self) -> InOut {
+        let number = u64::from_ne_bytes(self.read(abi::IN_OUT + 8));
+        InOut { number, payload: u32::from_ne_bytes(self.read(abi::IN_OUT + 16)) as usize }
+    }
+
+    /// The kernel has put a request here: its number, and what it is.
+    pub(super) fn request(&self, buffers: &Arc<Buffers>) -> (u64, Result<Request, Malformed>) {
+        let InOut { number, payload } = self.in_out();
+        self.held.store(number, Ordering::Release);
+        if payload > self.payload {
+            return (number, Err(Malformed("it has more bytes than there is room for")));
+        }
+        let header: [u8; IN_HEADER] = self.read(0);
+        let fixed: [u8; abi::FIXED] = self.read(abi::FIXED_AT);
+        // SAFETY: within the mapping; it is ours now.
+        let payload = unsafe { std::slice::from_raw_parts(self.memory.add(PAGE), payload) };
+        // Bytes to write outlive the answer.
+        (number, Request::decode_parts(&header, &fixed, buffers.copy(payload)))
+    }
+
+    /// Puts the reply to a request here; false if it was answered already. With `spare` memory is given back that the
+    /// request has taken and the reply does not need.
+    pub(super) fn answer(&self, number: u64, reply: &Reply, spare: bool) -> bool {
+        if self.held.compare_exchange(number, 0, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+            return false;
+        }
+        let (error, len) = match self.put(reply) {
+            Ok(len) => (0, len),
+            Err(errno) => (errno.0, 0),
+        };
+        self.write(0, &header(number, error, len));
+        self.write(abi::IN_OUT + 16, &(len as u32).to_ne_bytes());
+        let unused = len.next_multiple_of(PAGE)..self.payload;
+        if spare && !unused.is_empty() {
+            self.give_back(unused);
+        }
+        self.answered.store(number, Ordering::Release);
+        true
+    }
+
+    /// Payload of a reply: how many bytes.
+    fn put(&self, reply: &Reply) -> Result<usize, Errno> {
+        let room = |at: usize, len: usize| {
+            let fits = at.checked_add(len).is_some_and(|end| end <= self.payload);
+            fits.then_some(PAGE + at).ok_or(EIO)
+        };
+        match reply {
+            Reply::None | Reply::Done => Ok(0),
+            Reply::Failed(errno) => Err(*errno),
+            Reply::Bytes(bytes) => {
+                self.write(room(0, bytes.len())?, bytes);
+                Ok(bytes.len())
+            }
+            Reply::Read(segments) => segments.iter().try_fold(0, |at, segment| match segment {
+                Segment::Data(data) => {
+                    self.write(room(at, data.len())?, data);
+                    Ok(at + data.len())
+                }
+                Segment::Hole(len) => {
+                    let len = usize::try_from(*len).map_err(|_| EIO)?;
+                    self.clear(room(at, len)?, len);
+                    Ok(at + len)
+                }
+            }),
+        }
+    }
+
+    fn give_back(&self, unused: Range<usize>) {
+        // SAFETY: whole pages of the mapping, whose bytes nobody wants any more.
+        let done = unsafe { madvise(self.memory.add(PAGE + unused.start).cast(), unused.len(), Advice::LinuxDontNeed) };
+        if let Err(error) = done {
+            tracing::debug!("giving memory back: {error}");
+        }
+    }
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        // SAFETY: its own mapping, which nobody refers to any more: the ring that the kernel knew it from is closed.
+        if let Err(error) = unsafe { munmap(self.memory.cast(), PAGE + self.payload) } {
+            tracing::debug!("giving an entry back: {error}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::abi::opcode;
+    use crate::request::Op;
+    use bytes::Bytes;
+
+    /// What the kernel does.
+    fn ask(entry: &Entry, code: u32, number: u64, (len, payload): (usize, &[u8])) {
+        entry.write(0, &(len as u32).to_ne_bytes());
+        entry.write(4, &code.to_ne_bytes());
+        entry.write(8, &number.to_ne_bytes());
+        entry.clear(16, IN_HEADER - 16);
+        entry.clear(abi::FIXED_AT, abi::FIXED);
+        entry.write(PAGE, payload);
+        entry.write(abi::IN_OUT + 8, &number.to_ne_bytes());
+        entry.write(abi::IN_OUT + 16, &(payload.len() as u32).to_ne_bytes());
+    }
+
+    fn payload(entry: &Entry) -> Vec<u8> {
+        // SAFETY: nobody else has this entry.
+        unsafe { std::slice::from_raw_parts(entry.memory.add(PAGE), entry.in_out().payload) }.to_vec()
+    }
+
+    #[test]
+    fn a_request_is_answered_once() {
+        let (entry, buffers) = (Entry::new(0, 8192).unwrap(), Buffers::new(8192));
+        ask(&entry, opcode::LOOKUP, 6, (IN_HEADER + 5, b"name\0"));
+        let (number, request) = entry.request(&buffers);
+        assert_eq!((number, request.unwrap().op), (6, Op::Lookup { name: Bytes::from_static(b"name") }));
+        assert!(!entry.answer(5, &Reply::Done, false), "that is another request");
+        let segments = vec![Segment::Data(Bytes::from_static(b"abc")), Segment::Hole(5)];
+        assert!(entry.answer(6, &Reply::Read(segments), true));
+        assert_eq!((payload(&entry), entry.answered()), (b"abc\0\0\0\0\0".to_vec(), 6));
+        assert!(!entry.answer(6, &Reply::Failed(EIO), false), "it is answered");
+        assert_eq!(i32::from_ne_bytes(entry.read(4)), 0);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_an_error() {
+        let (entry, buffers) = (Entry::new(0, 8192).unwrap(), Buffers::new(8192));
+        ask(&entry, opcode::LOOKUP, 8, (IN_HEADER + 1, b"\0"));
+        entry.write(abi::IN_OUT + 16, &8193u32.to_ne_bytes());
+        assert!(entry.request(&buffers).1.is_err(), "more bytes than an entry has");
+        for reply in [Reply::Bytes(vec![0; 8193]), Reply::Read(vec![Segment::Hole(8190), Segment::Hole(u64::MAX)])] {
+            ask(&entry, opcode::LOOKUP, 8, (IN_HEADER + 1, b"\0"));
+            assert!(entry.request(&buffers).1.is_ok());
+            assert!(entry.answer(8, &reply, false));
+            assert_eq!(i32::from_ne_bytes(entry.read(4)), -EIO.0);
+        }
+    }
+}

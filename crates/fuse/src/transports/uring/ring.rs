@@ -1,0 +1,207 @@
+//! A ring: a thread that takes the requests of one processor, or of several, and hands replies back.
+
+use super::entry::Entry;
+use crate::abi::uring as abi;
+use crate::buffers::Buffers;
+use crate::dispatch::Dispatcher;
+use crate::reply::Reply;
+use io_uring::{IoUring, cqueue, opcode, squeue, types};
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fd::{AsRawFd, OwnedFd, RawFd};
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+/// Entries of a queue that are there from the beginning.
+const DEPTH: usize = 8;
+/// Most entries of a queue. Each holds a request until it is answered, so there have to be as many as processes that may
+/// wait for locks at the same time on one processor: who unlocks needs one more.
+const DEPTH_MAX: usize = 1024;
+/// Commands that are handed to the kernel at once.
+const COMMANDS: u32 = 64;
+/// The bell, among the numbers of entries.
+const BELL: u64 = u64::MAX;
+
+/// What the thread of a ring shares with those who answer.
+pub(super) struct Ring {
+    entries: Box<[OnceLock<Entry>]>,
+    /// Entries whose replies are to be handed back.
+    handed: Mutex<Vec<u32>>,
+    /// Whether the thread sleeps, or is about to, and has to be woken for them.
+    asleep: AtomicBool,
+    /// Wakes it.
+    bell: OwnedFd,
+    ended: AtomicBool,
+    payload: usize,
+}
+
+impl Ring {
+    /// A ring for so many queues.
+    pub(super) fn new(queues: usize, payload: usize) -> io::Result<Ring> {
+        let entries = (0..queues * DEPTH_MAX).map(|_| OnceLock::new()).collect();
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let (asleep, ended) = (AtomicBool::new(false), AtomicBool::new(false));
+        Ok(Ring { entries, handed: Mutex::default(), asleep, bell, ended, payload })
+    }
+
+    /// Answers the request with this number that came by an entry; from any thread.
+    pub(super) fn answer(&self, index: u32, number: u64, reply: &Reply) {
+        let Some(entry) = self.entries.get(index as usize).and_then(OnceLock::get) else {
+            return tracing::error!(index, "an answer for an entry that there is not");
+        };
+        if !entry.answer(number, reply, index as usize % DEPTH_MAX >= DEPTH) {
+            return tracing::error!(unique = number, "a second answer to a request");
+        }
+        self.handed.lock().unwrap_or_else(PoisonError::into_inner).push(index);
+        self.wake();
+    }
+
+    fn wake(&self) {
+        // Whoever is awake looks for what was handed back before it sleeps.
+        if self.asleep.swap(false, SeqCst) {
+            // Fails only when it was rung more often than it could ever be.
+            let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+        }
+    }
+
+    /// Ends the thread: nothing comes from the kernel any more.
+    pub(super) fn end(&self) {
+        self.ended.store(true, SeqCst);
+        self.wake();
+    }
+}
+
+/// A queue of the kernel's, one for each processor that may ever be there.
+struct Queue {
+    number: u16,
+    /// Entries, and those of them that wait for requests.
+    all: usize,
+    free: usize,
+}
+
+/// The thread of a ring.
+pub(super) struct Server {
+    ring: Arc<Ring>,
+    number: u32,
+    kernel: IoUring<squeue::Entry128>,
+    queues: Vec<Queue>,
+    /// Entries that the kernel has not given up.
+    alive: usize,
+    buffers: Arc<Buffers>,
+}
+
+impl Server {
+    /// In the thread that is to serve: makes the ring, for these queues of an open device.
+    pub(super) fn new(ring: Arc<Ring>, number: u32, queues: &[u16], device: RawFd) -> io::Result<Server> {
+        let kernel = IoUring::builder().setup_single_issuer().setup_defer_taskrun().dontfork().build(COMMANDS)?;
+        kernel.submitter().register_files(&[device])?;
+        let queues = queues.iter().map(|&number| Queue { number, all: 0, free: 0 }).collect();
+        let buffers = Buffers::new(ring.payload);
+        let mut server = Server { ring, number, kernel, queues, alive: 0, buffers };
+        server.listen()?;
+        Ok(server)
+    }
+
+    /// Hears the bell from then on.
+    fn listen(&mut self) -> io::Result<()> {
+        let poll =
+            opcode::PollAdd::new(types::Fd(self.ring.bell.as_raw_fd()), rustix::event::PollFlags::IN.bits().into());
+        self.push(poll.multi(true).build().user_data(BELL).into())
+    }
+
+    fn push(&mut self, command: squeue::Entry128) -> io::Result<()> {
+        // SAFETY: what commands point to are entries, which live as long as the ring, and stay where they are.
+        while unsafe { self.kernel.submission().push(&command) }.is_err() {
+            self.kernel.submit()?;
+        }
+        Ok(())
+    }
+
+    fn command(&mut self, code: u32, index: usize) -> io::Result<()> {
+        let Some(entry) = self.ring.entries[index].get() else { return Ok(()) };
+        // `fuse_uring_cmd_req`: flags, number of the request, queue.
+        let mut arguments = [0; 80];
+        arguments[8..16].copy_from_slice(&entry.answered().to_ne_bytes());
+        arguments[16..18].copy_from_slice(&entry.queue.to_ne_bytes());
+        let (at, count) = entry.places();
+        let command = opcode::UringCmd80::new(types::Fixed(0), code).cmd(arguments).addr(Some(at));
+        let mut command = command.build().user_data(index as u64);
+        // The library leaves out how many places there are.
+        // SAFETY: `struct io_uring_sqe` has `len`, of 32 bits, at 24.
+        unsafe { (&raw mut command).byte_add(abi::SQE_LEN).cast::<u32>().write(count) };
+        self.push(command)
+    }
+
+    /// Gives the kernel one more entry for a queue.
+    fn add_entry(&mut self, queue: usize) -> io::Result<()> {
+        let Queue { number, all, .. } = self.queues[queue];
+        let index = queue * DEPTH_MAX + all;
+        let entry = Entry::new(number, self.ring.payload)?;
+        self.ring.entries[index].get_or_init(|| entry);
+        self.command(abi::REGISTER, index)?;
+        let queue = &mut self.queues[queue];
+        (queue.all, queue.free) = (queue.all + 1, queue.free + 1);
+        self.alive += 1;
+        Ok(())
+    }
+
+    /// Serves requests until the file system is unmounted.
+    pub(super) fn serve(mut self, dispatcher: &Arc<Dispatcher>) -> io::Result<()> {
+        for queue in 0..self.queues.len() {
+            (0..DEPTH).try_for_each(|_| self.add_entry(queue))?;
+        }
+        let (mut handed, mut done) = (Vec::new(), Vec::new());
+        while self.alive > 0 && !self.ring.ended.load(SeqCst) {
+            self.ring.asleep.store(true, SeqCst);
+            std::mem::swap(&mut handed, &mut *self.ring.handed.lock().unwrap_or_else(PoisonError::into_inner));
+            for index in handed.drain(..) {
+                self.queues[index as usize / DEPTH_MAX].free += 1;
+                self.command(abi::COMMIT_AND_FETCH, index as usize)?;
+            }
+            match self.kernel.submit_and_wait(1) {
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+            self.ring.asleep.store(false, SeqCst);
+            done.extend(self.kernel.completion());
+            for completion in done.drain(..) {
+                self.complete(&completion, dispatcher)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn complete(&mut self, completion: &cqueue::Entry, dispatcher: &Arc<Dispatcher>) -> io::Result<()> {
+        let index = completion.user_data();
+        if index == BELL {
+            return if cqueue::more(completion.flags()) { Ok(()) } else { self.listen() };
+        }
+        if completion.result() < 0 {
+            // With the file system, or with what it was answered: there are others.
+            self.alive -= 1;
+            let error = io::Error::from_raw_os_error(-completion.result());
+            tracing::debug!(index, "the kernel gives an entry up: {error}");
+            return Ok(());
+        }
+        let index = index as usize;
+        let queue = index / DEPTH_MAX;
+        self.queues[queue].free -= 1;
+        if self.queues[queue].free == 0 && self.queues[queue].all < DEPTH_MAX {
+            // All others are held by requests that wait, perhaps for one that is yet to come.
+            if let Err(error) = self.add_entry(queue) {
+                tracing::warn!("requests have to wait for each other: {error}");
+            }
+        }
+        let Some(entry) = self.ring.entries[index].get() else { return Ok(()) };
+        let (number, request) = entry.request(&self.buffers);
+        match request {
+            Ok(request) => dispatcher.accept(request, super::ticket(self.number, index as u32)),
+            Err(malformed) => {
+                tracing::error!("{malformed}");
+                self.ring.answer(index as u32, number, &Reply::Failed(super::EINVAL));
+            }
+        }
+        Ok(())
+    }
+}
