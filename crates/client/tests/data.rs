@@ -210,6 +210,32 @@ async fn a_small_file_costs_two_compounds_and_one_write() {
     assert_eq!(read_all(&file).await, fill(1, 5000));
 }
 
+/// Short writes all over a file: few go through the mgr each by itself, many straight as lists.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_short_writes_go_as_lists() {
+    let cluster = Cluster::start(4).await;
+    let mount = cluster.mount(Options { write_threshold: client::options::Rule::Fixed(64 << 10), ..options() }).await;
+    let dir = striped(&mount, 65536, 4).await;
+    for (name, count, requests, through) in [("few", 16u64, 16, 16 * 4096), ("many", 256, 4, 0)] {
+        let file = mount.create(&dir, name.as_bytes(), CreateOptions::default()).await.unwrap();
+        let before = mount.counters();
+        // In no order, none next to another.
+        for i in (0..count).map(|i| i * 7 % count) {
+            file.write_at(i * 3 * 4096, fill(i, 4096)).await.unwrap();
+        }
+        file.fsync().await.unwrap();
+        let after = mount.counters();
+        assert_eq!(
+            after.rpc("WRITE") - before.rpc("WRITE") + (after.written_via_mgr - before.written_via_mgr) / 4096,
+            requests
+        );
+        assert_eq!(after.written_via_mgr - before.written_via_mgr, through);
+        let whole = read_all(&file).await;
+        assert!((0..count).all(|i| whole[i as usize * 3 * 4096..][..4096] == fill(i, 4096)));
+        file.close().await.unwrap();
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn files_in_parallel_through_a_small_window() {
     let cluster = Cluster::start(3).await;

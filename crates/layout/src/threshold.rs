@@ -29,15 +29,31 @@ pub fn path(len: u64, t: u64) -> Path {
 
 /// Divides what has gathered into what goes straight, and what goes through the mgr. A short range right behind `streamed`, one
 /// past the last byte that went straight, is the tail of a stream and follows it: the iod that has the rest has it open.
-pub fn divide(ranges: &[ByteRange], t: u64, streamed: Option<u64>) -> (Vec<ByteRange>, Vec<ByteRange>) {
+///
+/// Many short ranges make few requests when they go straight, as one takes ranges from all over an object (list I/O), and one
+/// each through the mgr. So it is the length of the requests that counts for them: `requests` tells how many they would be, at
+/// least one.
+pub fn divide(
+    ranges: &[ByteRange],
+    t: u64,
+    streamed: Option<u64>,
+    requests: impl Fn(&[ByteRange]) -> u64,
+) -> (Vec<ByteRange>, Vec<ByteRange>) {
     let mut streamed = streamed;
-    ranges.iter().partition(|range| {
+    let (straight, through): (Vec<_>, Vec<ByteRange>) = ranges.iter().partition(|range| {
         let straight = path(range.len, t) == Path::Direct || streamed == Some(range.offset);
         if straight {
             streamed = Some(range.end());
         }
         straight
-    })
+    });
+    let bytes = through.iter().map(|range| range.len).sum::<u64>();
+    // One is no list; and of less than a request not even one is long enough.
+    if through.len() > 1 && path(bytes, t) == Path::Direct && path(bytes / requests(&through).max(1), t) == Path::Direct
+    {
+        return (ranges.to_vec(), Vec::new());
+    }
+    (straight, through)
 }
 
 /// How T is found.
@@ -66,11 +82,24 @@ mod tests {
     #[test]
     fn every_range_goes_one_way() {
         let ranges = [range(0, 10), range(20, 100), range(120, 5), range(200, 5)];
-        let (straight, through) = divide(&ranges, 50, None);
+        let alone = |ranges: &[ByteRange]| ranges.len() as u64;
+        let (straight, through) = divide(&ranges, 50, None, alone);
         assert_eq!(straight, [range(20, 100), range(120, 5)]);
         assert_eq!(through, [range(0, 10), range(200, 5)]);
-        assert_eq!(divide(&ranges, 50, Some(0)).0, [range(0, 10), range(20, 100), range(120, 5)]);
-        assert_eq!(divide(&ranges, 0, None).0, ranges);
-        assert_eq!(divide(&ranges, ALWAYS_MGR, None).1, ranges);
+        assert_eq!(divide(&ranges, 50, Some(0), alone).0, [range(0, 10), range(20, 100), range(120, 5)]);
+        assert_eq!(divide(&ranges, 0, None, alone).0, ranges);
+        assert_eq!(divide(&ranges, ALWAYS_MGR, None, |_| 1).1, ranges);
+    }
+
+    #[test]
+    fn many_short_ranges_go_as_few_requests() {
+        let ranges: Vec<_> = (0..64).map(|i| range(i * 1000, 10)).collect();
+        assert_eq!(divide(&ranges, 160, None, |_| 4).0, ranges, "four lists of 160 bytes");
+        assert_eq!(divide(&ranges, 161, None, |_| 4).1, ranges);
+        assert_eq!(divide(&ranges, 641, None, |_| panic!("not even one list would be long enough")).1, ranges);
+        // Those that are long enough by themselves do not help the others.
+        let mixed = [range(0, 10), range(20, 1000), range(2000, 10)];
+        assert_eq!(divide(&mixed, 100, None, |short| short.len() as u64).1, [mixed[0], mixed[2]]);
+        assert_eq!(divide(&mixed[..1], 11, None, |_| 1).1, mixed[..1]);
     }
 }

@@ -5,6 +5,7 @@ use crate::drivers::{Layout, NotDone, Payload, Written};
 use crate::extents::Extents;
 use crate::{Error, Result};
 use bytes::Bytes;
+use layout::Distribution;
 use layout::list_io::{Request, RequestLimits, plan};
 use layout::threshold::{self, Path};
 use std::sync::Arc;
@@ -146,7 +147,8 @@ impl Inode {
             let state = self.state();
             let ranges = state.pending.ranges();
             let t = self.mount.write_threshold(ranges.iter().map(|range| range.len).max().unwrap_or(0));
-            (t, !threshold::divide(&ranges, t, state.streamed).0.is_empty())
+            // How many requests they make is not known before there is a layout: one, as far as it matters for asking for that.
+            (t, !threshold::divide(&ranges, t, state.streamed, |_| 1).0.is_empty())
         };
         let layout = match self.end_strays().await {
             Ok(()) if straight => self.layout(true, None).await,
@@ -162,7 +164,8 @@ impl Inode {
                 return;
             }
         };
-        let (batch, extents, ways) = self.begin_batch(layout.is_some().then_some(t)).await;
+        let rule = layout.as_ref().map(|layout| (t, layout.distribution()));
+        let (batch, extents, ways) = self.begin_batch(rule).await;
         let straight =
             layout.as_ref().map(|layout| plan(layout.distribution(), &ways.straight, RequestLimits::default()));
         let straight = straight.unwrap_or_default().into_iter().map(|request| (Lane::Direct(request.index), request));
@@ -184,24 +187,24 @@ impl Inode {
         }
     }
 
-    /// Takes what has gathered, and says which way it goes under the threshold `t`, all of it through the mgr without one. Waits
+    /// Takes what has gathered, and says which way it goes under a threshold, all of it through the mgr without one. Waits
     /// until nothing that overlaps it is on its way, and nothing that took the other path has to be sent again there: it must
     /// not land on these bytes. What is on its way may yet change its path.
-    async fn begin_batch(self: &Arc<Self>, t: Option<u64>) -> (u64, Extents, Ways) {
+    async fn begin_batch(self: &Arc<Self>, rule: Option<(u64, &Distribution)>) -> (u64, Extents, Ways) {
         let mut settled = self.settled.subscribe();
         loop {
-            let off_path = self.state().lanes_off_path(t);
+            let off_path = self.state().lanes_off_path(rule);
             for lane in off_path {
                 self.commit_lane(lane).await;
             }
             {
                 let mut state = self.state();
-                if !state.lanes_off_path(t).is_empty() {
+                if !state.lanes_off_path(rule).is_empty() {
                     continue;
                 }
                 let ranges = state.pending.ranges();
                 if !state.in_flight.values().any(|batch| ranges.iter().any(|r| batch.touches(*r))) {
-                    let ways = state.ways(t);
+                    let ways = state.ways(rule);
                     if let Some(last) = ways.straight.last() {
                         state.streamed = Some(last.end());
                     }
@@ -409,18 +412,20 @@ impl State {
     }
 
     /// Which way what has gathered goes under a threshold; all of it through the mgr without one.
-    fn ways(&self, t: Option<u64>) -> Ways {
+    fn ways(&self, rule: Option<(u64, &Distribution)>) -> Ways {
         let ranges = self.pending.ranges();
-        let (straight, through) = match t {
-            Some(t) => threshold::divide(&ranges, t, self.streamed),
+        let (straight, through) = match rule {
+            Some((t, distribution)) => threshold::divide(&ranges, t, self.streamed, |ranges| {
+                plan(distribution, ranges, RequestLimits::default()).len() as u64
+            }),
             None => (Vec::new(), ranges),
         };
         Ways { straight, through }
     }
 
     /// The lanes with uncommitted bytes that what has gathered replaces by another way.
-    fn lanes_off_path(&self, t: Option<u64>) -> Vec<Lane> {
-        let ways = self.ways(t);
+    fn lanes_off_path(&self, rule: Option<(u64, &Distribution)>) -> Vec<Lane> {
+        let ways = self.ways(rule);
         let off_path = |(lane, sent): &(&Lane, &Vec<Sent>)| {
             let others = if **lane == Lane::Mgr { &ways.straight } else { &ways.through };
             let replaced = |part: &ByteRange| others.iter().any(|range| range.overlaps(*part));
