@@ -12,12 +12,12 @@ use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 
 /// Bytes that tell where they belong.
-fn pattern(len: usize, seed: u64) -> Vec<u8> {
+pub fn pattern(len: usize, seed: u64) -> Vec<u8> {
     (0..len as u64).map(|i| ((i.wrapping_mul(0x9e37_79b9) ^ seed) >> 7) as u8).collect()
 }
 
 /// A cluster and its mount, if there can be one.
-fn mounted(options: &[&str]) -> Option<(tempfile::TempDir, Cluster, Place)> {
+pub fn mounted(options: &[&str]) -> Option<(tempfile::TempDir, Cluster, Place)> {
     if !can_mount() {
         return None;
     }

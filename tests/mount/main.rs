@@ -8,6 +8,7 @@ mod cluster;
 mod deaths;
 mod files;
 mod place;
+mod policy;
 mod rings;
 mod sharing;
 mod users;

@@ -1,9 +1,13 @@
 //! COMPOUNDs as the client writes and reads them, with what people are told when they fail.
 
+use crate::load::Load;
 use crate::{Error, Result};
 use bytes::Bytes;
+use nfs::attrs::Mask;
 use nfs::client::compound::{Compound as Builder, Failed as Refusal, Request, Results as Inner};
 use nfs::client::fattr;
+use nfs::fs::Told;
+use nfs::values::Values;
 use std::sync::Arc;
 use types::{Attrs, Status};
 use wire::nfs4::*;
@@ -82,7 +86,12 @@ impl Compound {
 
     /// Appends GETATTR of everything in [`Attrs`].
     pub(crate) fn getattr(&mut self) -> &mut Self {
-        self.op(OP_GETATTR, &fattr::getattr_args())
+        self.getattr_of(fattr::ATTRS)
+    }
+
+    /// Appends GETATTR of these.
+    pub(crate) fn getattr_of(&mut self, wanted: Mask) -> &mut Self {
+        self.op(OP_GETATTR, &fattr::getattr_args(wanted))
     }
 
     /// Appends GETFH.
@@ -111,6 +120,8 @@ pub(crate) struct Results {
     what: String,
     /// The results, or why there are none.
     inner: std::result::Result<Inner, nfsstat4>,
+    /// Where it is kept how long requests wait.
+    load: Arc<Load>,
 }
 
 /// Why a result is not there.
@@ -133,13 +144,13 @@ impl From<Refusal> for Failed {
 
 impl Results {
     /// The results of a request.
-    pub(crate) fn new(what: &str, inner: Inner) -> Self {
-        Results { what: what.to_owned(), inner: Ok(inner) }
+    pub(crate) fn new(what: &str, inner: Inner, load: &Arc<Load>) -> Self {
+        Results { what: what.to_owned(), inner: Ok(inner), load: load.clone() }
     }
 
     /// No results, as the request as a whole was refused.
     pub(crate) fn refused(what: &str, status: nfsstat4) -> Self {
-        Results { what: what.to_owned(), inner: Err(status) }
+        Results { what: what.to_owned(), inner: Err(status), load: Arc::default() }
     }
 
     /// An error of this compound.
@@ -178,8 +189,24 @@ impl Results {
 
     /// The result of [`Compound::getattr`].
     pub(crate) fn attrs(&mut self) -> Result<Attrs> {
+        self.attrs_and_policy().map(|(attrs, _)| attrs)
+    }
+
+    /// The result of [`Compound::getattr_of`] that asked for attributes; what was said of the policy, if that was asked for too.
+    pub(crate) fn attrs_and_policy(&mut self) -> Result<(Attrs, Option<Told>)> {
+        let values = self.values()?;
+        let attrs = values.attrs().ok_or("an attribute asked for is missing");
+        let attrs = attrs.map_err(|e| Error::protocol(format!("{}: attributes: {e}", self.what)))?;
+        Ok((attrs, values.weir_policy))
+    }
+
+    /// The result of [`Compound::getattr_of`].
+    pub(crate) fn values(&mut self) -> Result<Values> {
         let got: GETATTR4resok = self.take(OP_GETATTR)?;
-        fattr::attrs_of(&got).map_err(|e| Error::protocol(format!("{}: attributes: {e}", self.what)))
+        let values = fattr::values_of(&got);
+        let values = values.map_err(|e| Error::protocol(format!("{}: attributes: {e}", self.what)))?;
+        self.load.told(values.weir_queue_delay);
+        Ok(values)
     }
 
     /// The result of [`Compound::getfh`].

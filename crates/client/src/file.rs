@@ -6,10 +6,12 @@ mod locks;
 pub use locks::HeldLock;
 
 use crate::compound::Caller;
+use crate::governor::Ruling;
 use crate::inode::Inode;
 use crate::mount::{Node, OpenFlags};
 use crate::{Error, Placement, Result};
 use bytes::Bytes;
+use layout::policy::{Effective, Policy};
 use nfs::spans::LockKind;
 use std::sync::Arc;
 use types::{Attrs, ByteRange, SetAttrs};
@@ -43,6 +45,8 @@ pub(crate) struct Origin {
     /// The name it was created under.
     pub(crate) name: Option<Name>,
     pub(crate) flags: OpenFlags,
+    /// What counts for it.
+    pub(crate) ruling: Arc<Ruling>,
 }
 
 /// A name in a directory.
@@ -167,7 +171,7 @@ impl File {
             return Err(Error::usage("reading a file that was opened for writing only"));
         }
         self.check_locks()?;
-        self.why(self.inode().read(offset, len).await)
+        self.why(self.inode().read(self.policy(), offset, len).await)
     }
 
     /// Writes `data` at `offset`; returns when there was room for it in the window. `data` is kept, not copied, until it
@@ -177,7 +181,19 @@ impl File {
     /// That of an earlier write, if one failed meanwhile: this write has then not been accepted.
     pub async fn write_at(&self, offset: u64, data: Bytes) -> Result<()> {
         self.for_writing()?;
-        self.inode().write(self.key(), offset, data).await
+        self.inode().write(self.key(), &self.open().origin.ruling, offset, data).await
+    }
+
+    /// How it is used at present: by what all places say that count for it. A change of the mount's options counts here, too; of
+    /// the directory's, it counts for who opens the file afterwards.
+    pub fn policy(&self) -> Policy {
+        self.inode().policy_by(&self.open().origin.ruling)
+    }
+
+    /// As [`File::policy`], with the places that each part comes from.
+    pub fn effective_policy(&self) -> Effective {
+        let inode = self.inode();
+        self.open().origin.ruling.effective(&inode.mount.governor, inode.own())
     }
 
     /// Writes `data` at the end of the file, wherever that is by then, and answers where that was. Of several who append at

@@ -20,9 +20,11 @@ use write::Lane;
 use crate::compound::Caller;
 use crate::drivers::Layout;
 use crate::extents::Extents;
-use crate::mount::{Inner, OpenFlags};
+use crate::governor::Ruling;
+use crate::mount::{Inner, OpenFlags, usual};
 use crate::{Error, Node, Result};
 use layout::kinds::native::Update;
+use layout::policy::{Policy, Settings};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{Mutex as AsyncMutex, RwLock, watch};
@@ -34,6 +36,8 @@ pub(crate) struct Inode {
     pub(crate) mount: Arc<Inner>,
     pub(crate) node: Node,
     state: Mutex<State>,
+    /// What the extended attributes of the file say about its use.
+    own: Mutex<Settings>,
     /// The layout; the lock also keeps operations on the layout's stateid in order.
     layout: AsyncMutex<LayoutState>,
     /// Held while an open is made again.
@@ -74,6 +78,8 @@ struct State {
     written: Option<Timestamp>,
     /// Written here, not yet handed to a server.
     pending: Extents,
+    /// By what those bytes leave: that of who wrote last.
+    ruling: Option<Arc<Ruling>>,
     /// One past the last byte that went straight to the iods.
     streamed: Option<u64>,
     /// Batches of which some request is not answered yet, with the file ranges they write.
@@ -131,6 +137,7 @@ impl Inode {
             mount,
             node,
             state: Mutex::new(State { stamp, ..State::default() }),
+            own: Mutex::default(),
             layout: AsyncMutex::default(),
             reopening: AsyncMutex::default(),
             appending: AsyncMutex::default(),
@@ -146,6 +153,32 @@ impl Inode {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What the extended attributes of the file say about its use.
+    pub(crate) fn own(&self) -> Settings {
+        *self.own.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The extended attributes of the file say this about its use.
+    pub(crate) fn set_own(&self, change: impl FnOnce(&mut Settings)) {
+        let mut own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = *own;
+        change(&mut own);
+        if *own != before {
+            self.mount.governor.changed();
+        }
+    }
+
+    /// The policy of who opened the file so.
+    pub(crate) fn policy_by(&self, ruling: &Ruling) -> Policy {
+        ruling.policy(&self.mount.governor, || self.own())
+    }
+
+    /// The policy of who wrote last.
+    fn policy(&self) -> Policy {
+        let ruling = self.state().ruling.clone();
+        ruling.map_or_else(|| usual(&self.mount), |ruling| self.policy_by(&ruling))
     }
 
     /// Nobody else here appends until this is dropped.

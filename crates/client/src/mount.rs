@@ -4,26 +4,30 @@ mod attrs;
 mod dirs;
 pub(crate) mod names;
 mod open;
+mod policy;
 
 pub use attrs::XattrMode;
 pub use dirs::{Entry, ReadDir};
-pub use open::{CreateOptions, OpenFlags};
+pub use open::{CreateOptions, OpenFlags, OpenOptions};
 
 use crate::compound::{Caller, Compound};
 use crate::counters::Tally;
 use crate::devices::Devices;
 use crate::drivers::Drivers;
+use crate::governor::Governor;
 use crate::inode::Inode;
 use crate::session::Session;
 use crate::window::Window;
-use crate::{Counters, Error, Options, Result, Target};
+use crate::{Counters, Error, Options, Result, Target, governor};
 use bytes::Bytes;
-use layout::threshold::{Auto, Path, Rule};
+use layout::Origin;
+use nfs::client::fattr;
+use policy::Timing;
+pub(crate) use policy::usual;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use tokio::runtime::Handle;
-use tokio::time::Instant;
 use types::limits::PAYLOAD_MAX;
 use types::{Cred, FileId, StatFs};
 use wire::nfs4::*;
@@ -51,8 +55,10 @@ pub(crate) struct Inner {
     pub(crate) options: Options,
     pub(crate) tally: Arc<Tally>,
     pub(crate) window: Window,
+    /// What counts for all files.
+    pub(crate) governor: Governor,
     /// What is known of service times, where the write threshold follows them.
-    auto: Mutex<Auto>,
+    timing: Mutex<Timing>,
     pub(crate) devices: Arc<Devices>,
     pub(crate) drivers: Drivers,
     /// Where files that are dropped without being closed are closed.
@@ -132,24 +138,32 @@ impl Mount {
         let inodes = Arc::new(Inodes::default());
         let session = Session::connect(target, options.clone(), tally.clone(), inodes.clone()).await?;
         let mut compound = Compound::new(format!("mounting weir://{}/", target.address()));
-        compound.void(OP_PUTROOTFH).getfh().getattr();
+        compound.void(OP_PUTROOTFH).getfh().getattr_of(fattr::OPENING);
         let mut results = session.call(compound).await?;
         results.done(&[OP_PUTROOTFH])?;
         let handle = results.handle()?;
-        let root = Node { id: results.attrs()?.id, handle };
+        let (attrs, told) = results.attrs_and_policy()?;
+        let root = Node { id: attrs.id, handle };
         let net = session.net_counters();
         let devices = Arc::new(Devices::new(session.clone(), options.clone(), tally.clone(), net)?);
         let drivers = Drivers::new(devices.clone(), &options, tally.clone());
         let window = Window::new(options.window_bytes());
         let (owners, stamps) = (AtomicU64::new(0), AtomicU64::new(0));
-        let (opening, auto) = (Mutex::default(), Mutex::default());
+        let (opening, timing) = (Mutex::default(), Mutex::default());
+        let governor = Governor::new(options.driver, options.policy, options.environment);
+        if let Some(told) = &told {
+            let words = governor::heard(told, Origin::Directory);
+            governor.heard_server(words.0);
+            governor.heard_directory(root.id, words);
+        }
         let runtime = Handle::current();
         let inner = Inner {
             session,
             options,
             tally,
             window,
-            auto,
+            governor,
+            timing,
             devices,
             drivers,
             runtime,
@@ -202,11 +216,6 @@ impl Mount {
         self.inner.session.status().await
     }
 
-    /// The write threshold in force now, in bytes.
-    pub fn write_threshold(&self) -> u64 {
-        self.inner.present_write_threshold()
-    }
-
     /// What this mount has done so far.
     pub fn counters(&self) -> Counters {
         self.inner.tally.snapshot()
@@ -216,33 +225,6 @@ impl Mount {
 impl Inner {
     fn opening(&self) -> MutexGuard<'_, Opening> {
         self.opening.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn auto(&self) -> MutexGuard<'_, Auto> {
-        self.auto.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The write threshold for bytes of which the longest run is this long.
-    pub(crate) fn write_threshold(&self, longest: u64) -> u64 {
-        match self.options.write_threshold {
-            Rule::Fixed(t) => t,
-            Rule::Auto => self.auto().ask(longest, std::time::Duration::ZERO),
-        }
-    }
-
-    /// The write threshold as it is, for who only wants to know.
-    pub(crate) fn present_write_threshold(&self) -> u64 {
-        match self.options.write_threshold {
-            Rule::Fixed(t) => t,
-            Rule::Auto => self.auto().threshold(),
-        }
-    }
-
-    /// A write of so many bytes that began then went this way and is answered.
-    pub(crate) fn learn_service(&self, way: Path, len: u64, begun: Instant) {
-        if self.options.write_threshold == Rule::Auto {
-            self.auto().learn(way, len, begun.elapsed());
-        }
     }
 
     /// The mgr is about to be asked to open a file.

@@ -1,5 +1,6 @@
 //! How a mount behaves.
 
+use layout::policy::{Origin, Policy, PolicyError, Settings};
 pub use layout::threshold::Rule;
 use std::time::Duration;
 use types::Cred;
@@ -17,13 +18,12 @@ pub struct Options {
     pub in_flight_per_iod: usize,
     /// Move data straight to and from the iods. When false, everything goes through the mgr.
     pub direct: bool,
-    /// The write threshold T: gathered bytes that are fewer go through the mgr, T or more in one run straight to the iods
-    /// ([`layout::threshold`]). 0: all go straight. With a threshold a layout is got when bytes first go straight, and not when
-    /// a file is opened: a small file needs none.
-    pub write_threshold: Rule,
-    /// The same for reads: a read of fewer bytes goes through the mgr. Files shorter than the write threshold are read through
-    /// the mgr as well, as long as no layout is held.
-    pub read_threshold: u64,
+    /// How files are used where nobody says anything else.
+    pub driver: Policy,
+    /// What this mount says about that, over server and directories: it can be changed later ([`crate::Mount::set_policy`]).
+    pub policy: Settings,
+    /// What the environment says, over the mount: see [`environment`].
+    pub environment: Settings,
     /// How long to try to reach a server when mounting, and an iod each time it cannot be reached; 10 s unless told
     /// otherwise. An iod that was not reached is left alone for 5 s, in which its bytes go through the mgr.
     pub connect_timeout: Duration,
@@ -46,8 +46,9 @@ impl Default for Options {
             window: CLIENT_WINDOW_BYTES,
             in_flight_per_iod: IN_FLIGHT_PER_IOD,
             direct: true,
-            write_threshold: Rule::Fixed(0),
-            read_threshold: 0,
+            driver: Policy::default(),
+            policy: Settings::default(),
+            environment: Settings::default(),
             connect_timeout: Duration::from_secs(10),
             retry_timeout: Duration::from_secs(60),
             cred: process_cred(),
@@ -62,15 +63,22 @@ impl Options {
         self.retry_timeout / 3
     }
 
-    /// Whether a layout is got when a file is opened, and not when it is first used.
-    pub(crate) fn layout_at_open(&self) -> bool {
-        self.direct && self.write_threshold == Rule::Fixed(0) && self.read_threshold == 0
-    }
-
     /// The window in bytes with its lower bound applied.
     pub fn window_bytes(&self) -> usize {
         self.window.max(2 * PAYLOAD_MAX)
     }
+}
+
+/// The environment variable with parts of a policy, as `write_threshold=32K,access=direct`.
+pub const POLICY_VARIABLE: &str = "WEIR_POLICY";
+
+/// What `WEIR_POLICY` says; nothing where it is not set.
+///
+/// # Errors
+/// It is not what a policy can be.
+pub fn environment() -> Result<Settings, PolicyError> {
+    let text = std::env::var_os(POLICY_VARIABLE).unwrap_or_default();
+    Settings::parse(Origin::Environment, &text.to_string_lossy())
 }
 
 /// The host's name and the number of this process.

@@ -8,6 +8,7 @@ mod revoked;
 
 use crate::compound::{Compound, Results, Sealed, nfs_error};
 use crate::counters::{Tally, add};
+use crate::load::Load;
 use crate::mount::Inodes;
 use crate::{Error, Options, Result, Target};
 use callbacks::Callbacks;
@@ -47,6 +48,7 @@ struct Shared {
     address: Address,
     options: Options,
     tally: Arc<Tally>,
+    load: Arc<Load>,
     net: net::Counters,
     auth: Auth,
     owner: client_owner4,
@@ -106,6 +108,7 @@ impl Session {
             address,
             options,
             tally,
+            load: Arc::default(),
             net: net::Counters::default(),
             link: AsyncMutex::default(),
             callbacks: Arc::new(Callbacks::new(inodes.clone(), table.clone())),
@@ -120,6 +123,11 @@ impl Session {
         session.shared.set_lease(lease);
         net::task::spawn(lease::keep(Arc::downgrade(&session.shared)));
         Ok(session)
+    }
+
+    /// How long requests wait at the mgr.
+    pub(crate) fn load(&self) -> &Load {
+        &self.shared.load
     }
 
     /// Bytes and connections, to be shared with the connections to iods.
@@ -301,7 +309,7 @@ impl Shared {
                     let error = nfs_error(status, what);
                     return Ok(if status == NFS4ERR_GRACE { Next::Grace(error) } else { Next::Anew(error) });
                 }
-                Next::Done(Results::new(what, RawResults::new(results)))
+                Next::Done(Results::new(what, RawResults::new(results), &self.load))
             }
             Outcome::Wait => Next::Repeat(because("the mgr is still at work on it")),
             Outcome::Bind => Next::Repeat(because("the connection is not bound to the session")),

@@ -1,11 +1,12 @@
 //! The mgr path: bytes of a file through READ, WRITE and COMMIT of NFS, for whatever the drivers do not move.
 
-use crate::compound::{Caller, Compound};
+use crate::compound::{Caller, Compound, Results};
 use crate::counters::{Tally, add};
 use crate::drivers::Written;
 use crate::session::Session;
 use crate::{Error, Result};
 use bytes::Bytes;
+use nfs::client::fattr;
 use types::limits::PAYLOAD_MAX;
 use types::{ByteRange, Status, Verifier};
 use wire::nfs4::*;
@@ -28,14 +29,30 @@ impl Opened<'_> {
         compound
     }
 
+    /// Asks how long requests wait at the mgr, if anybody wants to know.
+    fn ask_load(&self, compound: &mut Compound) {
+        if self.session.load().is_wanted() {
+            compound.getattr_of(fattr::LOAD);
+        }
+    }
+
+    /// Takes note of what it said; nothing here depends on it.
+    fn hear_load(&self, results: &mut Results) {
+        if self.session.load().is_wanted() {
+            let _ = results.values();
+        }
+    }
+
     /// Reads up to `len` bytes (at most a payload); fewer only when the file ends or the server likes to.
     pub(crate) async fn read(&self, offset: u64, len: usize) -> Result<(Bytes, bool)> {
         let mut compound = self.begin("reading");
         let count = len.min(PAYLOAD_MAX) as u32;
         compound.op(OP_READ, &READ4args { stateid: self.stateid, offset, count });
+        self.ask_load(&mut compound);
         let mut results = self.session.call(compound).await?;
         results.done(&[OP_PUTFH])?;
         let got: READ4resok = results.take(OP_READ)?;
+        self.hear_load(&mut results);
         if got.data.len() > count as usize {
             return Err(Error::protocol("the mgr sent more bytes than were asked for"));
         }
@@ -54,9 +71,11 @@ impl Opened<'_> {
             add(&self.tally.written_via_mgr, rest.len() as u64);
             let args = WRITE4args { stateid: self.stateid, offset: offset + done as u64, stable: how, data: rest };
             compound.op(OP_WRITE, &args);
+            self.ask_load(&mut compound);
             let mut results = self.session.call(compound).await?;
             results.done(&[OP_PUTFH])?;
             let got: WRITE4resok = results.take(OP_WRITE)?;
+            self.hear_load(&mut results);
             let now = Written { verifier: Verifier(got.writeverf), stable: got.committed != UNSTABLE4 };
             if let Some(before) = written
                 && (before.verifier, before.stable) != (now.verifier, now.stable)
@@ -80,9 +99,12 @@ impl Opened<'_> {
     pub(crate) async fn commit(&self) -> Result<Verifier> {
         let mut compound = self.begin("committing");
         compound.op(OP_COMMIT, &COMMIT4args { offset: 0, count: 0 });
+        self.ask_load(&mut compound);
         let mut results = self.session.call(compound).await?;
         results.done(&[OP_PUTFH])?;
-        results.take::<COMMIT4resok>(OP_COMMIT).map(|got| Verifier(got.writeverf))
+        let got: COMMIT4resok = results.take(OP_COMMIT)?;
+        self.hear_load(&mut results);
+        Ok(Verifier(got.writeverf))
     }
 
     /// Turns a range into a hole.

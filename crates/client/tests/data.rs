@@ -214,7 +214,11 @@ async fn a_small_file_costs_two_compounds_and_one_write() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_short_writes_go_as_lists() {
     let cluster = Cluster::start(4).await;
-    let mount = cluster.mount(Options { write_threshold: client::options::Rule::Fixed(64 << 10), ..options() }).await;
+    let policy = client::Settings {
+        write_threshold: Some(client::options::Rule::Fixed(64 << 10)),
+        ..client::Settings::default()
+    };
+    let mount = cluster.mount(Options { policy, ..options() }).await;
     let dir = striped(&mount, 65536, 4).await;
     for (name, count, requests, through) in [("few", 16u64, 16, 16 * 4096), ("many", 256, 4, 0)] {
         let file = mount.create(&dir, name.as_bytes(), CreateOptions::default()).await.unwrap();

@@ -1,16 +1,8 @@
 //! How a file system is mounted.
 
+use client::Policy;
+use client::options::Rule;
 use std::time::Duration;
-
-/// How files are read and written unless their opener says otherwise (`O_DIRECT`).
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Access {
-    /// Past the kernel's page cache, gathered and written behind by the client.
-    #[default]
-    Direct,
-    /// Through the kernel's page cache: read ahead and kept from one open to the next while nobody changes the file.
-    Page,
-}
 
 /// What carries requests from the kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -27,8 +19,6 @@ pub enum Carrier {
 /// Settings of a mount; [`Config::default`] suits most.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// How files are read and written.
-    pub access: Access,
     /// How long the kernel believes attributes before it asks again.
     pub attrs_valid: Duration,
     /// How long the kernel believes what a name stands for.
@@ -47,6 +37,14 @@ pub struct Config {
     pub source: String,
 }
 
+/// The write threshold of mounts.
+const THRESHOLD: u64 = 64 << 10;
+
+/// How files of a mount are used where nobody says anything: what there is of small writes goes through the mgr.
+pub fn driver() -> Policy {
+    Policy { write_threshold: Rule::Fixed(THRESHOLD), ..Policy::default() }
+}
+
 /// Most threads by default.
 const THREADS_MAX: usize = 8;
 
@@ -54,7 +52,6 @@ impl Default for Config {
     fn default() -> Self {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         Config {
-            access: Access::default(),
             attrs_valid: Duration::from_secs(1),
             entry_valid: Duration::from_secs(1),
             absent_valid: Duration::ZERO,

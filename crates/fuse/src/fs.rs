@@ -3,14 +3,15 @@
 use crate::Errno;
 use crate::abi;
 use crate::callers::Callers;
-use crate::config::{Access, Config};
+use crate::config::Config;
 use crate::nodes::Nodes;
 use crate::opens::Opens;
 use crate::ops;
+use crate::read_ahead::ReadAhead;
 use crate::reply::{Body, Lifetimes, Reply};
 use crate::request::{Header, Request};
 use crate::transport::Transport;
-use client::{Mount, Node};
+use client::{Access, File, Mount, Node, Settings};
 use std::sync::{Arc, OnceLock, Weak};
 use types::Attrs;
 
@@ -23,6 +24,7 @@ pub(crate) struct FileSystem {
     pub(crate) config: Config,
     pub(crate) nodes: Nodes,
     pub(crate) opens: Opens,
+    pub(crate) read_ahead: ReadAhead,
     transport: OnceLock<Weak<dyn Transport>>,
 }
 
@@ -31,7 +33,14 @@ impl FileSystem {
     pub(crate) fn new(mount: Mount, root: Node, config: Config) -> Self {
         let nodes = Nodes::new(root);
         let callers = Callers::new(mount);
-        FileSystem { callers, config, nodes, opens: Opens::default(), transport: OnceLock::new() }
+        FileSystem {
+            callers,
+            config,
+            nodes,
+            opens: Opens::default(),
+            read_ahead: ReadAhead::default(),
+            transport: OnceLock::new(),
+        }
     }
 
     /// Says where the kernel can be told things.
@@ -72,9 +81,9 @@ impl FileSystem {
         Lifetimes { entry: self.config.entry_valid, attrs: self.config.attrs_valid }
     }
 
-    /// Appends what a name stands for, which the kernel knows from then on.
-    pub(crate) fn entry(&self, body: Body, node: &Node, attrs: &Attrs) -> Body {
-        let number = self.nodes.remember(node, attrs);
+    /// Appends what a name in the directory that a request is about stands for, which the kernel knows from then on.
+    pub(crate) fn entry(&self, body: Body, header: &Header, node: &Node, attrs: &Attrs) -> Body {
+        let number = self.nodes.remember(node, header.node, attrs);
         crate::reply::entry(body, number, attrs, self.lifetimes())
     }
 
@@ -104,14 +113,16 @@ impl FileSystem {
         news
     }
 
-    /// How the kernel is to use a file that was opened with these flags; `changed` tells whether it is another one than the
-    /// kernel knew.
-    pub(crate) fn open_flags(&self, flags: u32, changed: bool) -> u32 {
-        let direct = flags & O_DIRECT != 0 || self.config.access == Access::Direct;
-        match direct {
-            true => abi::fopen::DIRECT_IO | abi::fopen::PARALLEL_DIRECT_WRITES,
-            false if changed => 0,
-            false => abi::fopen::KEEP_CACHE,
+    /// How the kernel is to use a file that is open; `changed` tells whether it is another one than the kernel knew.
+    pub(crate) fn open_flags(&self, file: &File, changed: bool) -> u32 {
+        let access = file.policy().access;
+        if access == Access::Page {
+            self.read_ahead.begin(|| self.callers.anybody().policy().policy);
+        }
+        match access {
+            Access::Direct | Access::ODirect => abi::fopen::DIRECT_IO | abi::fopen::PARALLEL_DIRECT_WRITES,
+            Access::Page if changed => 0,
+            Access::Page => abi::fopen::KEEP_CACHE,
         }
     }
 
@@ -127,5 +138,8 @@ impl FileSystem {
     }
 }
 
-/// `O_DIRECT` of open(2).
-pub(crate) const O_DIRECT: u32 = rustix::fs::OFlags::DIRECT.bits();
+/// What the flags of open(2) say about the use of a file.
+pub(crate) fn hint(flags: u32) -> Settings {
+    let direct = rustix::fs::OFlags::from_bits_retain(flags).contains(rustix::fs::OFlags::DIRECT);
+    Settings { access: direct.then_some(Access::ODirect), ..Settings::default() }
+}

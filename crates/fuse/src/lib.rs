@@ -8,6 +8,7 @@ pub mod abi;
 mod buffers;
 mod callers;
 mod config;
+mod control;
 mod dispatch;
 mod fs;
 mod mounted;
@@ -15,12 +16,13 @@ mod mounting;
 mod nodes;
 mod opens;
 mod ops;
+mod read_ahead;
 pub mod reply;
 pub mod request;
 mod transport;
 mod transports;
 
-pub use config::{Access, Carrier, Config};
+pub use config::{Carrier, Config, driver};
 pub use mounted::{Mounted, unmount};
 
 /// A number of errno, such as 2 for "no such file or directory".

@@ -38,6 +38,7 @@ impl Mounted {
         let (transport, carrier) = transport(fd, &config, carrier);
         let fs = Arc::new(FileSystem::new(mount, root, config));
         fs.connect(&transport);
+        fs.read_ahead.mounted_at(&dir);
         let dispatcher = Arc::new(Dispatcher::new(fs.clone(), transport.clone(), Handle::current()));
         let (ended, served) = oneshot::channel();
         let serve = move || {

@@ -118,6 +118,18 @@ pub(crate) fn is_mounted(dir: &Path) -> io::Result<bool> {
     Ok(mounts.split(|b| *b == b'\n').any(ours))
 }
 
+/// The number of what is mounted last at a directory, as `/proc/self/mountinfo` has it (proc(5)).
+pub(crate) fn device_at(mounts: &[u8], dir: &Path) -> Option<String> {
+    let dir = dir.as_os_str().as_bytes();
+    let of = |line: &[u8]| {
+        let mut fields = line.split(|b| *b == b' ').skip(2);
+        let number = fields.next()?;
+        let at = fields.nth(1)?;
+        (unescape(at) == dir).then(|| String::from_utf8_lossy(number).into_owned())
+    };
+    mounts.rsplit(|b| *b == b'\n').find_map(of)
+}
+
 /// Blanks and the like in `/proc/self/mounts` are written as three octal digits.
 fn unescape(text: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(text.len());
@@ -136,6 +148,14 @@ fn unescape(text: &[u8]) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn devices_by_directory() {
+        let mounts = b"22 1 0:21 / /proc rw - proc proc rw\n40 1 0:50 / /mnt/a\\040b rw - fuse.weir weir rw\n41 1 0:51 / /mnt/a\\040b rw - x y z\n";
+        assert_eq!(device_at(mounts, Path::new("/mnt/a b")).as_deref(), Some("0:51"));
+        assert_eq!(device_at(mounts, Path::new("/mnt/a")), None);
+        assert_eq!(device_at(b"1 2\n\n", Path::new("/")), None);
+    }
 
     #[test]
     fn blanks_in_paths() {

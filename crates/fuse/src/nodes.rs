@@ -46,6 +46,8 @@ const FRESH_MAX: usize = 256;
 /// A file that the kernel knows.
 struct Known {
     node: Node,
+    /// The number of the directory in which it was found last.
+    dir: u64,
     /// How often it was told of it, less how often it has forgotten.
     lookups: u64,
     /// Change attribute and size when it was last told of attributes.
@@ -80,12 +82,20 @@ impl Nodes {
         self.table().get(&number).map(|known| known.node.clone()).ok_or(ESTALE)
     }
 
-    /// The kernel is about to be told of a file: its number there.
-    pub(crate) fn remember(&self, node: &Node, attrs: &Attrs) -> u64 {
+    /// The directory in which this file was found last, if the kernel has not forgotten it.
+    pub(crate) fn dir_of(&self, number: u64) -> Option<Node> {
+        let dir = self.table().get(&number)?.dir;
+        self.get(dir).ok()
+    }
+
+    /// The kernel is about to be told of a file that was found in this directory: its number there.
+    pub(crate) fn remember(&self, node: &Node, dir: u64, attrs: &Attrs) -> u64 {
         let number = self.number(node);
         if number != abi::ROOT {
             let mut table = self.table();
-            let known = table.entry(number).or_insert_with(|| Known { node: node.clone(), lookups: 0, told: None });
+            let known =
+                table.entry(number).or_insert_with(|| Known { node: node.clone(), dir, lookups: 0, told: None });
+            known.dir = dir;
             known.lookups += 1;
             known.told = Some((attrs.change, attrs.size));
         }

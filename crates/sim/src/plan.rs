@@ -4,6 +4,7 @@ use crate::hosts::{CLIENT, IOD, MGR};
 use crate::network::{Host, Weather};
 use crate::random::Rng;
 use client::options::Rule;
+use client::{Origin, Settings};
 use std::time::Duration;
 use types::planted::Planted;
 
@@ -61,15 +62,38 @@ pub enum Fault {
     MgrSlow { flush_ms: u64, ms: u64 },
 }
 
+/// What clients say about the use of files, one part at a time.
+pub const POLICIES: &[(&str, &str)] = &[
+    ("access", "direct"),
+    ("access", "direct"),
+    ("access", "odirect"),
+    ("gather_size", "full"),
+    ("gather_size", "0"),
+    ("gather_size", "1K"),
+    ("gather_delay", "max"),
+    ("gather_delay", "5ms"),
+    ("layout", "auto"),
+    ("layout", "open"),
+    ("layout", "first-io"),
+    ("layout", "2K"),
+    ("write_threshold", "0"),
+    ("write_threshold", "300"),
+    ("write_threshold", "2K"),
+    ("write_threshold", "max"),
+    ("write_threshold", "auto"),
+    ("read_threshold", "0"),
+    ("read_threshold", "512"),
+];
+
 /// One client.
 #[derive(Clone, Debug)]
 pub struct ClientPlan {
     /// Moves data straight to the iods.
     pub direct: bool,
-    /// The write threshold in bytes.
-    pub write_threshold: Rule,
-    /// The read threshold in bytes.
-    pub read_threshold: u64,
+    /// How it uses files.
+    pub policy: Settings,
+    /// How often, in a hundred operations, that is changed.
+    pub policy_percent: u64,
     /// Checksums payloads.
     pub checksums: bool,
     /// Processes that work at the same time, with the operations of each.
@@ -136,7 +160,7 @@ impl Plan {
         plan.lock_percent = if on == Planted::LockTable { 40 } else { plan.lock_percent };
         for client in &mut plan.clients {
             (client.think_ms, client.direct) = (20, true);
-            (client.write_threshold, client.read_threshold) = (Rule::Fixed(0), 0);
+            (client.policy, client.policy_percent) = (Settings::default(), 0);
             client.processes = vec![30, 30];
         }
         for round in 0..6 {
@@ -164,21 +188,32 @@ impl Plan {
         let iods = rng.between(1, 4) as usize;
         let client = |rng: &mut Rng| ClientPlan {
             direct: rng.percent(75),
-            write_threshold: *rng.pick(&[
-                Rule::Fixed(0),
-                Rule::Fixed(0),
-                Rule::Fixed(100),
-                Rule::Fixed(1 << 10),
-                Rule::Fixed(8 << 10),
-                Rule::Fixed(u64::MAX),
-                Rule::Auto,
-            ]),
-            read_threshold: *rng.pick(&[0, 0, 0, 1 << 10, u64::MAX]),
+            policy: Settings {
+                write_threshold: Some(*rng.pick(&[
+                    Rule::Fixed(0),
+                    Rule::Fixed(0),
+                    Rule::Fixed(100),
+                    Rule::Fixed(1 << 10),
+                    Rule::Fixed(8 << 10),
+                    Rule::Fixed(u64::MAX),
+                    Rule::Auto,
+                ])),
+                read_threshold: Some(*rng.pick(&[0, 0, 0, 1 << 10, u64::MAX])),
+                ..Settings::default()
+            },
+            policy_percent: 0,
             checksums: rng.percent(80),
             processes: (0..rng.between(1, 2)).map(|_| rng.between(8, 30)).collect(),
             think_ms: *rng.pick(&[0, 5, 50, 500]),
         };
-        let clients: Vec<ClientPlan> = (0..rng.between(1, 4)).map(|_| client(&mut rng)).collect();
+        let mut clients: Vec<ClientPlan> = (0..rng.between(1, 4)).map(|_| client(&mut rng)).collect();
+        let mut policies = Rng::new(seed, "policies");
+        for client in &mut clients {
+            let (name, value) = *policies.pick(POLICIES);
+            // Where the threshold is drawn again, that of before is another one.
+            let _ = client.policy.set(Origin::Mount, name.as_bytes(), value.as_bytes());
+            client.policy_percent = *policies.pick(&[0, 0, 5, 30]);
+        }
         let lease_secs = rng.between(5, 20) as u32;
         let weather = Weather {
             delay_ms: *rng.pick(&[0, 1, 2, 10]),

@@ -7,7 +7,7 @@ use crate::cluster;
 use crate::hosts::CLIENT;
 use crate::model::{HandleId, Model, Moment, Reader};
 use crate::names::{Ask, Operation, Said};
-use crate::plan::{Level, Plan};
+use crate::plan::{Level, POLICIES, Plan};
 use crate::random::Rng;
 use client::{Error, ErrorKind, File, Mount, Node};
 use std::collections::BTreeMap;
@@ -150,6 +150,8 @@ struct Process {
     /// The owner of its locks.
     owner: u64,
     rng: Rng,
+    /// For changes of the policy.
+    policies: Rng,
     open: Vec<Handle>,
 }
 
@@ -158,9 +160,9 @@ pub async fn client(world: World, index: usize) {
     let plan = world.plan.clone();
     let mine = &plan.clients[index];
     let host = CLIENT + index as u64;
-    let (write_threshold, read_threshold) = (mine.write_threshold, mine.read_threshold);
+    let policy = mine.policy;
     let options = cluster::options(&plan, host, mine.direct, mine.checksums);
-    let options = client::Options { write_threshold, read_threshold, ..options };
+    let options = client::Options { policy, ..options };
     let Ok(mount) = cluster::mount(options).await else { return };
     let mut processes = Vec::new();
     for (number, operations) in mine.processes.iter().enumerate() {
@@ -171,6 +173,7 @@ pub async fn client(world: World, index: usize) {
             client: host,
             owner: number as u64,
             rng,
+            policies: Rng::new(plan.seed, &format!("policies of client {index} process {number}")),
             open: Vec::new(),
         };
         processes.push(net::task::spawn(process.run(index, *operations)));
@@ -193,6 +196,7 @@ impl Process {
     async fn run(mut self, index: usize, operations: u64) {
         let think = self.world.plan.clients[index].think_ms;
         for _ in 0..operations {
+            self.change_policy(index);
             self.operation(index).await;
             let pause = self.rng.between(0, think);
             if pause > 0 {
@@ -201,6 +205,17 @@ impl Process {
         }
         while let Some(handle) = self.open.pop() {
             self.close(handle).await;
+        }
+    }
+
+    /// Now and then the mount is used in another way, whatever it is doing.
+    fn change_policy(&mut self, index: usize) {
+        if self.policies.percent(self.world.plan.clients[index].policy_percent) {
+            let (name, value) = *self.policies.pick(POLICIES);
+            crate::trace::say(format!("{} {name}={value}", crate::hosts::name(self.client)));
+            if let Err(error) = self.mount.set_policy(name.as_bytes(), Some(value.as_bytes())) {
+                self.tolerate("changing the policy", &error);
+            }
         }
     }
 

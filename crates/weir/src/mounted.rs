@@ -2,8 +2,7 @@
 
 use crate::failure::{Exit, Failure, Outcome};
 use clap::ValueEnum;
-use client::{Mount, Node, Options};
-use layout::threshold::Rule;
+use client::{Mount, Node, Options, Origin, Part, Settings};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -11,16 +10,20 @@ use std::time::Duration;
 /// How a mount behaves.
 #[derive(clap::Args, Clone)]
 pub struct How {
-    /// How files are read and written: past the page cache, or through it
-    #[arg(long, value_enum, default_value_t = Access::Direct)]
-    pub access: Access,
+    /// Parts of the policy, over what server and directories say; "weir policy --help" has the names
+    #[arg(long = "policy", value_name = "PART=VALUE,...", value_parser = policy)]
+    policies: Vec<Settings>,
+    /// How files are read and written: page (through the page cache: cheapest for small reads), direct (past it: cheapest for large
+    /// requests) or odirect (nothing gathers either) [default: direct]
+    #[arg(long, value_parser = access)]
+    access: Option<Settings>,
     /// Writes that gather to fewer bytes than this go through the mgr, others straight to the iods; 0: all go straight,
-    /// max: none does; auto: wherever either has been faster lately
-    #[arg(long, value_name = "SIZE", default_value = "64K", value_parser = write_threshold)]
-    pub write_threshold: Rule,
-    /// The same for reads
-    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = threshold)]
-    pub read_threshold: u64,
+    /// max: none does; auto: wherever either has been faster lately [default: 64K]
+    #[arg(long, value_name = "SIZE", value_parser = write_threshold)]
+    write_threshold: Option<Settings>,
+    /// The same for reads [default: 0]
+    #[arg(long, value_name = "SIZE", value_parser = read_threshold)]
+    read_threshold: Option<Settings>,
     /// How long attributes are believed before the server is asked again
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = seconds)]
     pub attr_timeout: f64,
@@ -42,13 +45,20 @@ pub struct How {
     pub allow_other: bool,
 }
 
-/// How files are read and written.
-#[derive(ValueEnum, Clone, Copy, PartialEq, Eq)]
-pub enum Access {
-    /// Past the page cache: cheapest for large requests, and others see what is written as soon as it is synced
-    Direct,
-    /// Through the page cache: cheapest for small reads
-    Page,
+/// Parts of a policy as users write them.
+pub fn policy(text: &str) -> Result<Settings, String> {
+    Settings::parse(Origin::Mount, text).map_err(|e| e.to_string())
+}
+
+/// One part of a policy as users write it.
+fn part(part: Part, text: &str) -> Result<Settings, String> {
+    let mut settings = Settings::default();
+    settings.set(Origin::Mount, part.name().as_bytes(), text.as_bytes()).map_err(|e| e.to_string())?;
+    Ok(settings)
+}
+
+fn access(text: &str) -> Result<Settings, String> {
+    part(Part::Access, text)
 }
 
 /// What carries requests from the kernel.
@@ -63,19 +73,13 @@ pub enum Transport {
 }
 
 /// A write threshold as users write it.
-pub fn write_threshold(text: &str) -> Result<Rule, String> {
-    match text {
-        "auto" => Ok(Rule::Auto),
-        _ => threshold(text).map(Rule::Fixed).map_err(|why| why + ", nor auto"),
-    }
+pub fn write_threshold(text: &str) -> Result<Settings, String> {
+    part(Part::WriteThreshold, text)
 }
 
-/// A threshold as users write it.
-pub fn threshold(text: &str) -> Result<u64, String> {
-    match text {
-        "max" => Ok(layout::threshold::ALWAYS_MGR),
-        _ => layout::policy::parse_size(text).ok_or_else(|| "it is no size, such as 64K, nor max".to_owned()),
-    }
+/// A read threshold as users write it.
+pub fn read_threshold(text: &str) -> Result<Settings, String> {
+    part(Part::ReadThreshold, text)
 }
 
 /// A lifetime as users write it.
@@ -85,19 +89,27 @@ pub fn seconds(text: &str) -> Result<f64, String> {
 }
 
 impl How {
+    /// An option of mount(8) that is a part of the policy; whether it is one.
+    pub fn set(&mut self, name: &str, value: &str) -> Result<bool, String> {
+        if Part::named(name.as_bytes()).is_err() {
+            return Ok(false);
+        }
+        self.policies.push(policy(&format!("{name}={value}"))?);
+        Ok(true)
+    }
+
     /// The same in the words of the client.
     pub fn options(&self, options: Options) -> Options {
-        Options { write_threshold: self.write_threshold, read_threshold: self.read_threshold, ..options }
+        let mut settings = Settings::default();
+        let named = [&self.access, &self.write_threshold, &self.read_threshold].into_iter().flatten();
+        named.chain(&self.policies).for_each(|more| settings.lay(more));
+        Options { driver: fuse::driver(), policy: settings, ..options }
     }
 
     /// The same in the words of the mount, for a file system at this URL.
     pub fn config(&self, source: &str) -> fuse::Config {
         let defaults = fuse::Config::default();
         fuse::Config {
-            access: match self.access {
-                Access::Direct => fuse::Access::Direct,
-                Access::Page => fuse::Access::Page,
-            },
             carrier: match self.transport {
                 Transport::Auto => fuse::Carrier::Auto,
                 Transport::Device => fuse::Carrier::Device,

@@ -2,7 +2,7 @@
 
 use crate::failure::{Exit, Failure, Outcome};
 use crate::locator;
-use client::{Mount, Options, Target};
+use client::{Mount, Options, Settings, Target, options};
 use std::ffi::OsString;
 use std::time::Duration;
 use types::{FileKind, Status};
@@ -72,15 +72,21 @@ impl Connect {
     }
 
     /// How mounts behave.
-    pub fn options(&self) -> Options {
-        Options {
+    pub fn options(&self) -> Result<Options, Failure> {
+        Ok(Options {
+            environment: environment()?,
             direct: !self.no_direct,
             checksums: !self.no_checksums,
             connect_timeout: self.timeout(),
             retry_timeout: self.retry_timeout(),
             ..Options::default()
-        }
+        })
     }
+}
+
+/// What the environment says about the use of files.
+pub fn environment() -> Result<Settings, Failure> {
+    options::environment().map_err(|e| Failure::usage(e).about(options::POLICY_VARIABLE))
 }
 
 /// The mounts of one command, one per server.
@@ -91,8 +97,8 @@ pub struct Mounts {
 
 impl Mounts {
     /// None yet.
-    pub fn new(connect: &Connect) -> Self {
-        Mounts { options: connect.options(), made: Vec::new() }
+    pub fn new(connect: &Connect) -> Result<Self, Failure> {
+        Ok(Mounts { options: connect.options()?, made: Vec::new() })
     }
 
     /// The mount of the file system that `target` is on.
@@ -130,7 +136,7 @@ pub fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
 pub fn run(connect: &Connect, body: impl AsyncFnOnce(&mut Mounts) -> Outcome) -> Outcome {
     let runtime = runtime()?;
     let outcome = runtime.block_on(async {
-        let mut mounts = Mounts::new(connect);
+        let mut mounts = Mounts::new(connect)?;
         let outcome = body(&mut mounts).await;
         mounts.disconnect().await;
         outcome

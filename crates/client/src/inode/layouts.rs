@@ -59,9 +59,6 @@ pub(crate) fn layoutget(stateid: stateid4, write: bool) -> LAYOUTGET4args {
 impl Inode {
     /// Whether a LAYOUTGET would be of use.
     pub(crate) async fn wants_layout(&self, read: bool, write: bool) -> bool {
-        if !self.mount.options.layout_at_open() {
-            return false;
-        }
         let state = self.layout.lock().await;
         let lacking = |held: &Held| held.spent || write && !held.write || read && !held.read;
         !state.refused && state.held.as_ref().is_none_or(lacking)

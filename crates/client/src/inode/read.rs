@@ -5,10 +5,11 @@ use crate::compound::Compound;
 use crate::drivers::{Found, Layout, NotDone, scatter};
 use crate::extents::Extents;
 use crate::file::{ReadResult, Segment};
-use crate::{Error, Options, Result};
+use crate::{Error, Result};
 use bytes::{Bytes, BytesMut};
 use futures_util::future::try_join_all;
 use layout::list_io::{Request, RequestLimits, plan};
+use layout::policy::{LayoutWhen, Policy};
 use layout::threshold::{self, Path};
 use std::sync::Arc;
 use types::limits::PAYLOAD_MAX;
@@ -27,7 +28,7 @@ type Runs = Vec<(u64, Found)>;
 
 impl Inode {
     /// See [`crate::File::read_at`].
-    pub(crate) async fn read(self: &Arc<Self>, offset: u64, len: usize) -> Result<ReadResult> {
+    pub(crate) async fn read(self: &Arc<Self>, policy: Policy, offset: u64, len: usize) -> Result<ReadResult> {
         // An answer is of no use that a write of this mount overtook: it may be from before it, and before a cut of others.
         for _ in 0..SIZE_TRIES {
             if !self.state().doubtful {
@@ -43,7 +44,7 @@ impl Inode {
         let range = ByteRange { offset, len: end - offset };
         self.expose(range).await;
         let own = self.state().kept(range);
-        let layout = if self.reads_straight(range.len).await { self.layout(false, None).await? } else { None };
+        let layout = if self.reads_straight(&policy, range.len).await { self.layout(false, None).await? } else { None };
         let mut runs = match layout {
             Some(layout) => self.read_direct(layout, range).await?,
             None => self.read_via_mgr(range).await?,
@@ -53,11 +54,11 @@ impl Inode {
     }
 
     /// Whether a read of so many bytes goes straight to the iods.
-    async fn reads_straight(&self, len: u64) -> bool {
-        let Options { read_threshold, .. } = self.mount.options;
-        let small_file =
-            threshold::path(self.size(), self.mount.present_write_threshold()) == Path::Mgr && !self.has_layout().await;
-        threshold::path(len, read_threshold) == Path::Direct && !small_file
+    async fn reads_straight(&self, policy: &Policy, len: u64) -> bool {
+        let straight = threshold::path(len, policy.read_threshold) == Path::Direct;
+        // A file that was written through the mgr is not worth a layout, nor is one that is too short for one.
+        let least = self.mount.present_threshold(policy.write_threshold).max(least_size(policy));
+        straight && (threshold::path(self.size(), least) == Path::Direct || self.has_layout().await)
     }
 
     /// Asks the mgr for the attributes; the size counts what it does not know of yet.
@@ -154,6 +155,14 @@ impl Inode {
             at += len;
         }
         Ok(runs)
+    }
+}
+
+/// How long a file has to be before a layout is asked for.
+pub(super) fn least_size(policy: &Policy) -> u64 {
+    match policy.layout {
+        LayoutWhen::Size(size) => size,
+        LayoutWhen::Auto | LayoutWhen::Open | LayoutWhen::FirstIo => 0,
     }
 }
 

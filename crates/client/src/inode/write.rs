@@ -1,14 +1,18 @@
 //! Writing behind: bytes gather, leave in batches of parallel requests, and are kept until they are durable.
 
+use super::read::least_size;
 use super::{Batch, Inode, State};
 use crate::drivers::{Layout, NotDone, Payload, Written};
 use crate::extents::Extents;
+use crate::governor::Ruling;
 use crate::{Error, Result};
 use bytes::Bytes;
 use layout::Distribution;
 use layout::list_io::{Request, RequestLimits, plan};
-use layout::threshold::{self, Path};
+use layout::policy::{Access, FULL, NEVER, Policy};
+use layout::threshold::{self, ALWAYS_MGR, Path};
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::time::Instant;
 use types::limits::{FILE_SIZE_MAX, PAYLOAD_MAX};
 use types::{ByteRange, Status, Timestamp, Verifier};
@@ -91,11 +95,19 @@ struct Errand {
 
 impl Inode {
     /// Takes `data` into the window; see [`crate::File::write_at`].
-    pub(crate) async fn write(self: &Arc<Self>, key: u64, offset: u64, mut data: Bytes) -> Result<()> {
+    pub(crate) async fn write(
+        self: &Arc<Self>,
+        key: u64,
+        ruling: &Arc<Ruling>,
+        offset: u64,
+        mut data: Bytes,
+    ) -> Result<()> {
         self.take_error(key)?;
         if offset.checked_add(data.len() as u64).is_none_or(|end| end > FILE_SIZE_MAX) {
             return Err(Error::status(Status::FBig, "writing"));
         }
+        let policy = self.policy_by(ruling);
+        let range = ByteRange { offset, len: data.len() as u64 };
         let mut at = offset;
         while !data.is_empty() {
             let part = data.split_to(data.len().min(PAYLOAD_MAX));
@@ -103,6 +115,10 @@ impl Inode {
             self.make_room(len).await;
             let gathered = {
                 let mut state = self.state();
+                if state.pending.is_empty() {
+                    self.let_go_after(policy.gather_delay, state.next_batch);
+                }
+                state.ruling = Some(ruling.clone());
                 let replaced = state.pending.insert(at, part);
                 self.mount.window.release(replaced);
                 at += len as u64;
@@ -111,12 +127,48 @@ impl Inode {
                 state.written = Some(Timestamp::from(net::clock::now()));
                 state.pending.bytes()
             };
-            // What is less than a request needs no layout to be asked for.
-            if gathered >= PAYLOAD_MAX as u64 && gathered >= self.gather_bytes().await {
+            if self.is_enough(gathered, &policy).await {
                 self.hand_over(false).await;
             }
         }
+        if policy.access == Access::ODirect {
+            return self.send(key, range).await;
+        }
         Ok(())
+    }
+
+    /// Returns when servers have answered for everything that was written to `range`, if they do.
+    async fn send(self: &Arc<Self>, key: u64, range: ByteRange) -> Result<()> {
+        self.expose(range).await;
+        self.take_error(key)
+    }
+
+    /// Sees to it that what begins to gather leaves after this time; `batch` is the number that it will leave under.
+    fn let_go_after(self: &Arc<Self>, delay: Duration, batch: u64) {
+        if delay == NEVER {
+            return;
+        }
+        let inode = Arc::downgrade(self);
+        net::task::spawn_on(&self.mount.runtime, async move {
+            tokio::time::sleep(delay).await;
+            let Some(inode) = inode.upgrade() else { return };
+            let waits = {
+                let state = inode.state();
+                state.next_batch == batch && !state.pending.is_empty()
+            };
+            if waits {
+                inode.hand_over(false).await;
+            }
+        });
+    }
+
+    /// Whether enough has gathered to leave.
+    async fn is_enough(&self, gathered: u64, policy: &Policy) -> bool {
+        match policy.gather_size {
+            // What is less than a request needs no layout to be asked for.
+            FULL => gathered >= PAYLOAD_MAX as u64 && gathered >= self.full(policy).await,
+            size => gathered >= size.min(self.mount.window.size() as u64 / 4),
+        }
     }
 
     async fn make_room(self: &Arc<Self>, len: usize) {
@@ -127,9 +179,12 @@ impl Inode {
         }
     }
 
-    /// How many bytes gather before they leave: a full request for each object, within a quarter of the window.
-    async fn gather_bytes(&self) -> u64 {
-        let count = self.current_layout().await.map_or(1, |layout| layout.distribution().count());
+    /// A full request for each object, in bytes, within a quarter of the window.
+    async fn full(&self, policy: &Policy) -> u64 {
+        // No layout is got for this before one is wanted.
+        let long = self.size() >= least_size(policy);
+        let layout = if long { self.layout(true, None).await.ok().flatten() } else { None };
+        let count = layout.map_or(1, |layout| layout.distribution().count());
         ((count * PAYLOAD_MAX) as u64).min(self.mount.window.size() as u64 / 4)
     }
 
@@ -143,10 +198,13 @@ impl Inode {
             return;
         }
         let _leaving = self.leaving.lock().await;
+        let policy = self.policy();
+        let long_enough = self.has_layout().await;
         let (t, straight) = {
             let state = self.state();
             let ranges = state.pending.ranges();
-            let t = self.mount.write_threshold(ranges.iter().map(|range| range.len).max().unwrap_or(0));
+            let t = self.mount.threshold(policy.write_threshold, longest(&ranges));
+            let t = if long_enough || state.size >= least_size(&policy) { t } else { ALWAYS_MGR };
             // How many requests they make is not known before there is a layout: one, as far as it matters for asking for that.
             (t, !threshold::divide(&ranges, t, state.streamed, |_| 1).0.is_empty())
         };
@@ -312,9 +370,9 @@ impl Inode {
         for (range, data) in cut(&errand.payload, &errand.parts) {
             let lost = |error| Lost { error, bytes: left };
             self.check_given_up(errand.batch).map_err(lost)?;
-            let begun = Instant::now();
+            let timed = self.mount.time_mgr();
             let written = self.mgr_write(range.offset, data.clone(), stable).await.map_err(lost)?;
-            self.mount.learn_service(Path::Mgr, range.len, begun);
+            timed.done(range.len);
             left -= range.len;
             let payload = Payload { extents: vec![range], data: data.into(), checksums: Vec::new() };
             self.keep(Lane::Mgr, errand.batch, Arc::new(payload), vec![range], (written, 0));
@@ -383,10 +441,6 @@ impl Inode {
             net::task::spawn_on(&self.mount.runtime, self.clone().commit_behind());
         }
     }
-
-    async fn current_layout(&self) -> Option<Arc<dyn Layout>> {
-        self.layout(true, None).await.ok().flatten()
-    }
 }
 
 impl State {
@@ -447,6 +501,11 @@ impl State {
         }
         kept
     }
+}
+
+/// The length of the longest.
+fn longest(ranges: &[ByteRange]) -> u64 {
+    ranges.iter().map(|range| range.len).max().unwrap_or(0)
 }
 
 /// Requests to the mgr for file ranges: each at most a payload long.

@@ -6,6 +6,7 @@ use crate::Result;
 use crate::compound::Results;
 use crate::inode::{Inode, StatusOnly};
 use bytes::Bytes;
+use layout::policy::{Origin, Part, is_policy_name};
 use std::sync::Arc;
 use types::limits::PAYLOAD_MAX;
 use types::{Attrs, SetAttrs};
@@ -105,7 +106,20 @@ impl Mount {
         compound.putfh(&node.handle).op(OP_SETXATTR, &args);
         let mut results = self.inner.session.call(compound).await?;
         results.done(&[OP_PUTFH])?;
-        results.take::<change_info4>(OP_SETXATTR).map(|_| ())
+        results.take::<change_info4>(OP_SETXATTR)?;
+        self.own_changed(node, name, Some(value));
+        Ok(())
+    }
+
+    /// What an extended attribute of an open file says about its use counts at once, if it was set here.
+    fn own_changed(&self, node: &Node, name: &[u8], value: Option<&[u8]>) {
+        let Some(inode) = self.inner.open_inode(node.id).filter(|_| is_policy_name(name)) else { return };
+        inode.set_own(|own| match (value, Part::named(name)) {
+            (None, Ok(part)) => own.unset(part),
+            // The mgr has taken it.
+            (Some(value), _) => drop(own.set(Origin::File, name, value)),
+            (None, Err(_)) => {}
+        });
     }
 
     /// The names of all extended attributes.
@@ -136,7 +150,9 @@ impl Mount {
         compound.putfh(&node.handle).op(OP_REMOVEXATTR, &args);
         let mut results = self.inner.session.call(compound).await?;
         results.done(&[OP_PUTFH])?;
-        results.take::<change_info4>(OP_REMOVEXATTR).map(|_| ())
+        results.take::<change_info4>(OP_REMOVEXATTR)?;
+        self.own_changed(node, name, None);
+        Ok(())
     }
 }
 

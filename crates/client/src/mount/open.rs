@@ -1,12 +1,16 @@
 //! Opening and creating regular files: one round trip for the open, the attributes and the layout.
 
 use super::names::shown;
-use super::{Mount, Node};
-use crate::compound::{Compound, Failed};
+use super::{Asking, Mount, Node};
+use crate::compound::{Failed, Results};
 use crate::file::{Name, Origin};
+use crate::governor::{Ruling, Words, heard, layout_at_open};
 use crate::inode::layoutget;
 use crate::{Error, File, Placement, Result};
 use bytes::Bytes;
+use layout::policy::{self, Settings};
+use nfs::client::fattr;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use types::{Attrs, SetAttrs, Status};
 use wire::nfs4::*;
@@ -51,6 +55,17 @@ impl OpenFlags {
     }
 }
 
+/// How to open a file that is there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct OpenOptions<'a> {
+    /// What for.
+    pub flags: OpenFlags,
+    /// The directory whose policy counts for it: that of the name by which it was found. Without one, none does.
+    pub dir: Option<&'a Node>,
+    /// How it is to be used, over everything that others say: hints, such as [`crate::Access::ODirect`].
+    pub policy: Settings,
+}
+
 /// How to create a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CreateOptions {
@@ -62,12 +77,33 @@ pub struct CreateOptions {
     pub open: OpenFlags,
     /// User and group of a new file, when not the caller's.
     pub owner: Option<(u32, u32)>,
+    /// How it is to be used, over everything that others say.
+    pub policy: Settings,
 }
 
 impl Default for CreateOptions {
     fn default() -> Self {
-        CreateOptions { mode: 0o644, exclusive: false, open: OpenFlags::READ_WRITE, owner: None }
+        CreateOptions {
+            mode: 0o644,
+            exclusive: false,
+            open: OpenFlags::READ_WRITE,
+            owner: None,
+            policy: Settings::default(),
+        }
     }
+}
+
+/// An open that was sent.
+struct Asked {
+    origin: Origin,
+    /// What server and directory said about the use of the file.
+    said: Option<(Settings, Settings)>,
+    /// The hint of who opens it.
+    policy: Settings,
+    /// The ACCESS bits that were asked for before OPEN.
+    needed: u32,
+    /// Whether a layout was asked for behind it.
+    layout: bool,
 }
 
 /// The stateid that stands for the last one in the same COMPOUND (RFC 8881 §16.2.3.1.2).
@@ -76,26 +112,80 @@ const CURRENT: stateid4 = stateid4 { seqid: 1, other: [0; 12] };
 impl Mount {
     /// Opens a regular file.
     pub async fn open(&self, node: &Node, flags: OpenFlags) -> Result<File> {
+        self.open_with(node, OpenOptions { flags, ..OpenOptions::default() }).await
+    }
+
+    /// Opens a regular file by the policy of a directory, and with hints of its own. What the directory says comes in the same
+    /// round trip.
+    pub async fn open_with(&self, node: &Node, options: OpenOptions<'_>) -> Result<File> {
+        match self.try_open(node, options).await? {
+            Some(file) => Ok(file),
+            // The directory is gone, or nobody may come near it any more. The file may still be there.
+            None => {
+                let options = OpenOptions { dir: None, ..options };
+                let gone = || Error::protocol("opening a file: the mgr answered for another request");
+                self.try_open(node, options).await?.ok_or_else(gone)
+            }
+        }
+    }
+
+    /// Opens a file, unless it turns out that its directory cannot be asked.
+    async fn try_open(&self, node: &Node, options: OpenOptions<'_>) -> Result<Option<File>> {
+        let OpenOptions { flags, dir, policy } = options;
         let share_access = flags.share_access()?;
         let key = self.inner.owners.fetch_add(1, Relaxed);
         let mut compound = self.compound("opening a file").cached();
+        if let Some(dir) = dir {
+            compound.putfh(&dir.handle).getattr_of(fattr::POLICY);
+        }
         // OPEN by filehandle lets an owner pass whatever the mode says, as NFS servers do for I/O on files that are open
         // already; open(2) does not, so the mode is asked for besides.
         let needed = flags.access();
         compound.putfh(&node.handle).op(OP_ACCESS, &ACCESS4args { access: needed });
         let openhow = openflag4::Default(OPEN4_NOCREATE);
         let claim = open_claim4::CLAIM_FH;
-        compound.op(OP_OPEN, &Self::open_args(key, share_access, openhow, claim)).getfh().getattr();
-        let wants_layout = match self.inner.open_inode(node.id) {
-            Some(inode) => inode.wants_layout(flags.read, flags.write).await,
-            None => self.inner.options.layout_at_open(),
+        compound.op(OP_OPEN, &Self::open_args(key, share_access, openhow, claim)).getfh().getattr_of(fattr::OPENING);
+        let inode = self.inner.open_inode(node.id);
+        let own = inode.as_ref().map(|inode| inode.own()).unwrap_or_default();
+        let at_open = self.layout_at_open(dir, policy, own);
+        let wants_layout = match inode {
+            Some(inode) => at_open && inode.wants_layout(flags.read, flags.write).await,
+            None => at_open,
         };
         if wants_layout {
             compound.op(OP_LAYOUTGET, &layoutget(CURRENT, flags.write));
         }
-        let caller = self.caller.clone();
-        let origin = Origin { key, caller, node: Some(node.clone()), name: None, flags };
-        self.finish_open(compound, origin, needed, wants_layout).await.map(|(file, _)| file)
+        let asking = self.inner.ask();
+        let mut results = self.inner.session.call(compound).await?;
+        let mut said = None;
+        if let Some(dir) = dir {
+            let heard = results.done(&[OP_PUTFH]).and_then(|()| self.hear(dir, &mut results));
+            match heard {
+                Ok(words) => said = Some(words),
+                Err(_) => return Ok(None),
+            }
+        }
+        let (caller, name) = (self.caller.clone(), None);
+        let ruling = Arc::default();
+        let origin = Origin { key, caller, node: Some(node.clone()), name, flags, ruling };
+        let asked = Asked { origin, said, policy, needed, layout: wants_layout };
+        self.finish_open(results, asking, asked).await.map(|(file, _)| Some(file))
+    }
+
+    /// Whether a layout is to be got along with an open, as far as that can be known before the policy is told.
+    fn layout_at_open(&self, dir: Option<&Node>, open: Settings, own: Settings) -> bool {
+        let governor = &self.inner.governor;
+        let words = governor.guess(dir.map(|dir| dir.id), open);
+        self.inner.options.direct && layout_at_open(&governor.effective(&words, own).policy)
+    }
+
+    /// What a directory said about the use of its files, in answer to a GETATTR.
+    fn hear(&self, dir: &Node, results: &mut Results) -> Result<(Settings, Settings)> {
+        let told = results.values()?.weir_policy.unwrap_or_default();
+        let words = heard(&told, policy::Origin::Directory);
+        self.inner.governor.heard_server(words.0);
+        self.inner.governor.heard_directory(dir.id, words);
+        Ok(words)
     }
 
     /// Opens the regular file `name` in `dir`, creating it when it is missing.
@@ -126,16 +216,22 @@ impl Mount {
         let claim = open_claim4::CLAIM_NULL(Bytes::copy_from_slice(name));
         let args = Self::open_args(key, flags.share_access()?, openflag4::OPEN4_CREATE(how), claim);
         let mut compound = self.compound(format!("creating {}", shown(name))).cached();
-        compound.putfh(&dir.handle).op(OP_OPEN, &args).getfh().getattr();
-        let layout = self.inner.options.layout_at_open();
+        compound.putfh(&dir.handle).getattr_of(fattr::POLICY);
+        compound.op(OP_OPEN, &args).getfh().getattr_of(fattr::OPENING);
+        let layout = self.layout_at_open(Some(dir), options.policy, Settings::default());
         if layout {
             compound.op(OP_LAYOUTGET, &layoutget(CURRENT, flags.write));
         }
         let name = Name { dir: dir.clone(), name: Bytes::copy_from_slice(name) };
         let caller = self.caller.clone();
-        let origin = Origin { key, caller, node: None, name: Some(name), flags };
         compound.putfh(&dir.handle).getattr();
-        self.finish_open(compound, origin, 0, layout).await
+        let asking = self.inner.ask();
+        let mut results = self.inner.session.call(compound).await?;
+        results.done(&[OP_PUTFH])?;
+        let said = Some(self.hear(dir, &mut results)?);
+        let origin = Origin { key, caller, node: None, name: Some(name), flags, ruling: Arc::default() };
+        let asked = Asked { origin, said, policy: options.policy, needed: 0, layout };
+        self.finish_open(results, asking, asked).await
     }
 
     fn open_args(key: u64, share_access: u32, openhow: openflag4, claim: open_claim4) -> OPEN4args {
@@ -144,32 +240,36 @@ impl Mount {
         OPEN4args { seqid: 0, share_access, share_deny: OPEN4_SHARE_DENY_NONE, owner, openhow, claim }
     }
 
-    /// Sends the COMPOUND and makes a file of its answer; `needed` are the ACCESS bits it asks for before OPEN.
+    /// Makes a file of the answer, from PUTFH of what is opened by filehandle, or OPEN of what is opened by name.
     async fn finish_open(
         &self,
-        compound: Compound,
-        origin: Origin,
-        needed: u32,
-        layout: bool,
+        mut results: Results,
+        asking: Asking<'_>,
+        asked: Asked,
     ) -> Result<(File, Option<Attrs>)> {
-        let asking = self.inner.ask();
-        let mut results = self.inner.session.call(compound).await?;
-        results.done(&[OP_PUTFH])?;
+        let Asked { mut origin, said, policy, needed, layout } = asked;
+        if origin.node.is_some() {
+            results.done(&[OP_PUTFH])?;
+        }
         let permitted = match needed {
             0 => true,
             _ => results.take::<ACCESS4resok>(OP_ACCESS)?.access & needed == needed,
         };
         let opened: OPEN4resok = results.take(OP_OPEN)?;
         let handle = results.handle()?;
-        let attrs = results.attrs()?;
+        let (attrs, told) = results.attrs_and_policy()?;
         let node = Node { id: attrs.id, handle };
-        if origin.node.as_ref().is_some_and(|asked| asked.id != node.id) {
+        if origin.node.as_ref().is_some_and(|wanted| wanted.id != node.id) {
             return Err(Error::status(Status::Stale, "opening a file: the mgr opened another one"));
         }
         let got: Option<std::result::Result<LAYOUTGET4resok, Failed>> = layout.then(|| results.raw(OP_LAYOUTGET));
         // Behind a LAYOUTGET that was refused nothing was carried out.
         let dir = origin.name.as_ref().and_then(|_| results.done(&[OP_PUTFH]).and_then(|()| results.attrs()).ok());
         let inode = self.inner.inode(&node);
+        let own = heard(&told.unwrap_or_default(), policy::Origin::File);
+        inode.set_own(|settings| *settings = own.1);
+        let (server, directory) = said.unwrap_or((own.0, Settings::default()));
+        origin.ruling = Arc::new(Ruling::new(Words { server, directory, open: policy }));
         inode.add_open(origin.key, origin.caller.clone(), opened.stateid, origin.flags);
         let mut size = inode.learn_size(attrs.size, asking.stamp);
         drop(asking);

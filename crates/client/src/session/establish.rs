@@ -332,7 +332,7 @@ impl Shared {
         match self.send(connection, &mut slot, &compound).await {
             Ok(Outcome::Done { results, .. }) => {
                 slot.settled = true;
-                Ok(Results::new(what, RawResults::new(results)))
+                Ok(Results::new(what, RawResults::new(results), &self.load))
             }
             Ok(_) => Err(lost(&"the mgr would not have it")),
             Err(error) => {

@@ -20,6 +20,8 @@ pub struct Cluster {
     unix: bool,
     /// The lease from the next start of the mgr on.
     pub lease_secs: Option<u32>,
+    /// The policy of the mgr from its next start on.
+    pub policy: Option<String>,
     pub target: Target,
 }
 
@@ -47,8 +49,9 @@ impl Cluster {
         }
         let target = Target::parse("weir://nowhere/").unwrap();
         let told = addresses.iter().copied().map(door).collect();
-        let (mgr, iod_addresses, lease_secs) = (None, addresses, None);
-        let mut cluster = Cluster { dir, file, mgr, iods: running, iod_addresses, told, unix, lease_secs, target };
+        let (mgr, iod_addresses, lease_secs, policy) = (None, addresses, None, None);
+        let mut cluster =
+            Cluster { dir, file, mgr, iods: running, iod_addresses, told, unix, lease_secs, policy, target };
         cluster.start_mgr("127.0.0.1:0".into()).await;
         cluster
     }
@@ -59,6 +62,7 @@ impl Cluster {
         let mut config =
             mgr::Config { listen: vec![listen], ..mgr::Config::new(path("mgr"), path("cluster.toml"), iods) };
         config.lease_secs = self.lease_secs.unwrap_or(config.lease_secs);
+        config.policy.clone_from(&self.policy);
         let mgr = Mgr::start(config).await.unwrap();
         let Address::Tcp { host, port } = &mgr.addresses()[0] else { panic!("not TCP") };
         self.target = Target::parse(&format!("weir://{host}:{port}/")).unwrap();

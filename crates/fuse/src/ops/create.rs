@@ -1,6 +1,6 @@
 //! CREATE: making a regular file and opening it.
 
-use crate::fs::{Answer, FileSystem};
+use crate::fs::{Answer, FileSystem, hint};
 use crate::reply::{Body, opened};
 use crate::request::Header;
 use client::{CreateOptions, OpenFlags};
@@ -16,12 +16,13 @@ pub(crate) async fn create(fs: &FileSystem, header: &Header, name: &[u8], flags:
         mode: mode & 0o7777,
         exclusive: how.contains(OFlags::EXCL),
         open: OpenFlags { read, write, truncate: write && how.contains(OFlags::TRUNC) },
+        policy: hint(flags),
         ..CreateOptions::default()
     };
     let unseen = fs.nodes.unseen();
     let (file, after) = mount.create_telling(&dir, name, options).await?;
     fs.changed_in(header, after, unseen);
-    let entry = fs.entry(Body::with_capacity(144), &file.node(), &file.attrs());
-    let handle = fs.opens.add_file(file);
-    Ok(opened(entry, handle, fs.open_flags(flags, true)).reply())
+    let entry = fs.entry(Body::with_capacity(144), header, &file.node(), &file.attrs());
+    let how = fs.open_flags(&file, true);
+    Ok(opened(entry, fs.opens.add_file(file), how).reply())
 }

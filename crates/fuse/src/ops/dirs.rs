@@ -46,7 +46,7 @@ pub(crate) async fn read(fs: &FileSystem, header: &Header, fh: u64, (offset, siz
     loop {
         while let Some(entry) = ahead.front() {
             let what = (&entry.name[..], entry.node.id.0, entry.attrs.kind);
-            let known = plus.then_some(|body| fs.entry(body, &entry.node, &entry.attrs));
+            let known = plus.then_some(|body| fs.entry(body, header, &entry.node, &entry.attrs));
             if !entries.push(what, entry.cookie, known) {
                 return Ok(entries.reply());
             }

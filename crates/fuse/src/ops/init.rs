@@ -2,7 +2,6 @@
 
 use crate::Errno;
 use crate::abi::{self, init as flag};
-use crate::config::Access;
 use crate::fs::{Answer, FileSystem};
 use crate::reply::Body;
 use types::limits::PAYLOAD_MAX;
@@ -28,8 +27,6 @@ const WANTED: u64 = flag::ASYNC_READ
 const BACKGROUND: u16 = 128;
 /// Bytes of a page.
 const PAGE: usize = 4096;
-/// Read-ahead of the page cache, in bytes.
-const READ_AHEAD: u32 = PAYLOAD_MAX as u32;
 
 /// See the head of this file.
 pub(crate) fn init(fs: &FileSystem, (major, minor): (u32, u32), max_readahead: u32, offered: u64) -> Answer {
@@ -43,7 +40,9 @@ pub(crate) fn init(fs: &FileSystem, (major, minor): (u32, u32), max_readahead: u
     let transport = fs.transport().ok_or(ENODEV)?;
     let flags = offered & (WANTED | transport.wants());
     transport.agreed(flags);
-    let read_ahead = if fs.config.access == Access::Page { READ_AHEAD.max(max_readahead) } else { max_readahead };
+    // More than it offers only root can give it, later.
+    let wanted = fs.callers.anybody().policy().policy.read_ahead;
+    let read_ahead = u32::try_from(wanted).unwrap_or(u32::MAX).min(max_readahead);
     let body = Body::with_capacity(64)
         .u32(abi::MAJOR)
         .u32(abi::MINOR.min(minor))

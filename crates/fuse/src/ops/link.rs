@@ -9,5 +9,5 @@ pub(crate) async fn link(fs: &FileSystem, header: &Header, oldnode: u64, name: &
     let (mount, dir, node) = (fs.acting(header), fs.node(header)?, fs.nodes.get(oldnode)?);
     let _changing = fs.nodes.changing(header.node);
     let attrs = client::doubt::link(&mount, &node, &dir, name).await?;
-    Ok(fs.entry(Body::with_capacity(128), &node, &attrs).reply())
+    Ok(fs.entry(Body::with_capacity(128), header, &node, &attrs).reply())
 }

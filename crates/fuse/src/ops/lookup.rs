@@ -10,7 +10,7 @@ use types::Status;
 pub(crate) async fn lookup(fs: &FileSystem, header: &Header, name: &[u8]) -> Answer {
     let dir = fs.node(header)?;
     match fs.acting(header).lookup(&dir, name).await {
-        Ok((node, attrs)) => Ok(fs.entry(Body::with_capacity(128), &node, &attrs).reply()),
+        Ok((node, attrs)) => Ok(fs.entry(Body::with_capacity(128), header, &node, &attrs).reply()),
         Err(error) if error.is(Status::NoEnt) && !fs.config.absent_valid.is_zero() => {
             Ok(no_entry(fs.config.absent_valid))
         }

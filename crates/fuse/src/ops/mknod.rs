@@ -24,11 +24,11 @@ pub(crate) async fn mknod(fs: &FileSystem, header: &Header, name: &[u8], mode: u
             let file = mount.create(&dir, name, options).await?;
             let (node, attrs) = (file.node(), file.attrs());
             file.close().await?;
-            return Ok(fs.entry(Body::with_capacity(128), &node, &attrs).reply());
+            return Ok(fs.entry(Body::with_capacity(128), header, &node, &attrs).reply());
         }
         _ => return Err(EINVAL),
     };
     let rdev = device_numbers(rdev);
     let (node, attrs) = client::doubt::make(|| mount.mknod(&dir, name, kind, permissions, rdev)).await?;
-    Ok(fs.entry(Body::with_capacity(128), &node, &attrs).reply())
+    Ok(fs.entry(Body::with_capacity(128), header, &node, &attrs).reply())
 }

@@ -1,9 +1,9 @@
 //! OPEN: opening a file that is there.
 
-use crate::fs::{Answer, FileSystem};
+use crate::fs::{Answer, FileSystem, hint};
 use crate::reply::{Body, opened};
 use crate::request::Header;
-use client::OpenFlags;
+use client::{OpenFlags, OpenOptions};
 use rustix::fs::OFlags;
 
 /// What open(2) asked for, in the client's words.
@@ -21,8 +21,10 @@ fn open_flags(flags: u32) -> OpenFlags {
 /// of the file is seen from here on.
 pub(crate) async fn open(fs: &FileSystem, header: &Header, flags: u32) -> Answer {
     let node = fs.node(header)?;
-    let file = fs.acting(header).open(&node, open_flags(flags)).await?;
+    let dir = fs.nodes.dir_of(header.node);
+    let options = OpenOptions { flags: open_flags(flags), dir: dir.as_ref(), policy: hint(flags) };
+    let file = fs.acting(header).open_with(&node, options).await?;
     let changed = fs.renew(header.node, &file.attrs());
-    let handle = fs.opens.add_file(file);
-    Ok(opened(Body::with_capacity(16), handle, fs.open_flags(flags, changed)).reply())
+    let how = fs.open_flags(&file, changed);
+    Ok(opened(Body::with_capacity(16), fs.opens.add_file(file), how).reply())
 }

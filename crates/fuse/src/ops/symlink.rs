@@ -9,5 +9,5 @@ pub(crate) async fn symlink(fs: &FileSystem, header: &Header, name: &[u8], targe
     let (mount, dir) = (fs.acting(header), fs.node(header)?);
     let _changing = fs.nodes.changing(header.node);
     let (node, attrs) = client::doubt::make(|| mount.symlink(&dir, name, target)).await?;
-    Ok(fs.entry(Body::with_capacity(128), &node, &attrs).reply())
+    Ok(fs.entry(Body::with_capacity(128), header, &node, &attrs).reply())
 }

@@ -7,6 +7,7 @@ use crate::opens::OpenFile;
 use crate::reply::Body;
 use crate::request::Header;
 use bytes::Bytes;
+use client::Access;
 use rustix::fs::OFlags;
 use std::sync::atomic::Ordering::Relaxed;
 use types::SetAttrs;
@@ -34,6 +35,9 @@ pub(crate) async fn write(
     }
     if flags.intersects(OFlags::SYNC | OFlags::DSYNC) {
         open.file.fsync().await?;
+    } else if flags.contains(OFlags::DIRECT) && open.file.policy().access != Access::ODirect {
+        // It became so behind the open, by fcntl(2).
+        open.file.push().await?;
     }
     Ok(Body::with_capacity(8).u32(len).u32(0).reply())
 }

@@ -1,6 +1,7 @@
 //! SETXATTR, GETXATTR, LISTXATTR and REMOVEXATTR: extended attributes of the `user` namespace (RFC 8276).
 
 use crate::Errno;
+use crate::control::Control;
 use crate::fs::{Answer, FileSystem};
 use crate::reply::{Body, Reply};
 use crate::request::Header;
@@ -26,6 +27,9 @@ pub(crate) async fn set(fs: &FileSystem, header: &Header, name: &[u8], value: &[
         2 => XattrMode::Replace,
         _ => return Err(EINVAL),
     };
+    if let Some(control) = Control::of(name) {
+        return fs.set_control(header, control, Some(value)).map(|()| Reply::Done);
+    }
     fs.acting(header).setxattr(&fs.node(header)?, name, value, mode).await?;
     Ok(Reply::Done)
 }
@@ -42,6 +46,9 @@ fn sized(value: Vec<u8>, size: u32) -> Answer {
 /// The value of one.
 pub(crate) async fn get(fs: &FileSystem, header: &Header, name: &[u8], size: u32) -> Answer {
     let name = below_user(name).ok_or(ENODATA)?;
+    if let Some(control) = Control::of(name) {
+        return sized(fs.control(header, control).await?, size);
+    }
     let value = fs.acting(header).getxattr(&fs.node(header)?, name).await?;
     sized(value.to_vec(), size)
 }
@@ -61,6 +68,9 @@ pub(crate) async fn list(fs: &FileSystem, header: &Header, size: u32) -> Answer 
 /// Removes one.
 pub(crate) async fn remove(fs: &FileSystem, header: &Header, name: &[u8]) -> Answer {
     let name = below_user(name).ok_or(ENODATA)?;
+    if let Some(control) = Control::of(name) {
+        return fs.set_control(header, control, None).map(|()| Reply::Done);
+    }
     fs.acting(header).removexattr(&fs.node(header)?, name).await?;
     Ok(Reply::Done)
 }

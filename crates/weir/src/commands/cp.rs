@@ -63,7 +63,7 @@ pub fn run(args: Args) -> Outcome {
     let sources = args.sources.iter().map(read).collect::<Result<Vec<_>, _>>()?;
     let destination = read(&args.destination)?;
     let runtime = runtime()?;
-    let (stop, mut mounts) = (runtime.block_on(async { Stop::listen() })?, Mounts::new(&args.connect));
+    let (stop, mut mounts) = (runtime.block_on(async { Stop::listen() })?, Mounts::new(&args.connect)?);
     let mut side = |locator: &Locator| -> Result<End, Failure> {
         Ok(match locator {
             Locator::Local(_) => End::Local,

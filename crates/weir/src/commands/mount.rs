@@ -1,7 +1,7 @@
 //! `weir mount`: a file system at a directory, for every program.
 
 use crate::failure::{Exit, Failure, Outcome};
-use crate::mounted::{Access, How, Mounting, Transport, seconds, threshold, write_threshold};
+use crate::mounted::{How, Mounting, Transport, seconds};
 use crate::session::{Connect, runtime};
 use crate::show;
 use crate::stop::Stop;
@@ -41,7 +41,7 @@ pub struct Args {
     foreground: bool,
     #[command(flatten)]
     how: How,
-    /// Options as mount(8) has them, separated by commas: ro, access=direct|page, transport=auto|device|uring, write_threshold=SIZE, read_threshold=SIZE, attr_timeout=S, entry_timeout=S,
+    /// Options as mount(8) has them, separated by commas: ro, transport=auto|device|uring, parts of the policy as access=page or write_threshold=SIZE, attr_timeout=S, entry_timeout=S,
     /// absent_timeout=S, allow_other, no_direct; others of mount(8) are passed over
     #[arg(short = 'o', value_name = "OPTIONS", value_delimiter = ',')]
     options: Vec<String>,
@@ -90,16 +90,14 @@ fn apply_options(args: &mut Args) -> Result<(), Failure> {
             "rw" => args.how.read_only = false,
             "allow_other" => args.how.allow_other = true,
             "no_direct" => args.connect.go_through_mgr(),
-            "access" => args.how.access = Access::from_str(value, false).map_err(bad)?,
             "transport" => args.how.transport = Transport::from_str(value, false).map_err(bad)?,
-            "write_threshold" => args.how.write_threshold = write_threshold(value).map_err(bad)?,
-            "read_threshold" => args.how.read_threshold = threshold(value).map_err(bad)?,
             "attr_timeout" => args.how.attr_timeout = time()?,
             "entry_timeout" => args.how.entry_timeout = time()?,
             "absent_timeout" => args.how.absent_timeout = time()?,
             // Of mount(8) itself, or of what the mount has anyway.
             "" | "defaults" | "auto" | "noauto" | "_netdev" | "nofail" | "user" | "users" | "nouser" | "owner" => {}
             "group" | "nosuid" | "nodev" | "async" | "relatime" | "noatime" | "exec" | "default_permissions" => {}
+            key if args.how.set(key, value).map_err(bad)? => {}
             key if key.starts_with("x-") || key.starts_with("comment") => {}
             _ => return Err(bad("there is no such option".into()).next("\"weir mount --help\" lists them")),
         }
@@ -116,7 +114,7 @@ fn serve(args: &Args) -> Outcome {
     let runtime = runtime()?;
     let outcome = runtime.block_on(async {
         let stop = Stop::listen()?;
-        let mount = Mount::connect(&target, args.how.options(args.connect.options())).await?;
+        let mount = Mount::connect(&target, args.how.options(args.connect.options()?)).await?;
         let (root, _) = mount.resolve(target.path(), true).await.map_err(|e| Failure::from(e).about(&target))?;
         let mounting = Mounting::start(mount, root, &args.dir, args.how.config(&target.to_string()))?;
         if args.background {

@@ -1,30 +1,48 @@
-//! `weir policy`: how new files of a directory are laid out.
+//! `weir policy`: how files are laid out and used, what says so, and saying it otherwise.
 
 use crate::failure::{Exit, Failure, Outcome};
 use crate::session::{Connect, run as with_mounts};
 use crate::show;
-use client::{Mount, Node, Target, XattrMode};
-use layout::policy::is_policy_name;
-use layout::{Origin, Part, Policy, Settings};
+use client::{Mount, Node, Options, Target, XattrMode};
+use layout::{Origin, Part, Settings};
+use serde::Serialize;
 use std::collections::BTreeMap;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
 use types::{FileKind, Status};
 
-/// Show and set how new files of a directory are laid out
+/// Show and set how files are laid out, read and written
 ///
-/// A new directory takes the policy of its parent, a new file that of its directory; both keep it when the
-/// directory's policy changes later.
+/// Each part of a policy can be set in several places, and the last of these that sets it counts: the driver (what is done when
+/// nobody says anything), the server (its configuration), the directory, the mount (its options), the environment
+/// (WEIR_POLICY="access=page,write_threshold=32K"), the file, whoever opens it. A new directory takes the policy of its
+/// parent and keeps it when that changes; how a file is laid out is decided when it is made, all else when it is opened.
 #[derive(clap::Args)]
-#[command(after_help = "Parts of a policy:
-  stripe_unit    bytes that go to one iod before the next: 64 to 1G, a multiple of 64 (1M)
-  stripe_count   over how many iods a file is striped; 0 means all (0)
-  mirrors        copies of each file, 1 or 2; clients of ours read and write files with 2 through the mgr (1)
-  distribution   simple_stripe
+#[command(after_help = "Parts of a policy, with what is done when nobody says anything:
+  stripe_unit       bytes that go to one iod before the next: 64 to 1G, a multiple of 64 (1M)
+  stripe_count      over how many iods a file is striped; 0 means all (0)
+  mirrors           copies of each file, 1 or 2; clients of ours read and write files with 2 through the mgr (1)
+  distribution      simple_stripe
+  layout            when a layout is got: open, first-io, a size (once the file is so long; all goes through the
+                    mgr before), auto: open where both thresholds are 0, else first-io (auto)
+  write_threshold   writes that gather to fewer bytes go through the mgr, others straight to the iods: a size,
+                    0 (none does), max (all do), auto: wherever either has been faster lately (mounts 64K, else 0)
+  read_threshold    the same for reads, by what is asked for: a size, 0, max (0)
+  access            page: through the page cache of a mount; direct: past it, writes gather in the client;
+                    odirect: each write is sent, and answered, before it returns (direct)
+  gather_size       how many bytes gather before they leave: a size, 0 (each write leaves), full: a request for each iod (full)
+  gather_delay      how long they gather at most: a time as 5ms, max: until there are enough, or fsync or close (max)
+  mgr_gather_delay  the same at the mgr; set as gather_delay_ms in its configuration (2ms)
+  read_ahead        how far the page cache of a mount reads ahead; only root's mounts can go beyond 128K (1M)
 
 Examples:
-  weir policy get /project
-  weir policy set /project stripe_unit=4M stripe_count=2
-  weir policy unset /project stripe_count")]
+  weir policy show /project                          what counts there for mounts without options, and who says so
+  weir policy show --mount /mnt/weir/project         what counts there in this mount
+  weir policy set /project stripe_unit=4M write_threshold=32K
+  weir policy unset /project write_threshold
+  weir policy set /project/log access=odirect        for one file, whoever opens it
+  weir policy set --mount /mnt/weir write_threshold=1M     while it is mounted, from the next read or write on
+  setfattr -n user.weir.write_threshold -v 32K /mnt/weir/project       the same as policy set, on a mount")]
 pub struct Args {
     #[command(subcommand)]
     action: Action,
@@ -32,18 +50,22 @@ pub struct Args {
 
 #[derive(clap::Subcommand)]
 enum Action {
-    /// Show the policy of a directory or file
-    Get(Get),
-    /// Set parts of the policy of a directory or file
+    /// Show what counts for a directory or file, and where it comes from
+    #[command(alias = "get")]
+    Show(Show),
+    /// Set parts of the policy of a directory or file, or of a mount
     Set(Set),
-    /// Take parts back to what they are without a policy
+    /// Take parts back to what they are without that
     Unset(Set),
 }
 
 #[derive(clap::Args)]
-struct Get {
+struct Show {
     /// The directory or file; without it, the directory WEIR_URL names
     path: Option<OsString>,
+    /// The path is one of this machine, where the file system is mounted; it is taken for one where there is no WEIR_URL
+    #[arg(long)]
+    mount: bool,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -58,6 +80,9 @@ struct Set {
     /// Parts, as NAME=VALUE (for unset: NAME)
     #[arg(required = true, value_name = "PART")]
     parts: Vec<String>,
+    /// The path is where the file system is mounted: set the options of that mount
+    #[arg(long)]
+    mount: bool,
     #[command(flatten)]
     connect: Connect,
 }
@@ -65,10 +90,96 @@ struct Set {
 /// Shows or sets.
 pub fn run(args: Args) -> Outcome {
     match args.action {
-        Action::Get(args) => get(args),
+        Action::Show(args) => show_policy(args),
+        Action::Set(args) if args.mount => set_mount(&args, true),
+        Action::Unset(args) if args.mount => set_mount(&args, false),
         Action::Set(args) => set(args, true),
         Action::Unset(args) => set(args, false),
     }
+}
+
+/// The extended attribute of a mount that tells what counts.
+const EFFECTIVE: &str = "user.weir.effective";
+/// What the names of those begin with that set its options.
+const OPTION: &str = "user.weir.mount.";
+/// Room for the former.
+const ROOM: usize = 64 << 10;
+
+/// One part as it counts.
+#[derive(Serialize)]
+struct Row {
+    value: String,
+    /// Where that comes from.
+    origin: String,
+}
+
+type Rows = Vec<(String, Row)>;
+
+fn show_policy(args: Show) -> Outcome {
+    let is_url = args.path.as_ref().is_some_and(|path| path.as_encoded_bytes().starts_with(b"weir:"));
+    let mounted = args.mount || args.connect.base()?.is_none() && !is_url;
+    let rows = match &args.path {
+        Some(path) if mounted => of_mounted(Path::new(path))?,
+        _ if args.mount => return Err(Failure::usage("--mount: no path").next("name a directory that is mounted")),
+        _ => return show_remote(&args),
+    };
+    print(rows, args.json)
+}
+
+fn show_remote(args: &Show) -> Outcome {
+    let target = args.connect.target_or_base(args.path.as_ref())?;
+    let connect = &args.connect;
+    crate::session::runtime()?.block_on(async {
+        // As a mount without options sees it.
+        let options = Options { driver: fuse::driver(), ..connect.options()? };
+        let mount = Mount::connect(&target, options).await?;
+        let rows = of_remote(&mount, &target).await.map_err(|e| e.about(&target));
+        // What it says does not matter any more.
+        let _ = mount.disconnect().await;
+        print(rows?, args.json)
+    })
+}
+
+async fn of_remote(mount: &Mount, target: &Target) -> Result<Rows, Failure> {
+    let (node, kind) = find(mount, target).await?;
+    let dir = match target.path().split_last() {
+        Some((_, above)) => Some(mount.resolve(above, true).await?.0),
+        None => None,
+    };
+    let (_, effective) = mount.policy_of(&node, dir.as_ref()).await?;
+    let file = kind == FileKind::Regular;
+    let shown = effective.rows().filter(|(part, ..)| !(file && part.is_placement()));
+    Ok(shown.map(|(part, value, origin)| (part.name().into(), Row { value, origin: origin.name().into() })).collect())
+}
+
+/// What the process says that serves a mount.
+fn of_mounted(path: &Path) -> Result<Rows, Failure> {
+    let mut room = vec![0; ROOM];
+    let len = rustix::fs::getxattr(path, EFFECTIVE, &mut room).map_err(|e| not_mounted(path, e))?;
+    let text = String::from_utf8_lossy(&room[..len]).into_owned();
+    let row = |line: &str| {
+        let (name, rest) = line.split_once(' ')?;
+        let (value, origin) = rest.rsplit_once(' ')?;
+        Some((name.to_owned(), Row { value: value.to_owned(), origin: origin.to_owned() }))
+    };
+    Ok(text.lines().filter_map(row).collect())
+}
+
+fn not_mounted(path: &Path, error: rustix::io::Errno) -> Failure {
+    let none = [rustix::io::Errno::NODATA, rustix::io::Errno::NOTSUP].contains(&error);
+    let failure = if none { Failure::new("no Weir is mounted there") } else { Failure::new(error) };
+    failure.about(path.display())
+}
+
+fn print(rows: Rows, json: bool) -> Outcome {
+    if json {
+        show::json(&rows.into_iter().collect::<BTreeMap<_, _>>())?;
+        return Ok(Exit::Done);
+    }
+    for (name, Row { value, origin }) in rows {
+        show::line(&format!("{name:<17} {value:<14} {origin}"))?;
+    }
+    Ok(Exit::Done)
 }
 
 async fn find(mount: &Mount, target: &Target) -> Result<(Node, FileKind), Failure> {
@@ -79,82 +190,57 @@ async fn find(mount: &Mount, target: &Target) -> Result<(Node, FileKind), Failur
     }
 }
 
-fn get(args: Get) -> Outcome {
-    let target = args.connect.target_or_base(args.path.as_ref())?;
-    with_mounts(&args.connect, async |mounts| {
-        let mount = mounts.get(&target).await?;
-        let (policy, own) = read(&mount, &target).await.map_err(|e| e.about(&target))?;
-        if args.json {
-            let values: BTreeMap<_, _> = Part::ALL.iter().map(|part| (part.name(), policy.get(*part))).collect();
-            show::json(&values)?;
-            return Ok(Exit::Done);
-        }
-        for part in Part::ALL {
-            let note = if own.contains(part) { "" } else { "  (default)" };
-            show::line(&format!("{:<16} {}{note}", part.name(), policy.get(*part)))?;
-        }
-        Ok(Exit::Done)
-    })
+/// The parts that are to be set or unset, each with its value, checked as far as can be before it is known what for.
+fn parts(args: &Set, give: bool) -> Result<Vec<(Part, Option<&str>)>, Failure> {
+    let mut parts = Vec::new();
+    for text in &args.parts {
+        let (name, value) = match (text.split_once('='), give) {
+            (Some((name, value)), true) => (name, Some(value)),
+            (None, false) => (text.as_str(), None),
+            (None, true) => return Err(Failure::usage(format!("{text}: no value")).next("write NAME=VALUE")),
+            (Some(_), false) => return Err(Failure::usage(format!("{text}: a value")).next("write only the name")),
+        };
+        let part = Part::named(name.as_bytes()).map_err(Failure::usage)?;
+        check(part, value, if args.mount { Origin::Mount } else { Origin::Directory })?;
+        parts.push((part, value));
+    }
+    Ok(parts)
 }
 
-/// The policy in force, and the names of the parts that are set.
-async fn read(mount: &Mount, target: &Target) -> Result<(Policy, Vec<Part>), Failure> {
-    let (node, kind) = find(mount, target).await?;
-    let mut found = Vec::new();
-    for name in mount.listxattr(&node).await? {
-        if is_policy_name(&name) {
-            match mount.getxattr(&node, &name).await {
-                Ok(value) => found.push((name, value)),
-                Err(e) if e.is(Status::NoXattr) => {}
-                Err(e) => return Err(e.into()),
-            }
-        }
-    }
-    let pairs = found.iter().map(|(name, value)| (&name[..], &value[..]));
-    let origin = if kind == FileKind::Directory { Origin::Directory } else { Origin::File };
-    let settings = Settings::of_xattrs(origin, pairs, |e| tracing::debug!("passed over: {e}"));
-    let mut policy = Policy::default().with(&settings);
-    let mut own: Vec<Part> = settings.parts().collect();
-    if kind == FileKind::Regular {
-        // What a file is laid out by is what its layout says, whatever its xattrs say.
-        let placement = match mount.placement(&node).await {
-            // With copies, which the mgr tells nobody of.
-            Err(e) if e.is(Status::NoLayout) => {
-                return Err(Failure::new(
-                    "this file is read and written through the mgr alone, which does not tell how it lies",
-                ));
-            }
-            placement => placement?,
+fn check(part: Part, value: Option<&str>, origin: Origin) -> Result<(), Failure> {
+    let Some(value) = value else { return Ok(()) };
+    let checked = Settings::default().set(origin, part.name().as_bytes(), value.as_bytes());
+    checked.map(drop).map_err(Failure::usage)
+}
+
+/// Sets options of a mount, or takes them back.
+fn set_mount(args: &Set, give: bool) -> Outcome {
+    let path = Path::new(OsStr::new(&args.path));
+    // To tell what is no mount from what is no part of its policy.
+    of_mounted(path)?;
+    for (part, value) in parts(args, give)? {
+        let name = format!("{OPTION}{}", part.name());
+        let done = match value {
+            Some(value) => rustix::fs::setxattr(path, name.as_str(), value.as_bytes(), rustix::fs::XattrFlags::empty()),
+            None => match rustix::fs::removexattr(path, name.as_str()) {
+                Err(rustix::io::Errno::NODATA) => Ok(()),
+                other => other,
+            },
         };
-        policy.stripe_unit = placement.distribution.stripe_unit();
-        policy.stripe_count = u32::try_from(placement.objects.len()).unwrap_or(u32::MAX);
-        policy.distribution = placement.distribution.id();
-        own.extend(Part::ALL.iter().filter(|part| part.is_placement()));
+        done.map_err(|e| Failure::new(e).about(format_args!("{}: {}", path.display(), part.name())))?;
     }
-    Ok((policy, own))
+    Ok(Exit::Done)
 }
 
 fn set(args: Set, give: bool) -> Outcome {
     let target = args.connect.target(&args.path)?;
-    let mut parts = Vec::new();
-    for part in &args.parts {
-        let (name, value) = match (part.split_once('='), give) {
-            (Some((name, value)), true) => (name, Some(value)),
-            (None, false) => (part.as_str(), None),
-            (None, true) => return Err(Failure::usage(format!("{part}: no value")).next("write NAME=VALUE")),
-            (Some(_), false) => return Err(Failure::usage(format!("{part}: a value")).next("write only the name")),
-        };
-        parts.push((Part::named(name.as_bytes()).map_err(Failure::usage)?, value));
-    }
+    let parts = parts(&args, give)?;
     with_mounts(&args.connect, async |mounts| {
         let mount = mounts.get(&target).await?;
         let (node, kind) = find(&mount, &target).await.map_err(|e| e.about(&target))?;
         let origin = if kind == FileKind::Directory { Origin::Directory } else { Origin::File };
         for (part, value) in &parts {
-            if let Some(value) = value {
-                let checked = Settings::default().set(origin, part.name().as_bytes(), value.as_bytes());
-                checked.map_err(|e| Failure::usage(format!("{target}: {e}")))?;
-            }
+            check(*part, *value, origin).map_err(|e| e.about(&target))?;
         }
         for (part, value) in &parts {
             let name = part.xattr();

@@ -1,15 +1,14 @@
 //! `weir replay`: a trace of file operations carried out and timed, and traces made.
 
 use crate::failure::{Exit, Failure, Outcome};
-use crate::mounted::{threshold, write_threshold};
+use crate::mounted::{read_threshold, write_threshold};
 use crate::replay::{self, Done, Job, Line, Place, Sums};
 use crate::session::{Connect, runtime};
 use crate::show;
 use crate::stop::Stop;
-use client::Options;
+use client::{Options, Settings};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use layout::policy::parse_size;
-use layout::threshold::Rule;
 use serde::Serialize;
 use std::ffi::OsString;
 use std::io::IsTerminal;
@@ -63,10 +62,10 @@ pub struct Args {
     /// Writes that gather to fewer bytes than this go through the mgr, others straight to the iods; auto: wherever either has
     /// been faster lately (URLs only)
     #[arg(long, value_name = "SIZE", default_value = "64K", value_parser = write_threshold)]
-    write_threshold: Rule,
+    write_threshold: Settings,
     /// The same for reads
-    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = threshold)]
-    read_threshold: u64,
+    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = read_threshold)]
+    read_threshold: Settings,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -217,9 +216,10 @@ impl Args {
             return Err(Failure::usage("--odirect is for directories").next("for URLs, --each comes closest"));
         }
         let target = self.connect.target_or_base(self.on.as_ref())?;
-        let (write_threshold, read_threshold) = (self.write_threshold, self.read_threshold);
-        let options = Options { write_threshold, read_threshold, ..self.connect.options() };
-        Ok(Place::Weir { target, options, each: self.each, runtime })
+        let mut policy = self.write_threshold;
+        policy.lay(&self.read_threshold);
+        let options = Options { policy, ..self.connect.options()? };
+        Ok(Place::Weir { target, options: Box::new(options), each: self.each, runtime })
     }
 }
 

@@ -7,7 +7,7 @@ use crate::show;
 use crate::stop::Stop;
 use crate::tune::{Point, best, crossing};
 use chart::{Chart, Curve};
-use client::{Options, Target};
+use client::{Options, Settings, Target};
 use indicatif::ProgressBar;
 use layout::policy::{format_size, parse_size};
 use layout::threshold::{ALWAYS_MGR, Rule};
@@ -132,7 +132,7 @@ impl Threshold {
                 // Neither is always the one that comes after the other.
                 let ways = [round % 2 == 0, round % 2 != 0];
                 for mgr in ways {
-                    let job = self.job(trace.clone(), target, runtime, if mgr { ALWAYS_MGR } else { 0 });
+                    let job = self.job(trace.clone(), target, runtime, if mgr { ALWAYS_MGR } else { 0 })?;
                     let done = replay::run(&job, stop, ProgressBar::hidden())?;
                     let took = done.latencies.sum(Action::Write)
                         + done.latencies.sum(Action::Read)
@@ -175,13 +175,22 @@ impl Threshold {
         Ok(trace)
     }
 
-    fn job(&self, trace: Arc<Trace>, target: &Target, runtime: &tokio::runtime::Handle, threshold: u64) -> Job {
+    fn job(
+        &self,
+        trace: Arc<Trace>,
+        target: &Target,
+        runtime: &tokio::runtime::Handle,
+        threshold: u64,
+    ) -> Result<Job, Failure> {
         let (write_threshold, read_threshold) =
-            if self.read { (Rule::Fixed(0), threshold) } else { (Rule::Fixed(threshold), 0) };
-        let options = Options { write_threshold, read_threshold, ..self.connect.options() };
-        let place = Place::Weir { target: target.clone(), options, each: true, runtime: runtime.clone() };
+            if self.read { (Some(Rule::Fixed(0)), Some(threshold)) } else { (Some(Rule::Fixed(threshold)), Some(0)) };
+        let policy = Settings { write_threshold, read_threshold, ..Settings::default() };
+        // Nothing but what is measured counts.
+        let options = Options { policy, environment: Settings::default(), ..self.connect.options()? };
+        let place =
+            Place::Weir { target: target.clone(), options: Box::new(options), each: true, runtime: runtime.clone() };
         let warm = WARM as usize + if self.read { 1 } else { 2 };
-        Job { trace, copies: 1, place, verify: false, fill: self.read, keep: false, warm }
+        Ok(Job { trace, copies: 1, place, verify: false, fill: self.read, keep: false, warm })
     }
 }
 

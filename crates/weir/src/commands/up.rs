@@ -4,7 +4,7 @@ use crate::cluster::{self, Cluster};
 use crate::daemon::{self, Ready, ReadyLine};
 use crate::failure::{Exit, Failure, Outcome};
 use crate::mounted::{How, Mounting};
-use crate::session::runtime;
+use crate::session::{environment, runtime};
 use crate::show;
 use crate::stop::Stop;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressFinish, ProgressStyle};
@@ -118,7 +118,11 @@ pub fn run(args: Args) -> Outcome {
 async fn mount(url: &str, dir: &Path, how: &How) -> Result<Mounting, Failure> {
     std::fs::create_dir_all(dir).map_err(|e| Failure::from(e).about(dir.display()))?;
     let target = client::Target::parse(url)?;
-    let mount = client::Mount::connect(&target, how.options(client::Options::default())).await?;
+    let mount = client::Mount::connect(
+        &target,
+        how.options(client::Options { environment: environment()?, ..client::Options::default() }),
+    )
+    .await?;
     let root = mount.root();
     Mounting::start(mount, root, dir, how.config(&target.to_string()))
 }

@@ -20,7 +20,7 @@ pub enum Place {
         /// The directory.
         target: Target,
         /// How clients of it behave.
-        options: Options,
+        options: Box<Options>,
         /// Every write is sent at once and waited for, instead of gathering.
         each: bool,
         /// Where the clients work.
@@ -60,7 +60,7 @@ impl<'a> Room<'a> {
             Place::Weir { target, options, each, runtime } => {
                 let room = Room::Weir { target, options, each: *each, runtime, name: name.clone() };
                 let made = runtime.block_on(async {
-                    let mount = Mount::connect(target, options.clone()).await?;
+                    let mount = Mount::connect(target, Options::clone(options)).await?;
                     let (parent, _) = mount.resolve(target.path(), true).await?;
                     mount.mkdir(&parent, &name, 0o700).await?;
                     mount.disconnect().await

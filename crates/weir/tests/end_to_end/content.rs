@@ -93,8 +93,11 @@ fn policies_decide_how_new_files_are_laid_out() {
     assert_eq!(shape("/wide/f"), (1 << 20, 4));
     assert_eq!(shape("/narrow/f"), (64 << 10, 2));
     assert_eq!(shape("/narrow/below/f"), (64 << 10, 2));
-    let policy = cluster.json(["policy", "get", "--json", "/narrow/below"]).remove(0);
-    assert_eq!((policy["stripe_unit"].as_str(), policy["stripe_count"].as_str()), (Some("64K"), Some("2")));
+    let policy = cluster.json(["policy", "show", "--json", "/narrow/below"]).remove(0);
+    let part = |name: &str| (policy[name]["value"].as_str(), policy[name]["origin"].as_str());
+    assert_eq!(part("stripe_unit"), (Some("64K"), Some("directory")));
+    assert_eq!(part("stripe_count"), (Some("2"), Some("directory")));
+    assert_eq!(part("write_threshold"), (Some("64K"), Some("driver")));
     cluster.run(["policy", "unset", "/narrow", "stripe_count"]);
     cluster.put("/narrow/g", &content, &[]);
     assert_eq!(shape("/narrow/g"), (64 << 10, 4));

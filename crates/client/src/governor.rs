@@ -1,0 +1,209 @@
+//! The policy of each open file: what all places say, put together again whenever one of them says something else.
+
+use layout::policy::{Effective, Layers, LayoutWhen, Policy, Settings, merge};
+use layout::threshold::Rule;
+use nfs::fs::Told;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use types::FileId;
+
+/// Directories whose settings are kept.
+const DIRECTORIES_MAX: usize = 1024;
+
+/// What counts for all files of a mount.
+#[derive(Debug)]
+pub(crate) struct Governor {
+    /// What holds where nobody says anything.
+    driver: Policy,
+    environment: Settings,
+    /// The options of the mount, as they are by now.
+    mount: Mutex<Settings>,
+    /// What the server said last of files in no particular directory.
+    server: Mutex<Settings>,
+    /// What was said last of directories. Only good for guessing: whoever opens a file is told anew.
+    directories: Mutex<HashMap<FileId, (Settings, Settings)>>,
+    /// Rises with every change of what may count for files that are open.
+    generation: AtomicU64,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What the places say that count for one open file alone.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Words {
+    pub(crate) server: Settings,
+    pub(crate) directory: Settings,
+    /// The hint of who opened it.
+    pub(crate) open: Settings,
+}
+
+/// The policy of an open file.
+#[derive(Debug, Default)]
+pub(crate) struct Ruling {
+    words: Words,
+    /// The policy by this generation; 0: none yet.
+    now: Mutex<(u64, Policy)>,
+}
+
+/// What a server said of itself and of a directory or file.
+pub(crate) fn heard(told: &Told, origin: layout::Origin) -> (Settings, Settings) {
+    (Settings::of_peer(layout::Origin::Server, &told.server), Settings::of_peer(origin, &told.own))
+}
+
+impl Governor {
+    /// Of a mount with these options.
+    pub(crate) fn new(driver: Policy, mount: Settings, environment: Settings) -> Self {
+        Governor {
+            driver,
+            environment,
+            mount: Mutex::new(mount),
+            server: Mutex::default(),
+            directories: Mutex::default(),
+            generation: AtomicU64::new(1),
+        }
+    }
+
+    /// Something else counts for files that are open.
+    pub(crate) fn changed(&self) {
+        self.generation.fetch_add(1, Relaxed);
+    }
+
+    /// The options of the mount.
+    pub(crate) fn mount(&self) -> Settings {
+        *lock(&self.mount)
+    }
+
+    /// Changes the options of the mount.
+    pub(crate) fn set_mount(&self, change: impl FnOnce(&mut Settings)) {
+        change(&mut lock(&self.mount));
+        self.changed();
+    }
+
+    /// What the server says, as far as it is known.
+    pub(crate) fn server(&self) -> Settings {
+        *lock(&self.server)
+    }
+
+    /// The server said this of all files.
+    pub(crate) fn heard_server(&self, settings: Settings) {
+        *lock(&self.server) = settings;
+    }
+
+    /// This was said of a directory.
+    pub(crate) fn heard_directory(&self, dir: FileId, words: (Settings, Settings)) {
+        let mut directories = lock(&self.directories);
+        if directories.len() >= DIRECTORIES_MAX && !directories.contains_key(&dir) {
+            directories.clear();
+        }
+        directories.insert(dir, words);
+    }
+
+    /// What a file in this directory will be told, by what is known so far.
+    pub(crate) fn guess(&self, dir: Option<FileId>, open: Settings) -> Words {
+        let known = dir.and_then(|dir| lock(&self.directories).get(&dir).copied());
+        let (server, directory) = known.unwrap_or_else(|| (self.server(), Settings::default()));
+        Words { server, directory, open }
+    }
+
+    /// What counts for a file of which this is said, and which has these settings of its own.
+    pub(crate) fn effective(&self, words: &Words, file: Settings) -> Effective {
+        let layers = Layers {
+            server: words.server,
+            directory: words.directory,
+            mount: self.mount(),
+            environment: self.environment,
+            file,
+            open: words.open,
+        };
+        merge(&self.driver, &layers)
+    }
+}
+
+impl Ruling {
+    /// Of a file of which this is said.
+    pub(crate) fn new(words: Words) -> Self {
+        Ruling { words, ..Ruling::default() }
+    }
+
+    /// What counts now; `file` are the settings of the file itself.
+    pub(crate) fn policy(&self, governor: &Governor, file: impl FnOnce() -> Settings) -> Policy {
+        let generation = governor.generation.load(Relaxed);
+        let mut now = lock(&self.now);
+        if now.0 != generation {
+            *now = (generation, governor.effective(&self.words, file()).policy);
+        }
+        now.1
+    }
+
+    /// What counts now, with where it comes from.
+    pub(crate) fn effective(&self, governor: &Governor, file: Settings) -> Effective {
+        governor.effective(&self.words, file)
+    }
+}
+
+/// Whether a layout is got when a file is opened, and not when bytes first go straight.
+pub(crate) fn layout_at_open(policy: &Policy) -> bool {
+    match policy.layout {
+        LayoutWhen::Open => true,
+        LayoutWhen::FirstIo | LayoutWhen::Size(_) => false,
+        LayoutWhen::Auto => policy.write_threshold == Rule::Fixed(0) && policy.read_threshold == 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use layout::{Access, Origin, Part};
+
+    #[test]
+    fn a_change_of_the_mount_counts_at_once() {
+        let mount = Settings { access: Some(Access::Page), ..Settings::default() };
+        let governor = Governor::new(Policy::default(), mount, Settings::default());
+        let ruling = Ruling::new(Words::default());
+        let now = || ruling.policy(&governor, Settings::default);
+        assert_eq!((now().access, now().write_threshold), (Access::Page, Rule::Fixed(0)));
+        governor.set_mount(|mount| {
+            mount.unset(Part::Access);
+            mount.write_threshold = Some(Rule::Auto);
+        });
+        assert_eq!((now().access, now().write_threshold), (Access::Direct, Rule::Auto));
+        // What the file itself says is asked for when it may have changed.
+        let own = Settings { access: Some(Access::ODirect), ..Settings::default() };
+        assert_eq!(ruling.policy(&governor, || own).access, Access::Direct);
+        governor.changed();
+        assert_eq!(ruling.policy(&governor, || own).access, Access::ODirect);
+        assert_eq!(ruling.effective(&governor, own).origin(Part::Access), Origin::File);
+    }
+
+    #[test]
+    fn what_is_known_of_directories_is_bounded() {
+        let governor = Governor::new(Policy::default(), Settings::default(), Settings::default());
+        let words = Settings { read_threshold: Some(7), ..Settings::default() };
+        for dir in 0..3 * DIRECTORIES_MAX as u64 {
+            governor.heard_directory(FileId(dir), (Settings::default(), words));
+            assert_eq!(governor.guess(Some(FileId(dir)), Settings::default()).directory, words);
+        }
+        assert!(lock(&governor.directories).len() <= DIRECTORIES_MAX);
+        governor.heard_server(words);
+        assert_eq!(governor.guess(None, Settings::default()).server, words);
+    }
+
+    #[test]
+    fn when_a_layout_is_got_at_open() {
+        let policy = |text: &str| Policy::default().with(&Settings::parse(Origin::Mount, text).unwrap());
+        for (text, at_open) in [
+            ("", true),
+            ("write_threshold=1", false),
+            ("read_threshold=1", false),
+            ("write_threshold=auto", false),
+            ("write_threshold=max,layout=open", true),
+            ("layout=first-io", false),
+            ("layout=1M", false),
+        ] {
+            assert_eq!(layout_at_open(&policy(text)), at_open, "{text}");
+        }
+    }
+}
