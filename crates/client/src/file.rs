@@ -1,8 +1,10 @@
 //! An open file: reading, writing behind, and making it durable.
 
+mod append;
 mod finish;
 mod locks;
 
+pub(crate) use append::Appending;
 pub use locks::HeldLock;
 
 use crate::compound::Caller;
@@ -12,7 +14,6 @@ use crate::mount::{Node, OpenFlags};
 use crate::{Error, Placement, Result};
 use bytes::Bytes;
 use layout::policy::{Effective, Policy};
-use nfs::spans::LockKind;
 use std::sync::Arc;
 use types::{Attrs, ByteRange, SetAttrs};
 
@@ -54,11 +55,6 @@ pub(crate) struct Name {
     pub(crate) dir: Node,
     pub(crate) name: Bytes,
 }
-
-/// The byte that is locked while somebody appends: one behind the last that fcntl(2) can lock.
-const APPENDING: u64 = 1 << 63;
-/// The owner of that lock. Others who choose it may be let in beside an appender of the same mount.
-const APPENDER: u64 = u64::MAX;
 
 /// A run of bytes that was read.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -194,28 +190,6 @@ impl File {
     pub fn effective_policy(&self) -> Effective {
         let inode = self.inode();
         self.open().origin.ruling.effective(&inode.mount.governor, inode.own())
-    }
-
-    /// Writes `data` at the end of the file, wherever that is by then, and answers where that was. Of several who append at
-    /// the same time, through whichever mounts, all find their bytes there, one behind the other. Returns when they are
-    /// durable.
-    pub async fn append(&self, data: Bytes) -> Result<u64> {
-        self.for_writing()?;
-        let _one = self.inode().appending().await;
-        // Nobody holds locks there but who appends: the bytes of a file end below.
-        let range = ByteRange { offset: APPENDING, len: 1 };
-        self.lock(APPENDER, range, LockKind::Write).await?;
-        let appended = self.write_behind_end(data).await;
-        self.unlock(APPENDER, range).await?;
-        appended
-    }
-
-    async fn write_behind_end(&self, data: Bytes) -> Result<u64> {
-        self.refresh().await?;
-        let end = self.size();
-        self.write_at(end, data).await?;
-        self.fsync().await?;
-        Ok(end)
     }
 
     /// The first run of written bytes at or after `offset`, `None` when there is none up to the end. Runs may be

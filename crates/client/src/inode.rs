@@ -20,6 +20,7 @@ use write::Lane;
 use crate::compound::Caller;
 use crate::drivers::Layout;
 use crate::extents::Extents;
+use crate::file::Appending;
 use crate::governor::Ruling;
 use crate::mount::{Inner, OpenFlags, usual};
 use crate::{Error, Node, Result};
@@ -43,7 +44,7 @@ pub(crate) struct Inode {
     /// Held while an open is made again.
     reopening: AsyncMutex<()>,
     /// Held while something is appended.
-    appending: AsyncMutex<()>,
+    appending: AsyncMutex<Appending>,
     /// Held while a lock is asked for or given back, so that what is booked here is what the mgr did last.
     locking: AsyncMutex<()>,
     /// Held while bytes are handed to servers, so that overlapping writes leave in the order they came.
@@ -182,7 +183,7 @@ impl Inode {
     }
 
     /// Nobody else here appends until this is dropped.
-    pub(crate) async fn appending(&self) -> tokio::sync::MutexGuard<'_, ()> {
+    pub(crate) async fn appending(&self) -> tokio::sync::MutexGuard<'_, Appending> {
         self.appending.lock().await
     }
 

@@ -28,7 +28,7 @@ fn bytes(offset: u64, len: u64) -> ByteRange {
 }
 
 async fn read(file: &File) -> Vec<u8> {
-    file.read_at(0, 100).await.unwrap().to_vec()
+    file.read_at(0, 1000).await.unwrap().to_vec()
 }
 
 #[tokio::test]
@@ -271,4 +271,57 @@ async fn a_lock_that_is_waited_for_is_had_in_the_end_although_the_mgr_restarts()
     assert_eq!(read(&theirs).await, b"first");
     theirs.close().await.unwrap();
     mine.close().await.unwrap();
+}
+
+#[tokio::test]
+async fn who_appends_alone_asks_seldom() {
+    let mgr = MemoryMgr::start().await;
+    let (mount, other) = (mgr.mount(options()).await, mgr.mount(options()).await);
+    let (mine, theirs) = (create(&mount, "f").await, open(&other, "f").await);
+    let before = (mount.counters().operation("LOCK"), mount.counters().operation("WRITE"));
+    for i in 0..100u64 {
+        assert_eq!(mine.append(Bytes::from(vec![i as u8; 3])).await.unwrap(), 3 * i);
+    }
+    let after = (mount.counters().operation("LOCK"), mount.counters().operation("WRITE"));
+    // How long a hundred take nobody knows; all of a tenth of a second share a lock.
+    assert!(after.0 - before.0 <= 10 && after.1 - before.1 <= 10, "{before:?} {after:?}");
+    // Whoever comes behind finds all of it, without any sync.
+    assert_eq!(theirs.append(Bytes::from_static(b"next")).await.unwrap(), 300);
+    mine.close().await.unwrap();
+    let all = read(&theirs).await;
+    assert!((0..100).all(|i| all[3 * i..3 * i + 3] == [i as u8; 3]) && all[300..] == *b"next");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn appenders_of_all_mounts_find_their_bytes_one_behind_the_other() {
+    let mgr = MemoryMgr::start().await;
+    let mut mounts = Vec::new();
+    for _ in 0..3 {
+        mounts.push(mgr.mount(options()).await);
+    }
+    create(&mounts[0], "f").await.close().await.unwrap();
+    let mut appenders = Vec::new();
+    for who in 0..6u8 {
+        let mount = mounts[who as usize % 3].clone();
+        appenders.push(tokio::spawn(async move {
+            let file = open(&mount, "f").await;
+            let mut places = Vec::new();
+            for i in 0..30u8 {
+                places.push((file.append(Bytes::from(vec![who, i, who ^ i])).await.unwrap(), who, i));
+                if i % 11 == who {
+                    // Long enough for others to have their turn.
+                    tokio::time::sleep(std::time::Duration::from_millis(120)).await;
+                }
+            }
+            file.close().await.unwrap();
+            places
+        }));
+    }
+    let mut places = Vec::new();
+    for appender in appenders {
+        places.extend(appender.await.unwrap());
+    }
+    let all = read(&open(&mounts[0], "f").await).await;
+    assert_eq!(all.len(), 3 * places.len());
+    assert!(places.iter().all(|(at, who, i)| all[*at as usize..][..3] == [*who, *i, who ^ i]));
 }

@@ -244,14 +244,24 @@ impl Inode {
     /// Gives bytes back. What was written before is durable, and can be seen by whoever locks them next.
     pub(crate) async fn unlock(self: &Arc<Self>, key: u64, owner: u64, span: Span) -> Result<()> {
         let written = if self.may_write(key) { self.fsync(key).await } else { Ok(()) };
+        self.send_back(owner, span).await.and(written)
+    }
+
+    /// As [`Self::unlock`]; failures of writes are left to be told by whoever asks next.
+    pub(crate) async fn unlock_quietly(self: &Arc<Self>, key: u64, owner: u64, span: Span) -> Result<()> {
+        let written = self.flush(key).await;
+        self.send_back(owner, span).await.and(written)
+    }
+
+    async fn send_back(&self, owner: u64, span: Span) -> Result<()> {
         let _one = self.locking.lock().await;
         let mut tries = TRIES;
         loop {
             self.acknowledge_loss(owner)?;
-            let Some(lock) = self.holder(owner) else { return written };
+            let Some(lock) = self.holder(owner) else { return Ok(()) };
             let mut results = self.send_unlock(lock, span).await?;
             match results.raw::<stateid4>(OP_LOCKU) {
-                Ok(_) if self.unlocked(owner, lock, span) => return written,
+                Ok(_) if self.unlocked(owner, lock, span) => return Ok(()),
                 Ok(_) => {}
                 Err(failed @ Failed::Nfs(status)) if is_state_lost(status) => {
                     tries = tries.checked_sub(1).ok_or_else(|| results.error(&failed))?;
