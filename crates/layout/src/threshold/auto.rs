@@ -19,6 +19,12 @@ const PROBE: u32 = 64;
 const SETTLE: u32 = 16;
 /// Samples of the one way after which what is known of the other counts as old.
 const OLD: u32 = 1024;
+/// The mgr is loaded while its queue delay is more than one part in this many of what requests take straight,
+const LOADED: u64 = 4;
+/// until it is less than one part in this many.
+const CALM: u64 = 8;
+/// How much more slowly what is known of calm times goes up.
+const RELUCTANCE: u64 = 64;
 /// The mgr is overloaded until its queue delay is one part in this many of what began it.
 const RECOVERED: u64 = 2;
 
@@ -27,6 +33,9 @@ const RECOVERED: u64 = 2;
 struct Service {
     /// Moving average of the time, in nanoseconds; 0: nothing was measured. Without the wait at the mgr.
     nanos: u64,
+    /// The same as it was before the mgr was loaded: then requests wait more often than once, for locks and threads, and take
+    /// longer than the wait that is told explains.
+    calm: u64,
     /// Samples of the other way since the last one of this.
     age: u32,
 }
@@ -51,6 +60,8 @@ pub struct Auto {
     told: u64,
     /// How long one waits by what is seen from here.
     seen: u64,
+    /// Whether that is a large part of what they would take straight.
+    loaded: bool,
     /// Whether that is longer than they would take straight.
     overloaded: bool,
 }
@@ -64,6 +75,7 @@ impl Default for Auto {
             learnt: 0,
             told: 0,
             seen: 0,
+            loaded: false,
             overloaded: false,
         }
     }
@@ -82,6 +94,16 @@ fn boundary(classes: usize) -> u64 {
         0 => 0,
         CLASSES => ALWAYS_MGR,
         classes => (1 << (FIRST_LOG + classes as u32 - 1)) + 1,
+    }
+}
+
+/// What a request takes while the mgr is not loaded, after one that took this long. Upwards it goes slowly: the mgr tells of a load
+/// only after the first requests have felt it.
+fn calmer(calm: u64, sample: u64) -> u64 {
+    match calm {
+        0 => sample,
+        calm if sample < calm => calm - (calm - sample) / WEIGHT,
+        calm => calm + (sample - calm).min(3 * calm) / RELUCTANCE,
     }
 }
 
@@ -137,6 +159,9 @@ impl Auto {
             nanos if service.age > OLD => nanos / 2 + sample / 2 + 1,
             nanos => ((nanos * (WEIGHT - 1) + sample) / WEIGHT).max(1),
         };
+        if !self.loaded {
+            service.calm = calmer(service.calm, sample);
+        }
         service.age = 0;
         let other = &mut self.services[class][other];
         other.age = other.age.saturating_add(1);
@@ -165,6 +190,12 @@ impl Auto {
         let Some(straight) = self.services.iter().map(|[_, direct]| direct.nanos).find(|nanos| *nanos > 0) else {
             return;
         };
+        let was = self.loaded;
+        self.loaded = queue > straight / if was { CALM } else { LOADED };
+        if was && !self.loaded {
+            // What was measured meanwhile is no more so.
+            self.services.iter_mut().for_each(|[mgr, _]| mgr.nanos = mgr.calm);
+        }
         self.overloaded = match self.overloaded {
             false => queue > straight,
             true => queue > straight / RECOVERED,
@@ -290,6 +321,28 @@ mod tests {
             before = auto.threshold();
         }
         assert!(CROSSING.contains(&before), "{before}");
+    }
+
+    #[test]
+    fn what_a_loaded_mgr_took_is_forgotten_when_it_is_not() {
+        let mut auto = Auto::default();
+        run(&mut auto, QUIET, 20_000);
+        let quiet = auto.threshold();
+        // Requests wait there four times as long as they do to begin with.
+        let busy = Servers { mgr: (100_000 + 3 * 200_000, 10), queue: 200_000, ..QUIET };
+        // The first ones before it says so.
+        run(&mut auto, Servers { tells: false, ..busy }, 20);
+        run(&mut auto, busy, 500);
+        assert!(auto.threshold() < quiet, "{}", auto.threshold());
+        auto.queued(Duration::ZERO);
+        assert_eq!(auto.threshold(), quiet);
+        // What was never measured otherwise is not known.
+        let mut auto = Auto::default();
+        auto.learn(Path::Direct, 100, Duration::from_micros(300));
+        auto.queued(Duration::from_micros(200));
+        auto.learn(Path::Mgr, 100, Duration::from_millis(9));
+        auto.queued(Duration::ZERO);
+        assert_eq!(auto.services[class(100)][0].nanos, 0);
     }
 
     #[test]

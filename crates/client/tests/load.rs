@@ -1,0 +1,206 @@
+//! A write threshold that follows the load of the mgr: one that is slowed, and one that stands still.
+
+#[path = "support/cluster.rs"]
+mod cluster;
+
+use bytes::Bytes;
+use client::options::Rule;
+use client::{Access, CreateOptions, File, Mount, Options, Settings};
+use cluster::{Cluster, options};
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+use tokio::runtime::Runtime;
+
+/// How long what iods are asked, and what they answer, takes on its way.
+const WAY: Duration = Duration::from_millis(20);
+/// How long a busy mgr does something else before it looks for requests.
+const BUSY: Duration = Duration::from_millis(150);
+
+/// A door to `target` behind which everything takes its time.
+fn far(target: SocketAddr) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for near in listener.incoming().flatten() {
+            // It may be gone by now.
+            let Ok(far) = TcpStream::connect(target) else { continue };
+            let (near_too, far_too) = (near.try_clone().unwrap(), far.try_clone().unwrap());
+            std::thread::spawn(move || pass(near, far));
+            std::thread::spawn(move || pass(far_too, near_too));
+        }
+    });
+    address
+}
+
+fn pass(mut from: TcpStream, mut to: TcpStream) {
+    let mut buffer = vec![0; 256 << 10];
+    while let Ok(len @ 1..) = from.read(&mut buffer) {
+        std::thread::sleep(WAY);
+        if to.write_all(&buffer[..len]).is_err() {
+            break;
+        }
+    }
+    let _ = to.shutdown(Shutdown::Both);
+}
+
+/// What the one thread of the mgr does besides its work.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Mood {
+    Idle,
+    /// Something else, again and again.
+    Busy,
+    /// Nothing, until it is told otherwise.
+    Still,
+}
+
+#[derive(Clone)]
+struct Hog(Arc<(Mutex<Mood>, Condvar)>);
+
+impl Hog {
+    fn start(runtime: &Runtime) -> Hog {
+        let hog = Hog(Arc::new((Mutex::new(Mood::Idle), Condvar::new())));
+        let own = hog.clone();
+        runtime.spawn(async move {
+            loop {
+                let (mood, changed) = &*own.0;
+                let now = *mood.lock().unwrap();
+                match now {
+                    Mood::Idle => tokio::time::sleep(Duration::from_millis(1)).await,
+                    Mood::Busy => {
+                        std::thread::sleep(BUSY);
+                        tokio::task::yield_now().await;
+                    }
+                    Mood::Still => drop(changed.wait_while(mood.lock().unwrap(), |now| *now == Mood::Still)),
+                }
+            }
+        });
+        hog
+    }
+
+    fn set(&self, mood: Mood) {
+        *self.0.0.lock().unwrap() = mood;
+        self.0.1.notify_all();
+    }
+}
+
+fn runtime(threads: usize) -> Runtime {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build().unwrap()
+}
+
+/// A cluster whose iods are far away, and a mount of it that finds its threshold itself.
+fn far_cluster(runtime: &Runtime) -> Cluster {
+    runtime.block_on(Cluster::start_behind(1, false, far))
+}
+
+async fn mounted(cluster: &Cluster) -> Mount {
+    let policy = Settings { write_threshold: Some(Rule::Auto), access: Some(Access::ODirect), ..Settings::default() };
+    cluster.mount(Options { policy, ..options() }).await
+}
+
+/// A file that has a layout and is written to in places of its own.
+async fn file(mount: &Mount, name: &str) -> File {
+    let file = mount.create(&mount.root(), name.as_bytes(), CreateOptions::default()).await.unwrap();
+    file.write_at(0, Bytes::from(vec![1; 2 << 20])).await.unwrap();
+    file.fsync().await.unwrap();
+    file
+}
+
+/// Writes a small piece at a place of its own.
+async fn write(file: &File, n: u64) {
+    file.write_at((2 << 20) + n * 4096, Bytes::from(vec![2; 1000])).await.unwrap();
+}
+
+#[test]
+fn a_busy_mgr_is_spared_until_it_has_time() {
+    let (servers, clients) = (runtime(1), runtime(2));
+    let cluster = far_cluster(&servers);
+    let hog = Hog::start(&servers);
+    clients.block_on(async {
+        let mount = mounted(&cluster).await;
+        let file = file(&mount, "f").await;
+        let mut n = 0;
+        for _ in 0..300 {
+            n += 1;
+            write(&file, n).await;
+        }
+        let quiet = mount.write_threshold();
+        assert!(quiet > 1000, "{quiet}: the iods are far away");
+        assert!(mount.counters().written_via_mgr > 200_000, "most went through the mgr");
+
+        hog.set(Mood::Busy);
+        let before = n;
+        while mount.write_threshold() > 1000 {
+            n += 1;
+            assert!(n < before + 100, "the mgr tells that requests wait");
+            write(&file, n).await;
+        }
+        let mut asked = 0;
+        while mount.write_threshold() > 0 {
+            asked += 1;
+            assert!(asked < 100, "they wait for longer than the iods are away");
+            mount.getattr(&mount.root()).await.unwrap();
+        }
+        let before = mount.counters().written_via_mgr;
+        for _ in 0..20 {
+            n += 1;
+            write(&file, n).await;
+        }
+        let through = mount.counters().written_via_mgr - before;
+        assert!(through <= 2000, "{through} bytes through an overloaded mgr");
+
+        hog.set(Mood::Idle);
+        let mut asked = 0;
+        while mount.write_threshold() <= 1000 {
+            asked += 1;
+            assert!(asked < 1000, "the mgr tells that they do not wait any more");
+            // Any answer tells it.
+            mount.getattr(&mount.root()).await.unwrap();
+        }
+        let before = mount.counters().written_via_mgr;
+        write(&file, n + 1).await;
+        assert_eq!(mount.counters().written_via_mgr - before, 1000);
+        file.close().await.unwrap();
+    });
+    drop(clients);
+    servers.block_on(async { drop(cluster) });
+}
+
+#[test]
+fn nobody_waits_for_a_mgr_that_stands_still() {
+    let (servers, clients) = (runtime(1), runtime(2));
+    let cluster = far_cluster(&servers);
+    let hog = Hog::start(&servers);
+    clients.block_on(async {
+        let mount = mounted(&cluster).await;
+        let file = Arc::new(file(&mount, "f").await);
+        for n in 1..=300 {
+            write(&file, n).await;
+        }
+        assert!(mount.write_threshold() > 1000);
+        hog.set(Mood::Still);
+        // Some have begun to wait for it; those that come later do not.
+        let straight = mount.counters().written_direct;
+        let mut writers = Vec::new();
+        while mount.counters().written_direct < straight + 5000 {
+            assert!(writers.len() < 5000, "small writes go straight");
+            let (file, n) = (file.clone(), 400 + writers.len() as u64);
+            writers.push(tokio::spawn(async move { write(&file, n).await }));
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        hog.set(Mood::Idle);
+        let count = writers.len() as u64;
+        for writer in writers {
+            writer.await.unwrap();
+        }
+        let file = Arc::try_unwrap(file).map_err(drop).unwrap();
+        for n in (1..=300).chain(400..400 + count) {
+            let got = file.read_at((2 << 20) + n * 4096, 1000).await.unwrap();
+            assert!(got.to_vec() == [2; 1000], "{n}");
+        }
+        file.close().await.unwrap();
+    });
+    drop(clients);
+    servers.block_on(async { drop(cluster) });
+}
