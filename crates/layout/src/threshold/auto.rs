@@ -15,6 +15,8 @@ const WEIGHT: u64 = 8;
 const MARGIN: u64 = 8;
 /// One request in this many takes the other way where that was not measured lately.
 const PROBE: u32 = 64;
+/// And one in this many where it was never measured.
+const PROBE_FIRST: u32 = 8;
 /// Samples after which it is looked whether another T is better.
 const SETTLE: u32 = 16;
 /// Samples of the one way after which what is known of the other counts as old.
@@ -135,9 +137,10 @@ impl Auto {
         let now = path(len, t);
         let other = self.services[class(len)][1 - now as usize];
         let unknown = other.nanos == 0 || other.age > OLD;
+        let every = if other.nanos == 0 { PROBE_FIRST } else { PROBE };
         // One that does not answer is not asked for the sake of knowledge.
         let silent = now == Path::Direct && seen > 0 && self.overloaded;
-        if !unknown || silent || !asked.is_multiple_of(PROBE) {
+        if !unknown || silent || !asked.is_multiple_of(every) {
             return t;
         }
         if now == Path::Mgr { 0 } else { ALWAYS_MGR }
@@ -202,27 +205,34 @@ impl Auto {
         };
     }
 
-    /// The time that one request of each class that is known both ways takes when the first `classes` go through the mgr.
-    fn time(&self, classes: usize) -> u64 {
-        let known = self.services.iter().enumerate().filter(|(_, [mgr, direct])| mgr.nanos > 0 && direct.nanos > 0);
+    /// How long a request of a class takes through the mgr and straight, if it is known which is shorter. Where one of them was not
+    /// measured, a shorter time than that of the other tells enough: no request takes longer than a larger one.
+    fn times(&self, class: usize) -> Option<[u64; 2]> {
+        let bound = |way: usize| self.services[class..].iter().map(|of| of[way].nanos).find(|nanos| *nanos > 0);
         let queue = self.queue();
-        known
-            .map(|(c, [mgr, direct])| if c < classes { mgr.nanos + queue } else { direct.nanos } / CLASSES as u64)
-            .sum()
+        match self.services[class].map(|service| service.nanos) {
+            [0, 0] => None,
+            [0, direct] => bound(0).map(|mgr| [mgr + queue, direct]).filter(|[mgr, direct]| mgr < direct),
+            [mgr, 0] => bound(1).map(|direct| [mgr + queue, direct]).filter(|[mgr, direct]| direct < mgr),
+            [mgr, direct] => Some([mgr + queue, direct]),
+        }
     }
 
     fn settle(&mut self) {
+        let times: [Option<[u64; 2]>; CLASSES] = std::array::from_fn(|class| self.times(class));
+        // What one request of each class of which that is known takes when the first `classes` go through the mgr.
+        let time = |classes: usize| -> u64 {
+            let of = |(class, times): (usize, [u64; 2])| times[usize::from(class >= classes)] / CLASSES as u64;
+            times.iter().enumerate().filter_map(|(class, times)| Some(of((class, (*times)?)))).sum()
+        };
         let now = (0..=CLASSES).find(|classes| boundary(*classes) >= self.t).unwrap_or(CLASSES);
         // Of equals the nearest.
-        let Some(best) = (0..=CLASSES).min_by_key(|classes| (self.time(*classes), classes.abs_diff(now))) else {
+        let Some(best) = (0..=CLASSES).min_by_key(|classes| (time(*classes), classes.abs_diff(now))) else {
             return;
         };
-        let moved = now.min(best)..now.max(best);
-        let both = |[mgr, direct]: &[Service; 2]| mgr.nanos > 0 && direct.nanos > 0;
-        let moved = self.services[moved].iter().filter(|class| both(class));
-        let longer = |[mgr, direct]: &[Service; 2]| (mgr.nanos + self.queue()).max(direct.nanos);
-        let at_stake: u64 = moved.map(|class| longer(class) / CLASSES as u64).sum();
-        if self.time(now).saturating_sub(self.time(best)) > at_stake / MARGIN {
+        let moved = times[now.min(best)..now.max(best)].iter().flatten();
+        let at_stake: u64 = moved.map(|[mgr, direct]| mgr.max(direct) / CLASSES as u64).sum();
+        if time(now).saturating_sub(time(best)) > at_stake / MARGIN {
             self.t = boundary(best);
         }
     }
@@ -388,6 +398,36 @@ mod tests {
             assert_eq!(path(len, boundary(c)), Path::Direct, "{len}");
             assert_eq!(path(len, boundary(c + 1)), Path::Mgr, "{len}");
         }
+    }
+
+    #[test]
+    fn a_mgr_that_is_slower_with_short_requests_than_iods_with_long_ones_is_left_at_once() {
+        let mut auto = Auto::default();
+        for _ in 0..SETTLE {
+            auto.learn(Path::Direct, 256 << 10, Duration::from_millis(20));
+        }
+        assert_eq!(auto.threshold(), T_FIRST, "long ones alone say nothing of the mgr");
+        for n in 0..u64::from(SETTLE) {
+            auto.learn(Path::Mgr, 100 << (n % 6), Duration::from_millis(200));
+        }
+        assert!(auto.threshold() <= 65, "{}", auto.threshold());
+        // One that is quick with long requests is quick with short ones.
+        let mut auto = Auto { t: 0, ..Auto::default() };
+        for n in 0..u64::from(SETTLE) {
+            auto.learn(Path::Direct, 100 << (n % 6), Duration::from_millis(20));
+            auto.learn(Path::Mgr, 16 << 10, Duration::from_millis(2));
+        }
+        assert_eq!(path(100 << 5, auto.threshold()), Path::Mgr, "{}", auto.threshold());
+    }
+
+    #[test]
+    fn a_way_that_was_never_taken_is_tried_soon() {
+        let mut auto = Auto::default();
+        let mut ask = || path(1000, auto.ask(1000, Duration::ZERO));
+        let ways: Vec<Path> = (0..PROBE_FIRST).map(|_| ask()).collect();
+        assert_eq!(ways.iter().filter(|way| **way == Path::Direct).count(), 1);
+        auto.learn(Path::Direct, 1000, Duration::from_millis(20));
+        assert!((0..100).all(|_| path(1000, auto.ask(1000, Duration::ZERO)) == Path::Mgr), "now it is known");
     }
 
     proptest::proptest! {
