@@ -42,7 +42,8 @@ fn counters_tell_which_way_bytes_went() {
         let counted = |name: &str| found["counters"][name].as_u64().unwrap();
         (counted("written_via_mgr"), counted("written_direct"))
     };
-    assert_eq!(ways(&replay(&cluster, "weir:/", &strided)), (bytes, 0));
+    let through = [&strided[..], &["--write-threshold", "max"]].concat();
+    assert_eq!(ways(&replay(&cluster, "weir:/", &through)), (bytes, 0));
     let straight = [&strided[..], &["--each", "--write-threshold", "0"]].concat();
     let found = replay(&cluster, "weir:/", &straight);
     assert_eq!(ways(&found), (0, bytes));
