@@ -31,12 +31,21 @@ pub struct Place {
     pub prefix: Vec<OsString>,
     /// The address it listens on, without a port.
     pub host: String,
+    /// Where its store is made, if not beside the others.
+    pub store: Option<PathBuf>,
+    /// Further options of it.
+    pub options: Vec<OsString>,
 }
 
 impl Place {
+    /// A daemon that listens on this address, run under `prefix`.
+    pub fn at(prefix: Vec<OsString>, host: &str) -> Self {
+        Place { prefix, host: host.to_owned(), store: None, options: Vec::new() }
+    }
+
     /// This machine, as it is.
     pub fn here() -> Self {
-        Place { prefix: Vec::new(), host: "127.0.0.1".to_owned() }
+        Place::at(Vec::new(), "127.0.0.1")
     }
 }
 
@@ -98,11 +107,11 @@ struct Maker<'a> {
 
 impl Maker<'_> {
     fn start(&self, dir: &Path, mgr: &Place, iods: &[Place], unix: bool) -> Outcome<Cluster> {
-        let store = dir.join("mgr");
+        let store = mgr.store.clone().unwrap_or_else(|| dir.join("mgr"));
         self.mkfs("mgr", &store)?;
         let (mut daemons, mut line) = (Vec::new(), vec![OsString::from("mgr")]);
         for (i, place) in iods.iter().enumerate() {
-            let store = dir.join(format!("iod-{i}"));
+            let store = place.store.clone().unwrap_or_else(|| dir.join(format!("iod-{i}")));
             self.mkfs("iod", &store)?;
             let words = ["iod".into(), "--unix".into(), OsString::from(unix.to_string())];
             let (daemon, ready) = self.daemon(place, &words, &store)?;
@@ -128,7 +137,7 @@ impl Maker<'_> {
     fn daemon(&self, place: &Place, words: &[OsString], dir: &Path) -> Outcome<(Daemon, Ready)> {
         let mut line = place.prefix.iter().cloned().chain([self.weir.into()]);
         let mut command = Command::new(line.next().ok_or("no program")?);
-        command.args(line).args(words).args(["--json", "--listen", &format!("{}:0", place.host)]);
+        command.args(line).args(words).args(&place.options).args(["--json", "--listen", &format!("{}:0", place.host)]);
         command.args(self.store(dir)).stderr(self.log()?);
         let (daemon, text) = Daemon::announced(command)?;
         Ok((daemon, serde_json::from_str(&text).map_err(|e| format!("{e} in {text:?}"))?))

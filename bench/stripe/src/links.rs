@@ -49,7 +49,7 @@ impl Network {
             tc(&[&["-n", &node, "qdisc", "add", "dev", "eth0"], &bucket[..]].concat())?;
         }
         let prefix = ["ip", "netns", "exec", &node].map(OsString::from).to_vec();
-        Ok(Place { prefix, host })
+        Ok(Place::at(prefix, &host))
     }
 }
 

@@ -14,7 +14,8 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    fn start(command: &mut Command) -> Outcome<Daemon> {
+    /// Starts it.
+    pub fn start(command: &mut Command) -> Outcome<Daemon> {
         tied(command);
         let name = command.get_program().to_owned();
         let child = command.spawn().map_err(|e| format!("cannot start {}: {e}", name.display()))?;

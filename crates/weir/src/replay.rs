@@ -49,6 +49,8 @@ pub struct Done {
     pub latencies: Latencies,
     /// What moved, and by which ways.
     pub sums: Sums,
+    /// The write threshold of each client at the end.
+    pub thresholds: Vec<u64>,
     /// Bytes that were read back and compared.
     pub verified: Option<u64>,
 }
@@ -122,10 +124,12 @@ fn run_in(job: &Job, room: &Room, stop: &Stop, bar: ProgressBar) -> Result<Done,
     let mut latencies = Latencies::default();
     let mut models = Models::new();
     let mut after = Sums::default();
+    let mut thresholds = Vec::new();
     let mut failure = None;
     for thread in threads {
         let worked = thread.join().map_err(|_| Failure::new("a client of the replay broke"))?;
         latencies.add(&worked.latencies);
+        thresholds.extend(worked.threshold);
         after = after + worked.sums;
         worked.models.into_iter().for_each(|(file, model)| models.entry((worked.copy, file)).or_default().push(model));
         failure = failure.or(worked.failure);
@@ -137,7 +141,7 @@ fn run_in(job: &Job, room: &Room, stop: &Stop, bar: ProgressBar) -> Result<Done,
     }
     stop.check()?;
     let verified = if job.verify { Some(verify::all(&room.enter()?, &models, &shared.filled)?) } else { None };
-    Ok(Done { took, latencies, sums: after - before, verified })
+    Ok(Done { took, latencies, sums: after - before, thresholds, verified })
 }
 
 impl Shared {

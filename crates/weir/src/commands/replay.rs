@@ -50,6 +50,9 @@ pub struct Args {
     /// Fill the files that are read before the clock starts
     #[arg(long)]
     fill: bool,
+    /// Operations of each client at the beginning whose times are not counted
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    warm: usize,
     /// Leave the files there
     #[arg(long)]
     keep: bool,
@@ -155,7 +158,7 @@ pub fn run(args: Args) -> Outcome {
     let place = args.place(runtime.handle().clone())?;
     let native = matches!(place, Place::Weir { .. });
     let (trace, copies) = (Arc::new(trace), copies as usize);
-    let job = Job { trace, copies, place, verify: args.verify, fill: args.fill, keep: args.keep, warm: 0 };
+    let job = Job { trace, copies, place, verify: args.verify, fill: args.fill, keep: args.keep, warm: args.warm };
     let outcome = replay::run(&job, &stop, bar(args.json));
     runtime.shutdown_background();
     let done = outcome?;
@@ -236,6 +239,9 @@ struct Summary {
     latencies: Vec<Line>,
     #[serde(skip_serializing_if = "Option::is_none")]
     counters: Option<Sums>,
+    /// In force for each client at the end.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    write_thresholds: Vec<u64>,
 }
 
 impl Summary {
@@ -252,6 +258,7 @@ impl Summary {
             by_operation,
             latencies: done.latencies.lines(),
             counters: native.then_some(done.sums),
+            write_thresholds: done.thresholds,
         }
     }
 

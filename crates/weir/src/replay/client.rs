@@ -29,6 +29,7 @@ pub(super) struct Worked {
     pub(super) copy: usize,
     pub(super) latencies: Latencies,
     pub(super) sums: Sums,
+    pub(super) threshold: Option<u64>,
     pub(super) models: HashMap<u32, Written>,
     pub(super) failure: Option<Failure>,
 }
@@ -101,9 +102,9 @@ impl Client {
                 failure = failure.or(Some(error));
             }
         }
-        let sums = self.door.sums();
+        let (sums, threshold) = (self.door.sums(), self.door.threshold());
         self.door.leave();
-        Worked { copy: self.copy, latencies, sums, models: self.models, failure }
+        Worked { copy: self.copy, latencies, sums, threshold, models: self.models, failure }
     }
 
     /// What a write writes.

@@ -21,6 +21,8 @@ pub struct Line {
     pub up_to: u32,
     /// How many.
     pub count: u64,
+    /// How long all took together, in microseconds.
+    pub sum_us: f64,
     /// Half of them took at most so long, in microseconds.
     pub p50_us: f64,
     /// 99 of a hundred took at most so long.
@@ -55,8 +57,9 @@ impl Latencies {
     pub fn lines(&self) -> Vec<Line> {
         let line = |((action, up_to), histogram): (&(Action, u32), &Histogram<u64>)| {
             let at = |quantile| histogram.value_at_quantile(quantile) as f64 / 1000.0;
-            let (operation, up_to) = (action.word(), *up_to);
-            Line { operation, up_to, count: histogram.len(), p50_us: at(0.5), p99_us: at(0.99), max_us: at(1.0) }
+            let (operation, up_to, count) = (action.word(), *up_to, histogram.len());
+            let sum_us = histogram.mean() * count as f64 / 1000.0;
+            Line { operation, up_to, count, sum_us, p50_us: at(0.5), p99_us: at(0.99), max_us: at(1.0) }
         };
         self.by_class.iter().map(line).collect()
     }

@@ -126,6 +126,14 @@ impl Door {
         }
     }
 
+    /// The write threshold in force.
+    pub(super) fn threshold(&self) -> Option<u64> {
+        match self {
+            Door::Weir { mount, .. } => Some(mount.write_threshold()),
+            Door::Local { .. } => None,
+        }
+    }
+
     /// Opens a file for reading and writing, which is made when it is not there.
     pub(super) fn open(&self, name: &str) -> Result<Opened, Failure> {
         match self {

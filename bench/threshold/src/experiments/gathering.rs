@@ -1,0 +1,37 @@
+//! E6: eight clients that write the records of a file in turns, with an mgr that gathers and one that does not.
+
+use crate::report::{Bound, Table, ratios};
+use crate::rig::{On, Rig};
+use crate::sheet::Sheet;
+use crate::{Outcome, Setup};
+
+const SIDES: [(&str, On<'_>); 2] = [("not gathered", On::Plain), ("gathered", On::Weir)];
+
+pub fn run(setup: &Setup, rig: &Rig, sheet: &mut Sheet) -> Outcome<Table> {
+    let count = if setup.quick { "64" } else { "400" };
+    let words = ["--generate", "strided", "--clients", "8", "--request", "4K", "--count", count];
+    let ways: [(&str, &[&str]); 2] = [("sent together", &[]), ("one by one", &["--each"])];
+    let mut table =
+        Table::new("E6: eight clients, records of 4 KiB in turns, all through the mgr", &["iod writes", "seconds"]);
+    let mut targets = Vec::new();
+    for (way, options) in ways {
+        let mut found = [(Vec::new(), Vec::new()), (Vec::new(), Vec::new())];
+        for round in 0..setup.rounds {
+            for ((name, on), found) in SIDES.iter().zip(&mut found) {
+                let run = rig.counted(*on, &[&words[..], &["--write-threshold", "max"], options].concat())?;
+                found.0.push(run.iod_writes as f64);
+                found.1.push(run.seconds);
+                sheet.add("E6", &format!("{way} {name}"), 4096, round, &run);
+            }
+        }
+        for ((name, _), (writes, seconds)) in SIDES.iter().zip(&found) {
+            table.row(format!("{way}, {name}"), &[writes.clone(), seconds.clone()]);
+        }
+        targets.push((way, ratios(&found[0].0, &found[1].0), ratios(&found[0].1, &found[1].1)));
+    }
+    for (way, fewer, faster) in targets {
+        table.target(format!("{way}: iod writes, not gathered over gathered"), Bound::AtLeast(8.0), &fewer);
+        table.target(format!("{way}: speed, gathered over not gathered"), Bound::AtLeast(2.0), &faster);
+    }
+    Ok(table)
+}

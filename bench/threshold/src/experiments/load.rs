@@ -1,0 +1,78 @@
+//! E5: where the curves cross while the mgr is idle and busy, and whether `auto` follows.
+
+use super::sweep::median;
+use crate::report::{Bound, Table};
+use crate::rig::{On, Rig};
+use crate::{Outcome, Setup};
+use chart::{Chart, Curve};
+use serde_json::Value;
+use std::fs;
+
+/// How the mgr is: its name, its share of a processor, and whether others read through it. Curves of one that is overloaded would take
+/// for ever.
+const MGRS: [(&str, Option<f64>, bool); 3] =
+    [("idle", None, false), ("busy", Some(0.25), true), (OVERLOADED, Some(0.05), true)];
+const OVERLOADED: &str = "overloaded";
+
+pub fn run(setup: &Setup, rig: &Rig) -> Outcome<Table> {
+    let (count, events) = if setup.quick { ("40", "8") } else { ("300", "30") };
+    let title = "E5: bytes at which both ways take as long, and the threshold that auto has in the end";
+    let mut table = Table::new(title, &["crossing", "auto"]);
+    let mut found = Vec::new();
+    let mut curves = Vec::new();
+    for (name, share, storm) in MGRS {
+        let (mut crossings, mut learnt) = (Vec::new(), Vec::new());
+        for round in 0..setup.rounds {
+            let _storm = if storm { Some(rig.storm()?) } else { None };
+            rig.hold_mgr_to(share)?;
+            let tuned = if name == OVERLOADED { Ok(Value::Null) } else { tune(rig, count) };
+            let threshold = follow(rig, events);
+            rig.hold_mgr_to(None)?;
+            let tuned = tuned?;
+            learnt.push(threshold?);
+            if !tuned.is_null() {
+                crossings.push(crossing(&tuned));
+            }
+            for (way, field) in [("through the mgr", "mgr_us"), ("straight", "direct_us")] {
+                let points = points(&tuned, field);
+                if round == 0 && !points.is_empty() {
+                    curves.push(Curve { name: format!("{way}, mgr {name}"), points });
+                }
+            }
+        }
+        table.row(format!("mgr {name}"), &[crossings.clone(), learnt.clone()]);
+        found.push((crossings, learnt));
+    }
+    let chart = Chart { title: title.to_owned(), up: "us".to_owned(), curves, marks: Vec::new() };
+    fs::write(setup.out.join("E5.svg"), chart.svg()?)?;
+    let falls = |of: &[f64], to: &[f64]| of.iter().zip(to).map(|(a, b)| (a + 1.0) / (b + 1.0)).collect::<Vec<_>>();
+    table.target("crossing, busy over idle", Bound::AtMost(0.99), &falls(&found[1].0, &found[0].0));
+    table.target("auto, busy over idle", Bound::AtMost(0.99), &falls(&found[1].1, &found[0].1));
+    table.target("auto, overloaded", Bound::AtMost(0.0), &[median(&found[2].1)]);
+    Ok(table)
+}
+
+/// Both curves.
+fn tune(rig: &Rig, count: &str) -> Outcome<Value> {
+    rig.told(&["tune", "threshold", "--json", "--rounds", "1", "--from", "4K", "--count", count, rig.weir_url()])
+}
+
+/// Where `auto` ends after a mixture of all sizes.
+fn follow(rig: &Rig, events: &str) -> Outcome<f64> {
+    let words = ["--generate", "digitisation", "--no-fsync", "--each", "--write-threshold", "auto", "--events", events];
+    let run = rig.replay(On::Weir, &words)?;
+    let threshold = run.write_thresholds.first().copied().unwrap_or(0);
+    // One that no write is as long as is shown as one past the longest.
+    Ok(threshold.min(2 << 20) as f64)
+}
+
+/// The crossing; without one the recommended threshold says on which side all sizes are.
+fn crossing(tuned: &Value) -> f64 {
+    let threshold = tuned["threshold"].as_u64().unwrap_or(0).min(2 << 20) as f64;
+    tuned["crossing"].as_f64().unwrap_or(threshold)
+}
+
+fn points(tuned: &Value, field: &str) -> Vec<(f64, f64)> {
+    let point = |point: &Value| Some((point["size"].as_f64()?, point[field][0].as_f64()?));
+    tuned["points"].as_array().into_iter().flatten().filter_map(point).collect()
+}

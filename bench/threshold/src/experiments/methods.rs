@@ -1,0 +1,122 @@
+//! E23, E24: page cache, O_DIRECT and the way past the kernel, by number of clients and length of requests.
+
+use super::sweep::{keep, median};
+use crate::disks::RATE;
+use crate::report::{Bound, Table, ratios};
+use crate::rig::{IODS, On, Rig};
+use crate::sheet::Sheet;
+use crate::{Outcome, Setup};
+use chart::{Chart, Curve, bytes};
+use std::fs;
+use trace::Generator;
+
+/// A way of access: its name, the mount's options, if there is one, how the trace is replayed, and the length of a request.
+type Way = (&'static str, Option<&'static str>, &'static [&'static str], u32);
+
+const WAYS: [Way; 5] = [
+    ("past the kernel", None, &["--write-threshold", "64K"], 4 << 20),
+    ("O_DIRECT", Some("access=direct"), &["--odirect"], 4 << 20),
+    ("page cache, 4M", Some("access=page"), &[], 4 << 20),
+    ("page cache, 4K", Some("access=page"), &[], 4 << 10),
+    ("all through the mgr", None, &["--no-direct"], 4 << 20),
+];
+
+pub fn clients(setup: &Setup, rig: &Rig, sheet: &mut Sheet) -> Outcome<Table> {
+    let counts: &[u32] = if setup.quick { &[1, 8] } else { &[1, 2, 4, 8, 10] };
+    let each = if setup.quick { 24 << 20 } else { 64 << 20 };
+    let title = "E23: files of their own, written in order by so many clients, and synced (MB/s)";
+    let columns: Vec<&str> = WAYS.iter().map(|(name, ..)| *name).collect();
+    let mut table = Table::new(title, &columns);
+    let mut rates = vec![vec![Vec::new(); counts.len()]; WAYS.len()];
+    let mut busy: f64 = 0.0;
+    for (at, count) in counts.iter().enumerate() {
+        let number = count.to_string();
+        for round in 0..setup.rounds {
+            for (way, (name, mount, options, request)) in WAYS.iter().enumerate() {
+                let one = Generator::Sequential { size: each, request: *request, clients: 1, read: false };
+                let trace = keep(rig, "one", &one.generate(0)?)?;
+                let trace = trace.to_str().ok_or("a path that is no text")?;
+                let words = [&[trace, "--clients", &number], *options].concat();
+                let mounted = mount.map(|options| rig.mount("mnt", options)).transpose()?;
+                let on = mounted.as_ref().map_or(On::Weir, |mounted| On::Dir(&mounted.dir, &[]));
+                let run = rig.replay(on, &words)?;
+                rates[way][at].push(run.rate() / 1e6);
+                busy = busy.max(run.busy);
+                sheet.add("E23", &format!("{name} x {count}"), u64::from(*request), round, &run);
+            }
+        }
+        let row: Vec<Vec<f64>> = rates.iter().map(|way| way[at].clone()).collect();
+        table.row(format!("{count} clients"), &row);
+    }
+    let last = counts.len() - 1;
+    let disks = (IODS as u64 * RATE) as f64 / 1e6;
+    let of_disks: Vec<f64> = rates[0][last].iter().map(|rate| rate / disks).collect();
+    table.target(
+        format!("past the kernel over all disks ({disks} MB/s), most clients"),
+        Bound::AtLeast(0.8),
+        &of_disks,
+    );
+    table.target(
+        "all through the mgr, most clients over one",
+        Bound::AtMost(1.15),
+        &ratios(&rates[4][last], &rates[4][0]),
+    );
+    table.target(
+        "past the kernel over O_DIRECT, most clients",
+        Bound::AtLeast(0.95),
+        &ratios(&rates[0][last], &rates[1][last]),
+    );
+    table.target(
+        "O_DIRECT over page cache, most clients",
+        Bound::AtLeast(0.95),
+        &ratios(&rates[1][last], &rates[2][last]),
+    );
+    table.target("page cache, 4K over 4M, one client", Bound::AtLeast(0.9), &ratios(&rates[3][0], &rates[2][0]));
+    table.note(format!("the daemons took at most {:.0} % of the processors", busy * 100.0));
+    let curve = |(way, (name, ..)): (usize, &Way)| Curve {
+        name: name.to_string(),
+        points: counts.iter().zip(&rates[way]).map(|(count, rates)| (f64::from(*count), median(rates))).collect(),
+    };
+    let curves = WAYS.iter().enumerate().map(curve).collect();
+    let chart =
+        Chart { title: format!("{title}; to the right: clients"), up: "MB/s".to_owned(), curves, marks: vec![] };
+    fs::write(setup.out.join("E23.svg"), chart.svg()?)?;
+    Ok(table)
+}
+
+pub fn requests(setup: &Setup, rig: &Rig, sheet: &mut Sheet) -> Outcome<Table> {
+    let lengths: &[u32] = if setup.quick {
+        &[32 << 10, 256 << 10, 4 << 20]
+    } else {
+        &[32 << 10, 64 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20, 4 << 20]
+    };
+    let size = if setup.quick { 48 << 20 } else { 128 << 20 };
+    let title = "E24: one client through the page cache, by length of request (MB/s)";
+    let mut table = Table::new(title, &["page cache", "past the page cache"]);
+    let mut rates = [vec![Vec::new(); lengths.len()], vec![Vec::new(); lengths.len()]];
+    for (at, request) in lengths.iter().enumerate() {
+        let one = Generator::Sequential { size, request: *request, clients: 1, read: false };
+        let trace = keep(rig, "one", &one.generate(0)?)?;
+        for round in 0..setup.rounds {
+            for (rates, access) in rates.iter_mut().zip(["access=page", "access=direct"]) {
+                let mounted = rig.mount("mnt", access)?;
+                let run = rig.replay(On::Dir(&mounted.dir, &[]), &[trace.to_str().ok_or("a path that is no text")?])?;
+                rates[at].push(run.rate() / 1e6);
+                sheet.add("E24", access, u64::from(*request), round, &run);
+            }
+        }
+        table.row(bytes(f64::from(*request)), &[rates[0][at].clone(), rates[1][at].clone()]);
+    }
+    let shares: Vec<Vec<f64>> = rates[0].windows(2).map(|two| ratios(&two[1], &two[0])).collect();
+    let least: Vec<f64> =
+        (0..setup.rounds as usize).map(|round| shares.iter().map(|s| s[round]).fold(f64::MAX, f64::min)).collect();
+    table.target("page cache: each length over the one before, at its worst", Bound::AtLeast(0.9), &least);
+    let curve = |(rates, name): (&Vec<Vec<f64>>, &str)| Curve {
+        name: name.to_owned(),
+        points: lengths.iter().zip(rates).map(|(length, rates)| (f64::from(*length), median(rates))).collect(),
+    };
+    let curves = rates.iter().zip(["page cache", "past the page cache"]).map(curve).collect();
+    let chart = Chart { title: title.to_owned(), up: "MB/s".to_owned(), curves, marks: Vec::new() };
+    fs::write(setup.out.join("E24.svg"), chart.svg()?)?;
+    Ok(table)
+}

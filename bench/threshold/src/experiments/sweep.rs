@@ -1,0 +1,241 @@
+//! E1, E3, E4: writes of all sizes by every way.
+
+use crate::report::{Bound, Table};
+use crate::rig::{IODS, On, Rig};
+use crate::sheet::Sheet;
+use crate::{Outcome, Setup};
+use chart::{Chart, Curve, bytes};
+use std::fs;
+use std::path::PathBuf;
+use trace::{Action, Generator, Op, Trace};
+
+/// Which writes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    One,
+    Ten,
+    Random,
+}
+
+/// Every way of writing, and how it is asked for.
+pub const WAYS: [(&str, &[&str]); 5] = [
+    ("direct", &["--each", "--write-threshold", "0"]),
+    ("indirect", &["--write-threshold", "max"]),
+    ("T=64K", &["--write-threshold", "64K"]),
+    ("auto", &["--write-threshold", "auto"]),
+    ("direct, gathered", &["--write-threshold", "0"]),
+];
+const DIRECT: usize = 0;
+const INDIRECT: usize = 1;
+
+const QUICK: [u64; 6] = [16, 1 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20];
+const FULL: [u64; 11] = [16, 64, 256, 1 << 10, 4 << 10, 16 << 10, 32 << 10, 64 << 10, 128 << 10, 256 << 10, 1 << 20];
+
+impl Kind {
+    fn name(self) -> &'static str {
+        match self {
+            Kind::One => "E1",
+            Kind::Ten => "E3",
+            Kind::Random => "E4",
+        }
+    }
+
+    fn title(self) -> &'static str {
+        match self {
+            Kind::One => "E1: sequential writes and one fsync, one client (MB/s)",
+            Kind::Ten => "E3: the same, ten clients on parts of their own (MB/s)",
+            Kind::Random => "E4: writes at random places in 32 MiB and one fsync, one client (MB/s)",
+        }
+    }
+
+    /// Clients.
+    fn clients(self) -> u64 {
+        if self == Kind::Ten { 10 } else { 1 }
+    }
+
+    /// How many writes of a size there are to an fsync, for each client.
+    fn count(self, setup: &Setup, size: u64) -> u64 {
+        let (most, bytes) =
+            if setup.quick { (if self == Kind::Random { 40 } else { 80 }, 24 << 20) } else { (400, 64 << 20) };
+        (bytes / size).min(most).max(self.clients()) / self.clients()
+    }
+
+    /// How often what gathers is written: it is done soon, and has to last as long as what does not. At random places nothing is joined.
+    fn times(self, setup: &Setup, size: u64) -> u64 {
+        let most = match (self, setup.quick) {
+            (Kind::Random, _) => 1,
+            (Kind::Ten, true) => 3,
+            (_, true) => 10,
+            (_, false) => 40,
+        };
+        (GATHERED / (self.count(setup, size) * self.clients() * size)).clamp(1, most)
+    }
+
+    /// The trace of writes of one size: what is not timed, then so many times the writes and an fsync.
+    fn trace(self, setup: &Setup, size: u64, times: u64) -> Outcome<Trace> {
+        let (clients, count, request) = (self.clients(), self.count(setup, size) * times, size as u32);
+        let one = match self {
+            Kind::Random => Generator::Random { size: FILE, request, count: count as u32, clients: 1, read: false },
+            _ => Generator::Sequential { size: count * size, request, clients: 1, read: false },
+        };
+        let writes: Vec<Op> = one.generate(size)?.ops().filter(|op| op.action == Action::Write).copied().collect();
+        let mut groups = Vec::new();
+        for group in writes.chunks(self.count(setup, size) as usize) {
+            groups.extend_from_slice(group);
+            groups.push(Op::of(Action::Fsync, 0));
+        }
+        // Parts begin on different iods, whatever the size. Before them lies what makes objects and connections.
+        let part = |client: u64| {
+            let warm = (0..IODS as u64).map(|iod| Op::write(0, iod * UNIT + client, 1));
+            let shift = FILE + client * ((count * size).next_multiple_of(1 << 20) + UNIT);
+            let moved =
+                |op: &Op| if op.action == Action::Write { Op { offset: op.offset + shift, ..*op } } else { *op };
+            let begin = [Op::of(Action::Open, 0)].into_iter().chain(warm).chain([Op::of(Action::Fsync, 0)]);
+            begin.chain(groups.iter().map(moved)).chain([Op::of(Action::Close, 0)]).collect()
+        };
+        Ok(Trace { clients: (0..clients).map(part).collect() })
+    }
+}
+
+/// Operations at the beginning of such a trace that are not timed.
+const WARM: &str = "10";
+const FILE: u64 = 32 << 20;
+const UNIT: u64 = 64 << 10;
+/// Bytes that are written for a time of what gathers, about.
+const GATHERED: u64 = 32 << 20;
+
+/// Keeps a trace as a file.
+pub fn keep(rig: &Rig, name: &str, trace: &Trace) -> Outcome<PathBuf> {
+    let path = rig.room.join(name);
+    fs::write(&path, trace::print(trace))?;
+    Ok(path)
+}
+
+/// MB/s of every way, by size and round.
+struct Found {
+    sizes: Vec<u64>,
+    /// By way, size and round.
+    rates: Vec<Vec<Vec<f64>>>,
+}
+
+pub fn run(kind: Kind, setup: &Setup, rig: &Rig, sheet: &mut Sheet) -> Outcome<Table> {
+    let sizes = if setup.quick { QUICK.to_vec() } else { FULL.to_vec() };
+    let mut rates = vec![vec![Vec::new(); sizes.len()]; WAYS.len()];
+    for (at, size) in sizes.iter().enumerate() {
+        let times = kind.times(setup, *size);
+        let once = keep(rig, "once", &kind.trace(setup, *size, 1)?)?;
+        let often = keep(rig, "often", &kind.trace(setup, *size, times)?)?;
+        for round in 0..setup.rounds {
+            for (way, (name, options)) in WAYS.iter().enumerate() {
+                let trace = if way == DIRECT { &once } else { &often };
+                let trace = trace.to_str().ok_or("a path that is no text")?;
+                let run = rig.replay(On::Weir, &[&[trace, "--warm", WARM], *options].concat())?;
+                rates[way][at].push(run.write_rate(*size) / 1e6);
+                sheet.add(kind.name(), name, *size, round, &run);
+            }
+        }
+    }
+    let found = Found { sizes, rates };
+    fs::write(setup.out.join(format!("{}.svg", kind.name())), found.chart(kind).svg()?)?;
+    Ok(found.table(kind, setup))
+}
+
+impl Found {
+    /// By round, the rates of two ways at a size.
+    fn ratio(&self, of: usize, to: usize, size: usize) -> Vec<f64> {
+        self.rates[of][size].iter().zip(&self.rates[to][size]).map(|(a, b)| a / b).collect()
+    }
+
+    /// By round, the size at which direct writes become as fast as indirect ones.
+    fn crossing(&self) -> Vec<f64> {
+        let rounds = self.rates[DIRECT][0].len();
+        let of_round = |round: usize| {
+            let ratio = |size: usize| (self.rates[INDIRECT][size][round] / self.rates[DIRECT][size][round]).ln();
+            let last = (0..self.sizes.len()).rev().find(|size| ratio(*size) > 0.0)?;
+            let next = last + 1;
+            let Some(behind) = self.sizes.get(next) else { return Some(*self.sizes.last()? as f64 * 2.0) };
+            let (a, b) = (ratio(last), ratio(next));
+            let (x, y) = ((self.sizes[last] as f64).ln(), (*behind as f64).ln());
+            Some((x + (y - x) * a / (a - b)).exp())
+        };
+        (0..rounds).map(|round| of_round(round).unwrap_or(0.0)).collect()
+    }
+
+    /// By round, the smallest share that a way has of the better of direct and indirect.
+    fn least(&self, way: usize) -> Vec<f64> {
+        let rounds = self.rates[way][0].len();
+        let share = |size: usize, round: usize| {
+            let better = self.rates[DIRECT][size][round].max(self.rates[INDIRECT][size][round]);
+            self.rates[way][size][round] / better
+        };
+        (0..rounds).map(|round| (0..self.sizes.len()).map(|size| share(size, round)).fold(f64::MAX, f64::min)).collect()
+    }
+
+    fn chart(&self, kind: Kind) -> Chart {
+        let curve = |(way, (name, _)): (usize, &(&str, &[&str]))| Curve {
+            name: name.to_string(),
+            points: self
+                .sizes
+                .iter()
+                .zip(&self.rates[way])
+                .map(|(size, rates)| (*size as f64, median(rates)))
+                .collect(),
+        };
+        let curves = WAYS.iter().enumerate().map(curve).collect();
+        Chart { title: kind.title().to_owned(), up: "MB/s".to_owned(), curves, marks: Vec::new() }
+    }
+
+    fn table(&self, kind: Kind, setup: &Setup) -> Table {
+        let columns: Vec<&str> = WAYS.iter().map(|(name, _)| *name).chain(["indirect/direct"]).collect();
+        let mut table = Table::new(kind.title(), &columns);
+        for (at, size) in self.sizes.iter().enumerate() {
+            let mut cells: Vec<Vec<f64>> = self.rates.iter().map(|way| way[at].clone()).collect();
+            cells.push(self.ratio(INDIRECT, DIRECT, at));
+            table.row(bytes(*size as f64), &cells);
+        }
+        let at = |size: u64| self.sizes.iter().position(|s| *s == size).unwrap_or(0);
+        let crossing = self.crossing();
+        if kind == Kind::One {
+            table.target("indirect/direct at 16 B", Bound::AtLeast(10.0), &self.ratio(INDIRECT, DIRECT, at(16)));
+            table.target("indirect/direct at 16 KiB", Bound::AtLeast(1.0), &self.ratio(INDIRECT, DIRECT, at(16 << 10)));
+            table.target(
+                "indirect/direct at 256 KiB",
+                Bound::AtMost(1.0),
+                &self.ratio(INDIRECT, DIRECT, at(256 << 10)),
+            );
+        }
+        for (way, name) in [(2, "T=64K"), (3, "auto")] {
+            table.target(
+                format!("{name} over the better of both, at its worst size"),
+                Bound::AtLeast(0.95),
+                &self.least(way),
+            );
+        }
+        compare(kind, setup, &crossing, &mut table);
+        table.note(format!("direct and indirect cross at {} bytes", bytes(median(&crossing))));
+        table.note("direct: each write is sent alone and waited for; in all other columns the client gathers, also in the last");
+        table
+    }
+}
+
+/// Holds the crossing beside that of one sequential client, if that was measured in this run.
+fn compare(kind: Kind, setup: &Setup, crossing: &[f64], table: &mut Table) {
+    let path = setup.room.join("crossing");
+    match kind {
+        // A missing file only leaves the comparison out.
+        Kind::One => drop(fs::write(&path, median(crossing).to_string())),
+        _ => {
+            let Some(of_one) = fs::read_to_string(&path).ok().and_then(|text| text.parse::<f64>().ok()) else { return };
+            let shares: Vec<f64> = crossing.iter().map(|at| at / of_one).collect();
+            let bound = if kind == Kind::Ten { Bound::AtMost(1.0) } else { Bound::AtLeast(1.0) };
+            table.target("crossing over that of E1", bound, &shares);
+        }
+    }
+}
+
+/// The middle one.
+pub fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted.get(sorted.len() / 2).copied().unwrap_or(0.0)
+}

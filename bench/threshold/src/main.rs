@@ -1,0 +1,165 @@
+//! The experiments of the write threshold, after Hildebrand, Ward and Honeyman, "Large files, small writes, and pNFS" (2006), and
+//! Hildebrand and Honeyman, "Direct-pNFS" and pluggable layouts (2007), on emulated disks and links.
+
+#[path = "../../stripe/src/cluster.rs"]
+#[allow(dead_code)]
+mod cluster;
+mod disks;
+mod experiments;
+#[path = "../../stripe/src/links.rs"]
+#[allow(dead_code)]
+mod links;
+#[path = "../../stripe/src/machine.rs"]
+mod machine;
+#[path = "../../stripe/src/process.rs"]
+#[allow(dead_code)]
+mod process;
+#[path = "../../stripe/src/report.rs"]
+mod report;
+mod rig;
+mod sheet;
+
+use clap::{Parser, ValueEnum};
+use report::Report;
+use rig::Rig;
+use sheet::Sheet;
+use std::error::Error;
+use std::fs;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Instant;
+use tokio::signal::unix::{SignalKind, signal};
+
+/// Small and large writes through the mgr and straight to the iods, on slow disks and links
+///
+/// All ways take turns. Needs root: disks are loop devices throttled by cgroups, links are namespaces with token buckets. Nothing
+/// fails when a bound is missed: the tables say so.
+#[derive(Parser)]
+#[command(name = "threshold", max_term_width = 100)]
+struct Cli {
+    /// Which experiments; all without it
+    #[arg(value_enum, ignore_case = true)]
+    experiments: Vec<Experiment>,
+    /// Rounds [default: 3; quick: 1]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100))]
+    rounds: Option<u32>,
+    /// Small amounts: three minutes for all of it, and numbers that scatter
+    #[arg(long)]
+    quick: bool,
+    /// Print one JSON object instead of tables
+    #[arg(long)]
+    json: bool,
+    /// Where all numbers (CSV) and the drawings (SVG) go [default: target/threshold]
+    #[arg(long)]
+    out: Option<PathBuf>,
+}
+
+/// The experiments.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+enum Experiment {
+    /// Sequential writes of one client, by size
+    E1,
+    /// Small files that come and go, and Debian's postmark
+    E2,
+    /// As E1 with ten clients on parts of their own
+    E3,
+    /// As E1 at random places in 32 MiB
+    E4,
+    /// Where the curves cross while the mgr is idle and busy, and whether auto follows
+    E5,
+    /// Eight clients that write the records of a file in turns, gathered at the mgr or not
+    E6,
+    /// The digitisation trace under several thresholds, with and without fsyncs
+    E7,
+    /// Clients and ways of access: page cache, O_DIRECT, past the kernel, and all through the mgr
+    E23,
+    /// Length of requests to the page cache
+    E24,
+}
+
+/// What all experiments share.
+pub struct Setup {
+    rounds: u32,
+    quick: bool,
+    /// The binary under test.
+    weir: PathBuf,
+    /// Where to make stores and traces.
+    room: PathBuf,
+    /// Where results go.
+    out: PathBuf,
+}
+
+/// Why something did not work.
+type Failure = Box<dyn Error + Send + Sync>;
+/// What everything here returns.
+type Outcome<T> = Result<T, Failure>;
+
+fn run(cli: Cli) -> Outcome<()> {
+    let own = std::env::current_exe()?;
+    let beside = own.parent().ok_or("this program is in no folder")?;
+    let weir = cluster::build()?;
+    let out = cli.out.unwrap_or_else(|| beside.with_file_name("threshold"));
+    fs::create_dir_all(&out)?;
+    let room = tempfile::Builder::new().prefix("threshold-").tempdir_in(beside)?;
+    let rounds = cli.rounds.unwrap_or(if cli.quick { 1 } else { 3 });
+    let setup = Setup { rounds, quick: cli.quick, weir, room: room.path().canonicalize()?, out };
+    tidy_up_when_stopped(setup.room.clone())?;
+    let mut report = Report { machine: machine::facts(&setup.room), tables: Vec::new() };
+    let mut sheet = Sheet::default();
+    let rig = Rig::make(&setup)?;
+    for experiment in Experiment::value_variants() {
+        if !cli.experiments.is_empty() && !cli.experiments.contains(experiment) {
+            continue;
+        }
+        let begun = Instant::now();
+        experiments::run(*experiment, &setup, &rig, &mut sheet, &mut report)?;
+        eprintln!("{experiment:?}: {:.0} s", begun.elapsed().as_secs_f64());
+        fs::write(setup.out.join("threshold.csv"), sheet.text())?;
+    }
+    if cli.json {
+        println!("{}", serde_json::to_string(&report)?);
+        return Ok(());
+    }
+    report.machine.iter().for_each(|(name, value)| println!("{name}: {value}"));
+    println!(
+        "disks: {} requests and {} bytes a second each; links: {} bytes a second",
+        disks::IOPS,
+        disks::RATE,
+        links::RATE
+    );
+    report.tables.iter().for_each(|table| print!("{table}"));
+    println!("\nall numbers and drawings: {}", setup.out.display());
+    Ok(())
+}
+
+/// On SIGINT and SIGTERM, takes away what would outlive this process; its children the system ends with it.
+fn tidy_up_when_stopped(dir: PathBuf) -> Outcome<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+    let (mut interrupt, mut terminate) = {
+        let _inside = runtime.enter();
+        (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?)
+    };
+    std::thread::spawn(move || {
+        runtime.block_on(async {
+            tokio::select! {
+                _ = interrupt.recv() => {}
+                _ = terminate.recv() => {}
+            }
+        });
+        // The daemons still have the disks; the next run takes those away.
+        links::sweep_own();
+        let _ = fs::remove_dir_all(dir);
+        std::process::exit(130);
+    });
+    Ok(())
+}
+
+fn main() -> ExitCode {
+    match run(Cli::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("threshold: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

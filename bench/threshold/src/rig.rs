@@ -1,0 +1,322 @@
+//! What the experiments run on: an mgr and eight iods behind slow links, the iods on slow disks, and clients beside them.
+
+use crate::cluster::{Cluster, Place};
+use crate::disks::{Disk, Disks, inside};
+use crate::links::Network;
+use crate::process::{self, Daemon, cpu_of_all};
+use crate::{Outcome, Setup};
+use serde::Deserialize;
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Iods, and bytes that each disk holds.
+pub const IODS: usize = 8;
+const DISK: u64 = 400 << 20;
+const STRIPE_UNIT: &str = "64K";
+const CPU: &str = "/sys/fs/cgroup/cpu";
+
+/// Everything; what was started first goes last.
+pub struct Rig {
+    weir: PathBuf,
+    gathering: Cluster,
+    plain: Cluster,
+    /// What clients are run under.
+    client: Vec<OsString>,
+    /// The same for somebody else's.
+    other: Vec<OsString>,
+    /// A slow disk of nobody, which writes when it is synced.
+    pub local: Disk,
+    mgr_cpu: Group,
+    /// Where traces are kept.
+    pub room: PathBuf,
+    _disks: Disks,
+    _network: Network,
+}
+
+/// What a replay told.
+#[derive(Deserialize)]
+pub struct Run {
+    pub seconds: f64,
+    pub written_bytes: u64,
+    pub read_bytes: u64,
+    pub operations: u64,
+    #[serde(default)]
+    pub counters: Counters,
+    #[serde(default)]
+    pub write_thresholds: Vec<u64>,
+    clients: u64,
+    latencies: Vec<Latency>,
+    /// WRITE requests that the iods had.
+    #[serde(skip)]
+    pub iod_writes: u64,
+    /// Processor seconds of the daemons over those of the machine meanwhile.
+    #[serde(skip)]
+    pub busy: f64,
+}
+
+#[derive(Deserialize)]
+struct Latency {
+    operation: String,
+    up_to: u64,
+    count: u64,
+    sum_us: f64,
+}
+
+#[derive(Deserialize, Default)]
+pub struct Counters {
+    pub rpcs: BTreeMap<String, u64>,
+    pub written_direct: u64,
+    pub written_via_mgr: u64,
+}
+
+impl Run {
+    /// Bytes a second.
+    pub fn rate(&self) -> f64 {
+        (self.written_bytes + self.read_bytes) as f64 / self.seconds
+    }
+
+    /// Bytes a second of writes of `size` bytes that were timed, by the time that writes and fsyncs took.
+    pub fn write_rate(&self, size: u64) -> f64 {
+        let writes = |latency: &&Latency| latency.operation == "write" && latency.up_to == size.next_power_of_two();
+        let count: u64 = self.latencies.iter().filter(writes).map(|latency| latency.count).sum();
+        let timed = |latency: &&Latency| ["write", "fsync"].contains(&latency.operation.as_str());
+        let micros: f64 = self.latencies.iter().filter(timed).map(|latency| latency.sum_us).sum();
+        (count * size) as f64 / (micros / 1e6 / self.clients as f64)
+    }
+
+    /// RPCs of all kinds.
+    pub fn rpcs(&self) -> u64 {
+        self.counters.rpcs.values().sum()
+    }
+}
+
+/// Where a client does its work.
+#[derive(Clone, Copy)]
+pub enum On<'a> {
+    /// In the file system, by the client core.
+    Weir,
+    /// In the one whose mgr does not gather.
+    Plain,
+    /// In a directory, under what its users are run.
+    Dir(&'a Path, &'a [OsString]),
+}
+
+/// A cgroup for processor time; taken away when dropped.
+struct Group(PathBuf);
+
+impl Group {
+    /// One for this process; those of processes that are gone are taken away.
+    fn make() -> Outcome<Group> {
+        const PREFIX: &str = "weir-cpu-";
+        for entry in fs::read_dir(CPU)?.flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if name.strip_prefix(PREFIX).is_some_and(|owner| !Path::new("/proc").join(owner).exists()) {
+                drop(Group(entry.path()));
+            }
+        }
+        let group = Group(Path::new(CPU).join(format!("{PREFIX}{}", std::process::id())));
+        fs::create_dir(&group.0)?;
+        Ok(group)
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        if let Err(error) = fs::remove_dir(&self.0) {
+            eprintln!("threshold: {}: {error}", self.0.display());
+        }
+    }
+}
+
+impl Rig {
+    pub fn make(setup: &Setup) -> Outcome<Rig> {
+        let mut disks = Disks::new()?;
+        let mut network = Network::make()?;
+        let mgr_cpu = Group::make()?;
+        let mut mgr = network.add(true)?;
+        mgr.prefix = [inside(&mgr_cpu.0), mgr.prefix].concat();
+        let mut iods = Vec::new();
+        for _ in 0..IODS {
+            let (disk, mut place) = (disks.add(DISK, true)?, network.add(true)?);
+            place.prefix = [disk.prefix, place.prefix].concat();
+            place.store = Some(disk.dir);
+            iods.push(place);
+        }
+        let stores = |name: &str| -> Vec<Place> {
+            let on = |place: &Place| Place { store: place.store.as_ref().map(|dir| dir.join(name)), ..place.clone() };
+            iods.iter().map(on).collect()
+        };
+        let weir = setup.weir.clone();
+        let gathering = Cluster::start(&weir, &setup.room.join("a"), &mgr, &stores("a"), false)?;
+        mgr.options = ["--gather-delay-ms", "0"].map(OsString::from).to_vec();
+        let plain = Cluster::start(&weir, &setup.room.join("b"), &mgr, &stores("b"), false)?;
+        // Not "ip netns exec": what is mounted under it nobody else sees.
+        let enter = |place: Place| -> Vec<OsString> {
+            let name = place.prefix.last().cloned().unwrap_or_default();
+            let mut net = OsString::from("--net=/run/netns/");
+            net.push(name);
+            vec!["nsenter".into(), net]
+        };
+        let (client, other) = (enter(network.add(false)?), enter(network.add(false)?));
+        let local = disks.add(DISK, false)?;
+        let room = setup.room.clone();
+        let rig = Rig { weir, gathering, plain, client, other, local, mgr_cpu, room, _disks: disks, _network: network };
+        for on in [On::Weir, On::Plain] {
+            let unit = format!("stripe_unit={STRIPE_UNIT}");
+            process::run(rig.command(&rig.client, ["policy", "set", rig.url(on)?, &unit]))?;
+        }
+        Ok(rig)
+    }
+
+    fn url<'a>(&'a self, on: On<'a>) -> Outcome<&'a str> {
+        match on {
+            On::Weir => Ok(&self.gathering.url),
+            On::Plain => Ok(&self.plain.url),
+            On::Dir(dir, _) => Ok(dir.to_str().ok_or("a path that is no text")?),
+        }
+    }
+
+    fn command<S: AsRef<OsStr>>(&self, prefix: &[OsString], words: impl IntoIterator<Item = S>) -> Command {
+        let mut line = prefix.iter().map(OsString::as_os_str).chain([self.weir.as_os_str()]);
+        let mut command = Command::new(line.next().unwrap_or_default());
+        command.args(line).args(words);
+        command
+    }
+
+    /// As [`Rig::replay`], and counts the writes of the iods.
+    pub fn counted(&self, on: On<'_>, words: &[&str]) -> Outcome<Run> {
+        let before = self.iod_writes(on)?;
+        let mut run = self.replay(on, words)?;
+        run.iod_writes = self.iod_writes(on)? - before;
+        Ok(run)
+    }
+
+    /// Replays a trace.
+    pub fn replay(&self, on: On<'_>, words: &[&str]) -> Outcome<Run> {
+        self.rest(on)?;
+        let cluster = if matches!(on, On::Plain) { &self.plain } else { &self.gathering };
+        let (pids, start) = (cluster.pids(), Instant::now());
+        let used = cpu_of_all(&pids)?;
+        let prefix = match on {
+            On::Dir(_, prefix) => prefix,
+            _ => &self.client,
+        };
+        let mut all = vec!["replay", "--json", "--on", self.url(on)?];
+        all.extend(words);
+        let (text, _) = process::run(self.command(prefix, all))?;
+        let mut run: Run = serde_json::from_str(&text).map_err(|e| format!("{e} in {text:?}"))?;
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from) as f64;
+        run.busy = (cpu_of_all(&pids)? - used) / (start.elapsed().as_secs_f64() * cpus);
+        Ok(run)
+    }
+
+    /// Runs any command of ours and reads what it prints.
+    pub fn told(&self, words: &[&str]) -> Outcome<Value> {
+        let (text, _) = process::run(self.command(&self.client, words))?;
+        Ok(serde_json::from_str(&text).map_err(|e| format!("{e} in {text:?}"))?)
+    }
+
+    /// The file system.
+    pub fn weir_url(&self) -> &str {
+        &self.gathering.url
+    }
+
+    fn status(&self, on: On<'_>) -> Outcome<Value> {
+        let on = if matches!(on, On::Plain) { On::Plain } else { On::Weir };
+        self.told(&["status", "--json", self.url(on)?])
+    }
+
+    /// WRITE requests of the iods so far. The mgr asks them for their counts now and then: waits until each has told new ones.
+    fn iod_writes(&self, on: On<'_>) -> Outcome<u64> {
+        let counts = |name: &str| -> Outcome<Vec<u64>> {
+            let status = self.status(on)?;
+            let groups = status.as_array().ok_or("a status of no groups")?.iter();
+            let of_iods = groups.filter(|group| group["group"] == "iod");
+            Ok(of_iods.filter_map(|group| group["values"][name].as_u64()).collect())
+        };
+        let (old, start) = (counts("requests.stats")?, Instant::now());
+        // The one that is under way may have been counted before.
+        while counts("requests.stats")?.iter().zip(&old).any(|(new, old)| *new < old + 2) {
+            if start.elapsed() > Duration::from_secs(60) {
+                return Err("the iods do not tell their counts".into());
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        Ok(counts("requests.write")?.iter().sum())
+    }
+
+    /// Waits until what was removed is gone from the disks.
+    fn rest(&self, on: On<'_>) -> Outcome<()> {
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_secs(60) {
+            let status = self.status(on)?;
+            let work = status.as_array().into_iter().flatten().find(|group| group["group"] == "work");
+            let left = |name| work.and_then(|work| work["values"][name].as_u64()).unwrap_or(0);
+            if left("orphans") + left("doomed") == 0 {
+                return Ok(());
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Err("the iods do not come to rest".into())
+    }
+
+    /// Lets the mgr have this share of a processor, all of it without one.
+    pub fn hold_mgr_to(&self, share: Option<f64>) -> Outcome<()> {
+        let quota = share.map_or(-1, |share| (share * 100_000.0) as i64);
+        Ok(fs::write(self.mgr_cpu.0.join("cpu.cfs_quota_us"), quota.to_string())?)
+    }
+
+    /// Others who read through the mgr without end, until dropped: that takes its link and its processor, but nothing of the disks.
+    pub fn storm(&self) -> Outcome<Daemon> {
+        let before = self.proxied()?;
+        let words = ["replay", "--generate", "random", "--read", "--fill", "--size", "4M", "--request", "256K"];
+        let mut command = self.command(&self.other, words);
+        command.args(["--clients", "4", "--count", "1000000", "--read-threshold", "max", "--on", &self.gathering.url]);
+        let storm = Daemon::start(command.stdout(Stdio::null()))?;
+        let start = Instant::now();
+        while self.proxied()? < before + 100 {
+            if start.elapsed() > Duration::from_secs(60) {
+                return Err("the load of the mgr does not begin".into());
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        Ok(storm)
+    }
+
+    /// Reads through the mgr so far.
+    fn proxied(&self) -> Outcome<u64> {
+        let status = self.status(On::Weir)?;
+        let counters = status.as_array().into_iter().flatten().find(|group| group["group"] == "counters");
+        Ok(counters.and_then(|counters| counters["values"]["proxy_reads"].as_u64()).unwrap_or(0))
+    }
+
+    /// Mounts the file system in a new directory until dropped.
+    pub fn mount(&self, name: &str, options: &str) -> Outcome<Mounted> {
+        let dir = self.room.join(name);
+        fs::create_dir_all(&dir)?;
+        let mut command = self.command(&self.client, ["mount", "--foreground", &self.gathering.url]);
+        command.arg(&dir).args(["-o", options]);
+        let (daemon, _) = Daemon::announced(command)?;
+        Ok(Mounted { dir, _daemon: daemon })
+    }
+}
+
+/// A mount; unmounted when dropped.
+pub struct Mounted {
+    pub dir: PathBuf,
+    _daemon: Daemon,
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        // The process that serves it ends by that.
+        if let Err(error) = crate::disks::run(Command::new("umount").arg(&self.dir)) {
+            eprintln!("threshold: {error}");
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! All numbers as comma-separated values.
+
+use crate::rig::Run;
+use std::fmt::Write;
+
+/// What every run took, line by line.
+#[derive(Default)]
+pub struct Sheet {
+    lines: String,
+}
+
+impl Sheet {
+    /// One run of an experiment: what it was a run of, by which way, how long its requests were, and the round.
+    pub fn add(&mut self, experiment: &str, way: &str, bytes: u64, round: u32, run: &Run) {
+        let _ = writeln!(
+            self.lines,
+            "{experiment},{way},{bytes},{round},{:.6},{},{},{},{},{},{},{:.3},{}",
+            run.seconds,
+            run.operations,
+            run.written_bytes + run.read_bytes,
+            run.counters.written_direct,
+            run.counters.written_via_mgr,
+            run.rpcs(),
+            run.iod_writes,
+            run.busy,
+            run.write_thresholds.first().map(u64::to_string).unwrap_or_default(),
+        );
+    }
+
+    /// The whole of it.
+    pub fn text(&self) -> String {
+        let head = "experiment,way,request_bytes,round,seconds,operations,bytes,bytes_straight,bytes_via_mgr,client_rpcs,iod_writes,daemons_cpu,threshold_at_end";
+        format!("{head}\n{}", self.lines)
+    }
+}
