@@ -128,7 +128,14 @@ fn small_files_stay_with_the_mgr() {
         guest.ok("dd if=/tmp/data of=/mnt/s21 bs=1000000 seek=1 skip=1 count=7 conv=notrunc 2>/dev/null");
         guest.ok("echo 3 > /proc/sys/vm/drop_caches; head -c 8000000 /tmp/data | cmp - /mnt/s21");
         assert_eq!(proxied(), (before.0 + 1_200_000, before.1 + 200_000));
-        guest.ok("rm /mnt/*; umount /mnt");
+        // Which are small is said by the directory that they are opened in.
+        lab.run(["mkdir", "/d"]);
+        lab.run(["policy", "set", "/d", "write_threshold=64K"]);
+        guest.ok("head -c 100000 /tmp/data > /mnt/d/large; head -c 100000 /tmp/data | cmp - /mnt/d/large");
+        assert_eq!(proxied().0, before.0 + 1_200_000);
+        guest.ok("head -c 10000 /tmp/data > /mnt/d/small");
+        assert_eq!(proxied().0, before.0 + 1_210_000);
+        guest.ok("rm -r /mnt/*; umount /mnt");
     }
     lab.fsck();
 }

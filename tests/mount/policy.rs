@@ -142,6 +142,27 @@ fn a_mount_is_changed_while_it_is_used() {
 }
 
 #[test]
+fn the_page_cache_reads_ahead_as_far_as_the_mount_says() {
+    let Some((_dir, _cluster, place)) = mounted(&["-o", "access=page,read_ahead=512K"]) else { return };
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let at = place.at("");
+    let at = at.to_str().unwrap().trim_end_matches('/');
+    let line = mounts.lines().find(|line| line.split(' ').nth(4) == Some(at)).unwrap();
+    let kernel = format!("/sys/class/bdi/{}/read_ahead_kb", line.split(' ').nth(2).unwrap());
+    let far = || fs::read_to_string(&kernel).unwrap().trim().parse::<u32>().unwrap();
+    let before = far();
+    if fs::write(&kernel, before.to_string()).is_err() {
+        eprintln!("NOT TESTED: {kernel} cannot be written");
+        return place.unmount();
+    }
+    fs::write(place.at("f"), "x").unwrap();
+    assert_eq!(far(), 512);
+    set(&place.at("."), "mount.read_ahead", "256K").unwrap();
+    assert_eq!(far(), 256);
+    place.unmount();
+}
+
+#[test]
 fn the_environment_counts_more_than_the_mount() {
     let Some((dir, cluster, place)) = mounted(&["-o", "access=page"]) else { return };
     assert_eq!(effective(&place.at("."), "access"), counts("page", "mount"));

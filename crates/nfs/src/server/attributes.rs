@@ -5,7 +5,8 @@ use super::compound::{Answer, Compound};
 use crate::attrs::{self, Mask};
 use crate::fs::FileSystem;
 use crate::values::Values;
-use types::{Attrs, Fsid, SetAttrs, Timestamp};
+use std::time::Duration;
+use types::{Attrs, FileId, Fsid, SetAttrs, Timestamp};
 use wire::nfs4::*;
 
 /// What OPEN understands (`open_arguments`, RFC 9754 §3).
@@ -96,14 +97,20 @@ impl<F: FileSystem, C: Callbacks> Compound<'_, F, C> {
             let dir = self.opened_in.filter(|(file, _)| *file == attrs.id).map(|(_, dir)| dir);
             values.mdsthreshold = Some(self.fs().threshold(&self.ctx, attrs.id, dir).await?.into_iter().collect());
         }
+        self.add_private_values(&mut values, mask, attrs.id)?;
+        Ok(values)
+    }
+
+    /// Adds the values of no standard. They ask nobody for the attributes of the file.
+    pub(super) fn add_private_values(&self, values: &mut Values, mask: Mask, file: FileId) -> Answer<()> {
         if mask.has(attrs::FATTR4_WEIR_POLICY) {
-            values.weir_policy = self.fs().policy(&self.ctx, attrs.id)?;
+            values.weir_policy = self.fs().policy(&self.ctx, file)?;
         }
         if mask.has(attrs::FATTR4_WEIR_QUEUE_DELAY) {
-            let nanos = |delay: std::time::Duration| u64::try_from(delay.as_nanos()).unwrap_or(u64::MAX);
+            let nanos = |delay: Duration| u64::try_from(delay.as_nanos()).unwrap_or(u64::MAX);
             values.weir_queue_delay = self.fs().queue_delay().map(nanos);
         }
-        Ok(values)
+        Ok(())
     }
 
     /// Reads the attributes that SETATTR, CREATE and OPEN are to set.

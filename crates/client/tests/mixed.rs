@@ -1,0 +1,318 @@
+//! Sizes around a write threshold that changes, on both ways, against a flat model: one client, and two with locks.
+//!
+//! `WEIR_TEST_SCALE=full` does 100,000 operations each; `WEIR_TEST_SEED` repeats what a failure named.
+
+#[path = "support/cluster.rs"]
+mod cluster;
+
+use bytes::Bytes;
+use client::{CreateOptions, File, LockKind, Mount, Node, OpenFlags, OpenOptions, Origin, Settings, XattrMode};
+use cluster::{Cluster, options};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+use types::ByteRange;
+
+/// Random numbers (splitmix64).
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, n: usize) -> usize {
+        (self.roll() % n.max(1) as u64) as usize
+    }
+
+    fn pick<T: Copy>(&mut self, of: &[T]) -> T {
+        of[self.below(of.len())]
+    }
+
+    fn bytes(&mut self, len: usize) -> Vec<u8> {
+        let seed = self.roll();
+        // Never 0: that is what was not written.
+        (0..len as u64).map(|i| 1 + ((seed ^ i.wrapping_mul(0x2545_f491)) >> 9) as u8 % 255).collect()
+    }
+}
+
+/// What both tests do in all.
+fn operations() -> usize {
+    if std::env::var("WEIR_TEST_SCALE").is_ok_and(|scale| scale == "full") { 100_000 } else { 3000 }
+}
+
+fn seed() -> u64 {
+    let given = std::env::var("WEIR_TEST_SEED").ok().and_then(|seed| seed.parse().ok());
+    given.unwrap_or_else(|| getrandom::u64().unwrap())
+}
+
+/// The thresholds, around which sizes are chosen.
+const THRESHOLDS: [usize; 5] = [0, 700, 4096, 10_000, 30_000];
+/// What else of the policy is changed.
+const OTHERS: &[(&str, &str)] = &[
+    ("write_threshold", "max"),
+    ("write_threshold", "auto"),
+    ("read_threshold", "0"),
+    ("read_threshold", "4096"),
+    ("read_threshold", "max"),
+    ("access", "direct"),
+    ("access", "direct"),
+    ("access", "odirect"),
+    ("gather_size", "full"),
+    ("gather_size", "0"),
+    ("gather_size", "6000"),
+    ("gather_delay", "max"),
+    ("gather_delay", "1ms"),
+    ("layout", "auto"),
+    ("layout", "first-io"),
+    ("layout", "20000"),
+];
+
+fn change_policy(mount: &Mount, dice: &mut Dice) {
+    let t;
+    let (name, value) = match dice.below(3) {
+        0 => dice.pick(OTHERS),
+        _ => {
+            t = dice.pick(&THRESHOLDS).to_string();
+            ("write_threshold", t.as_str())
+        }
+    };
+    mount.set_policy(name.as_bytes(), Some(value.as_bytes())).unwrap();
+}
+
+/// A length: a few bytes, or about a threshold.
+fn length(dice: &mut Dice) -> usize {
+    match dice.below(4) {
+        0 => 1 + dice.below(50),
+        1 => 1 + dice.below(40_000),
+        _ => (dice.pick(&THRESHOLDS) + dice.below(5)).saturating_sub(2).max(1),
+    }
+}
+
+/// A directory whose files are striped finely.
+async fn striped(mount: &Mount) -> Node {
+    let (dir, _) = mount.mkdir(&mount.root(), b"d", 0o755).await.unwrap();
+    mount.setxattr(&dir, b"weir.stripe_unit", b"4096", XattrMode::Either).await.unwrap();
+    dir
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
+}
+
+/// Where a file is compared with what it should hold.
+fn same(got: &[u8], want: &[u8], at: usize, what: &str) {
+    if got != want {
+        let first = got.iter().zip(want).position(|(a, b)| a != b).unwrap_or(got.len().min(want.len()));
+        panic!("{what}: {} bytes instead of {}, other ones from {}", got.len(), want.len(), at + first);
+    }
+}
+
+/// The longest file.
+const LONGEST: usize = 200_000;
+
+/// One client with two opens of a file.
+struct One {
+    mount: Mount,
+    dir: Node,
+    files: [File; 2],
+    model: Vec<u8>,
+}
+
+impl One {
+    async fn open(mount: &Mount, dir: &Node, node: &Node, dice: &mut Dice) -> File {
+        let hint = dice.pick(&["", "", "access=odirect", "write_threshold=2K", "gather_size=0"]);
+        let policy = Settings::parse(Origin::Open, hint).unwrap();
+        mount.open_with(node, OpenOptions { flags: OpenFlags::READ_WRITE, dir: Some(dir), policy }).await.unwrap()
+    }
+
+    async fn step(&mut self, dice: &mut Dice) {
+        let which = dice.below(2);
+        let file = &self.files[which];
+        let at = dice.below(LONGEST - 50_000);
+        match dice.below(20) {
+            0..=8 => {
+                let len = length(dice);
+                let data = dice.bytes(len);
+                let end = at + data.len();
+                self.model.resize(self.model.len().max(end), 0);
+                self.model[at..end].copy_from_slice(&data);
+                file.write_at(at as u64, Bytes::from(data)).await.unwrap();
+            }
+            9..=13 => {
+                let len = length(dice);
+                let got = file.read_at(at as u64, len).await.unwrap().to_vec();
+                let end = self.model.len().min(at + len);
+                same(&got, &self.model[at.min(end)..end], at, "a read");
+            }
+            14 => {
+                let size = dice.below(LONGEST);
+                file.set_len(size as u64).await.unwrap();
+                self.model.resize(size, 0);
+            }
+            15 => {
+                let len = length(dice);
+                file.punch(ByteRange { offset: at as u64, len: len as u64 }).await.unwrap();
+                let end = self.model.len().min(at + len);
+                self.model[at.min(end)..end].fill(0);
+            }
+            16 => file.fsync().await.unwrap(),
+            17 => file.push().await.unwrap(),
+            18 => {
+                let again = One::open(&self.mount, &self.dir, &file.node(), dice).await;
+                std::mem::replace(&mut self.files[which], again).close().await.unwrap();
+            }
+            _ => change_policy(&self.mount, dice),
+        }
+        assert_eq!(self.files[which].size(), self.model.len() as u64);
+    }
+}
+
+async fn check_all(mount: &Mount, node: &Node, model: &[u8]) {
+    let file = mount.open(node, OpenFlags::READ).await.unwrap();
+    let got = file.read_at(0, 2 * LONGEST).await.unwrap().to_vec();
+    same(&got, model, 0, "all of it");
+    file.close().await.unwrap();
+}
+
+#[test]
+fn one_client_reads_what_it_wrote_whichever_way_it_went() {
+    let seed = seed();
+    println!("WEIR_TEST_SEED={seed}");
+    let runtime = runtime();
+    runtime.block_on(async {
+        let cluster = Cluster::start(3).await;
+        let (mount, other) = (cluster.mount(options()).await, cluster.mount(options()).await);
+        let dir = striped(&mount).await;
+        let mut dice = Dice(seed);
+        let (rounds, each) = (operations() / 500, 500);
+        for round in 0..rounds {
+            let name = format!("f{round}");
+            let first = mount.create(&dir, name.as_bytes(), CreateOptions::default()).await.unwrap();
+            let second = One::open(&mount, &dir, &first.node(), &mut dice).await;
+            let (mount, dir) = (mount.clone(), dir.clone());
+            let mut one = One { mount, dir, files: [first, second], model: Vec::new() };
+            for _ in 0..each {
+                one.step(&mut dice).await;
+            }
+            let node = one.files[0].node();
+            for file in one.files {
+                file.close().await.unwrap();
+            }
+            check_all(&one.mount, &node, &one.model).await;
+            check_all(&other, &node, &one.model).await;
+            one.mount.remove(&one.dir, name.as_bytes()).await.unwrap();
+        }
+        let counters = mount.counters();
+        assert!(counters.written_direct > 0 && counters.written_via_mgr > 0, "both ways: {counters:?}");
+        assert_eq!(counters.retries, 0);
+    });
+}
+
+/// How long the file of two clients is, but for while one of them has all of it.
+const SHARED: usize = 120_000;
+
+/// One of two clients, at work on a file under locks.
+struct Sharer {
+    mount: Mount,
+    file: File,
+    model: Arc<Mutex<Vec<u8>>>,
+    left: Arc<AtomicUsize>,
+    dice: Dice,
+}
+
+impl Sharer {
+    fn model<T>(&self, look: impl FnOnce(&mut Vec<u8>) -> T) -> T {
+        look(&mut self.model.lock().unwrap())
+    }
+
+    /// Works until there is nothing left to do.
+    async fn run(mut self) {
+        while self.left.load(Relaxed) > 0 {
+            let whole = self.dice.below(8) == 0;
+            let at = self.dice.below(SHARED - 45_000);
+            let range = match whole {
+                true => ByteRange::ALL,
+                false => ByteRange { offset: at as u64, len: 1 + self.dice.below(45_000) as u64 },
+            };
+            let writing = whole || self.dice.below(3) > 0;
+            let kind = if writing { LockKind::Write } else { LockKind::Read };
+            self.file.lock(1, range, kind).await.unwrap();
+            // What others did to the length before they unlocked.
+            self.file.refresh().await.unwrap();
+            let (from, to) = if whole { (0, SHARED) } else { (at, at + range.len as usize) };
+            for _ in 0..1 + self.dice.below(12) {
+                self.left.fetch_update(Relaxed, Relaxed, |left| Some(left.saturating_sub(1))).unwrap();
+                self.step((from, to), writing).await;
+            }
+            if whole {
+                self.cut().await;
+            }
+            self.file.unlock(1, ByteRange::ALL).await.unwrap();
+        }
+        self.file.close().await.unwrap();
+    }
+
+    /// Reads or writes a part of what is locked.
+    async fn step(&mut self, (from, to): (usize, usize), writing: bool) {
+        let at = from + self.dice.below(to - from);
+        let len = length(&mut self.dice).min(to - at);
+        match self.dice.below(12) {
+            0..=4 if writing => {
+                let data = self.dice.bytes(len);
+                self.model(|model| model[at..at + len].copy_from_slice(&data));
+                self.file.write_at(at as u64, Bytes::from(data)).await.unwrap();
+            }
+            10 => change_policy(&self.mount, &mut self.dice),
+            11 if writing => self.file.fsync().await.unwrap(),
+            _ => {
+                let got = self.file.read_at(at as u64, len).await.unwrap().to_vec();
+                let want = self.model(|model| model[at..at + len].to_vec());
+                same(&got, &want, at, "a read under a lock");
+            }
+        }
+    }
+
+    /// Cuts the file, which is all locked, and makes it as long again as it was.
+    async fn cut(&mut self) {
+        let size = self.dice.below(SHARED);
+        self.file.set_len(size as u64).await.unwrap();
+        self.file.set_len(SHARED as u64).await.unwrap();
+        self.model(|model| model[size..].fill(0));
+    }
+}
+
+#[test]
+fn two_clients_read_under_locks_what_either_wrote() {
+    let seed = seed();
+    println!("WEIR_TEST_SEED={seed}");
+    let runtime = runtime();
+    runtime.block_on(async {
+        let cluster = Cluster::start(3).await;
+        let mounts = [cluster.mount(options()).await, cluster.mount(options()).await];
+        let dir = striped(&mounts[0]).await;
+        let file = mounts[0].create(&dir, b"f", CreateOptions::default()).await.unwrap();
+        file.set_len(SHARED as u64).await.unwrap();
+        let node = file.node();
+        file.close().await.unwrap();
+        let model = Arc::new(Mutex::new(vec![0; SHARED]));
+        let left = Arc::new(AtomicUsize::new(operations()));
+        let mut sharers = Vec::new();
+        for (n, mount) in mounts.iter().enumerate() {
+            let file = mount.open(&node, OpenFlags::READ_WRITE).await.unwrap();
+            let (mount, model, left) = (mount.clone(), model.clone(), left.clone());
+            let sharer = Sharer { mount, file, model, left, dice: Dice(seed.wrapping_add(n as u64)) };
+            sharers.push(tokio::spawn(sharer.run()));
+        }
+        for sharer in sharers {
+            sharer.await.unwrap();
+        }
+        let model = model.lock().unwrap().clone();
+        for mount in &mounts {
+            check_all(mount, &node, &model).await;
+        }
+    });
+}
