@@ -65,6 +65,85 @@ fn appenders_do_not_overwrite_each_other() {
     places.into_iter().for_each(Place::unmount);
 }
 
+/// What is done to the file and to a plain buffer that shall equal it, by whoever has the lock; numbers come from `draw`.
+fn step(file: &File, model: &mut Vec<u8>, draw: &mut impl FnMut(u64) -> u64) -> String {
+    const MOST: u64 = 600_000;
+    let (at, len) = (draw(MOST) as usize, (1 << draw(18)) + draw(300) as usize);
+    match draw(10) {
+        0 => {
+            file.set_len(at as u64).unwrap();
+            model.resize(at, 0);
+            format!("cut to {at}")
+        }
+        1..5 => {
+            let byte = draw(255) as u8 + 1;
+            file.write_all_at(&vec![byte; len], at as u64).unwrap();
+            let end = at + len;
+            model.resize(model.len().max(end), 0);
+            model[at..end].fill(byte);
+            format!("wrote {byte} at {at} to {end}")
+        }
+        5 => {
+            file.sync_all().unwrap();
+            "synced".into()
+        }
+        _ => {
+            let mut found = vec![0; len];
+            let mut got = 0;
+            while got < len {
+                match file.read_at(&mut found[got..], (at + got) as u64).unwrap() {
+                    0 => break,
+                    more => got += more,
+                }
+            }
+            let (from, to) = (at.min(model.len()), (at + len).min(model.len()));
+            let differs = found[..got].iter().zip(&model[from..to]).position(|(a, b)| a != b);
+            assert!(got == to - from && differs.is_none(), "read {got} of {len} at {at}, first difference {differs:?}");
+            format!("read {len} at {at}")
+        }
+    }
+}
+
+/// Two who take turns by a lock, each through a mount of its own, see one file: writes on both sides of the write threshold, cuts, reads.
+#[test]
+fn a_file_of_two_mounts_with_locks_equals_a_flat_one() {
+    let Some((_dir, cluster, places)) = two() else { return };
+    File::create(places[0].at("f")).unwrap();
+    let steps: u64 = if std::env::var("WEIR_TEST_SCALE").as_deref() == Ok("full") { 50_000 } else { 200 };
+    let seed: u64 = std::env::var("WEIR_TEST_SEED").map_or(7, |seed| seed.parse().expect("a number"));
+    let shared = std::sync::Mutex::new((Vec::new(), Vec::new()));
+    let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        std::thread::scope(|scope| {
+            for (who, place) in places.iter().enumerate() {
+                let shared = &shared;
+                scope.spawn(move || {
+                    let file = OpenOptions::new().read(true).write(true).open(place.at("f")).unwrap();
+                    let mut state = seed * 2 + who as u64 + 1;
+                    // SplitMix64: good enough to choose by, and the same everywhere.
+                    let mut draw = |below: u64| {
+                        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+                        let z = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+                        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+                        (z ^ (z >> 31)) % below
+                    };
+                    for _ in 0..steps {
+                        rustix::fs::fcntl_lock(&file, rustix::fs::FlockOperation::LockExclusive).unwrap();
+                        let (model, log): &mut (Vec<u8>, Vec<String>) = &mut shared.lock().unwrap();
+                        let done = step(&file, model, &mut draw);
+                        log.push(format!("{who} {done}"));
+                        rustix::fs::fcntl_lock(&file, rustix::fs::FlockOperation::Unlock).unwrap();
+                    }
+                });
+            }
+        });
+    }));
+    let (model, log) = shared.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let last = &log[log.len().saturating_sub(20)..];
+    assert!(outcome.is_ok(), "seed {seed} (WEIR_TEST_SEED), after {} steps, the last of them {last:#?}", log.len());
+    assert!(cluster.run(["cat", "/f"]) == model, "seed {seed}");
+    places.into_iter().for_each(Place::unmount);
+}
+
 /// Another process that locks a file with flock(1), says so and waits to be told to go on.
 fn locker(path: &std::path::Path, options: &[&str]) -> Child {
     let mut command = Command::new("flock");
