@@ -14,6 +14,7 @@ use layouts::LayoutState;
 pub(crate) use layouts::layoutget;
 pub use locks::HeldLock;
 use locks::OpenLocks;
+pub(crate) use locks::Waited;
 pub(crate) use seek::StatusOnly;
 use write::Lane;
 
@@ -28,7 +29,7 @@ use layout::kinds::native::Update;
 use layout::policy::{Policy, Settings};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use tokio::sync::{Mutex as AsyncMutex, RwLock, watch};
+use tokio::sync::{Mutex as AsyncMutex, Notify, RwLock, watch};
 use types::{Attrs, ByteRange, Timestamp};
 use wire::nfs4::stateid4;
 
@@ -47,6 +48,8 @@ pub(crate) struct Inode {
     appending: AsyncMutex<Appending>,
     /// Held while a lock is asked for or given back, so that what is booked here is what the mgr did last.
     locking: AsyncMutex<()>,
+    /// Told when a lock that was refused may be had.
+    lock_free: Notify,
     /// Held while bytes are handed to servers, so that overlapping writes leave in the order they came.
     order: AsyncMutex<()>,
     /// Held while bytes leave under a layout, and while that is given back: under one that is gone nothing may leave.
@@ -143,6 +146,7 @@ impl Inode {
             reopening: AsyncMutex::default(),
             appending: AsyncMutex::default(),
             locking: AsyncMutex::default(),
+            lock_free: Notify::new(),
             order: AsyncMutex::default(),
             leaving: AsyncMutex::default(),
             cutting: watch::Sender::new(false),

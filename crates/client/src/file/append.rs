@@ -3,7 +3,7 @@
 //! Whoever appends holds a lock of a byte behind all that fcntl(2) can lock, asks how long the file is, and writes behind its end. While
 //! nobody else wants the lock it is kept for a moment: what is appended meanwhile needs neither it nor the question.
 
-use crate::inode::Inode;
+use crate::inode::{Inode, Waited};
 use crate::{File, Result};
 use bytes::Bytes;
 use nfs::spans::{LockKind, Span};
@@ -19,9 +19,6 @@ const APPENDER: u64 = u64::MAX;
 const KEPT: Duration = Duration::from_millis(100);
 /// For how long it is not kept after somebody else was found to have it.
 const CONTENDED: Duration = Duration::from_secs(1);
-/// How long to wait before the lock is asked for again the first time; then twice as long each time, up to the longest.
-const PAUSE: Duration = Duration::from_millis(5);
-const PAUSE_LONGEST: Duration = Duration::from_millis(200);
 
 /// What is known of the lock of appenders, under the lock of those of this mount.
 #[derive(Debug, Default)]
@@ -62,11 +59,9 @@ impl File {
 
     /// Gets the lock, and to know how long the file is; whether the lock may be kept.
     async fn begin(&self, appending: &mut Appending) -> Result<bool> {
-        let (inode, mut pause) = (self.inode(), PAUSE);
-        while !inode.lock(self.key(), APPENDER, APPENDING, LockKind::Write, true).await? {
+        let inode = self.inode();
+        if inode.wait_for_lock(self.key(), APPENDER, APPENDING, LockKind::Write).await? == Waited(true) {
             appending.contended = Some(Instant::now() + CONTENDED);
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(PAUSE_LONGEST);
         }
         let until = Instant::now() + KEPT;
         appending.kept = Some((self.key(), until));

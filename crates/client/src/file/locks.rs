@@ -4,12 +4,7 @@ pub use crate::inode::HeldLock;
 
 use crate::{Error, File, Result};
 use nfs::spans::{LockKind, Span};
-use std::time::Duration;
 use types::ByteRange;
-
-/// How long to wait before a lock is asked for again the first time; then twice as long each time, up to the longest.
-const PAUSE: Duration = Duration::from_millis(10);
-const PAUSE_LONGEST: Duration = Duration::from_millis(500);
 
 /// The bytes of a range as locks have them.
 fn span(range: ByteRange) -> Result<Span> {
@@ -29,13 +24,7 @@ impl File {
     /// Locks a range, and waits as long as others hold locks in the way. Shared locks need a file open for reading,
     /// exclusive ones a file open for writing. To give up waiting, drop the future.
     pub async fn lock(&self, owner: u64, range: ByteRange, kind: LockKind) -> Result<()> {
-        let span = span(range)?;
-        let mut pause = PAUSE;
-        while !self.inode().lock(self.key(), owner, span, kind, true).await? {
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(PAUSE_LONGEST);
-        }
-        Ok(())
+        self.inode().wait_for_lock(self.key(), owner, span(range)?, kind).await.map(drop)
     }
 
     /// As [`File::lock`], without waiting: whether the range is locked now.

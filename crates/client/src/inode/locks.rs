@@ -12,7 +12,16 @@ use bytes::Bytes;
 use nfs::spans::{LockKind, Span, Spans};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 use wire::nfs4::*;
+
+/// How long to wait before a lock is asked for again the first time; then twice as long each time, up to the longest.
+const PAUSE: Duration = Duration::from_millis(10);
+const PAUSE_LONGEST: Duration = Duration::from_millis(500);
+
+/// Whether others held a lock that was asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Waited(pub(crate) bool);
 
 /// The locks asked under one open, by owner.
 #[derive(Clone, Debug, Default)]
@@ -146,6 +155,34 @@ impl Inode {
                 Answer::Again => {}
             }
         }
+    }
+
+    /// Asks for a lock until it is had: again when the mgr says that it is free, and now and then as it need not say so.
+    pub(crate) async fn wait_for_lock(
+        self: &Arc<Self>,
+        key: u64,
+        owner: u64,
+        span: Span,
+        kind: LockKind,
+    ) -> Result<Waited> {
+        let mut pause = PAUSE;
+        let mut waited = Waited(false);
+        loop {
+            // Before it is asked for: what is told from then on counts.
+            let mut free = std::pin::pin!(self.lock_free.notified());
+            free.as_mut().enable();
+            if self.lock(key, owner, span, kind, true).await? {
+                return Ok(waited);
+            }
+            waited = Waited(true);
+            let _ = tokio::time::timeout(pause, free).await;
+            pause = (pause * 2).min(PAUSE_LONGEST);
+        }
+    }
+
+    /// The mgr says that a lock which it refused may be had.
+    pub(crate) fn lock_is_free(&self) {
+        self.lock_free.notify_waiters();
     }
 
     /// Nobody waits any more for the answer to a LOCK: sees to it that the mgr holds what is booked here and no more.

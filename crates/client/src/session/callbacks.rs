@@ -62,6 +62,12 @@ impl Callbacks {
     fn handle(&self, event: &Event) -> nfsstat4 {
         match event {
             Event::LayoutRecall(args) => self.recall(args),
+            Event::LockFree(args) => {
+                if let Some(inode) = self.inodes.by_handle(&args.cnla_fh) {
+                    inode.lock_is_free();
+                }
+                NFS4_OK
+            }
             Event::RecallSlot(target) => {
                 if let Some(session) = &mut lock(&self.table).session {
                     session.recall_slots(*target);

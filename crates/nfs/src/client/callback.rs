@@ -22,6 +22,8 @@ pub enum Event {
     RecallAny(CB_RECALL_ANY4args),
     /// CB_RECALL_SLOT (§20.8): give `rsa_target_highest_slotid` to `Session::recall_slots`. Answer NFS4_OK.
     RecallSlot(slotid4),
+    /// CB_NOTIFY_LOCK (§20.11): a lock that was refused may be had now. Answer NFS4_OK.
+    LockFree(CB_NOTIFY_LOCK4args),
     /// CB_NOTIFY_DEVICEID (§20.12). Answer NFS4_OK.
     Devices(Vec<DeviceChange>),
 }
@@ -231,6 +233,7 @@ fn event(op: nfs_cb_opnum4, ops: &mut Ops) -> Result<Event, nfsstat4> {
         OP_CB_RECALL_SLOT => {
             ops.body::<CB_RECALL_SLOT4args>().map(|a| Event::RecallSlot(a.rsa_target_highest_slotid)).map_err(bad)
         }
+        OP_CB_NOTIFY_LOCK => ops.body().map(Event::LockFree).map_err(bad),
         OP_CB_NOTIFY_DEVICEID => {
             let args: CB_NOTIFY_DEVICEID4args = ops.body().map_err(bad)?;
             let mut changes = Vec::new();

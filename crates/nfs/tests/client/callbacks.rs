@@ -109,6 +109,20 @@ fn events_are_answered_up_to_the_first_refusal() {
 }
 
 #[test]
+fn locks_that_are_free_are_named() {
+    let owner = lock_owner4 { clientid: 7, owner: Bytes::from_static(b"owner") };
+    let free = CB_NOTIFY_LOCK4args { cnla_fh: Bytes::from_static(b"file"), cnla_lock_owner: owner };
+    let mut callbacks = callbacks();
+    let args = call(1, |ops| {
+        ops.op(OP_CB_NOTIFY_LOCK, &free);
+    });
+    let Incoming::Pending(pending) = callbacks.receive(args).unwrap() else { panic!("decided alone") };
+    assert_eq!(pending.events, [Event::LockFree(free.clone())]);
+    let reply = callbacks.answer(pending, &[NFS4_OK]).to_bytes();
+    assert_eq!(statuses(&CB_COMPOUND4res::from_bytes(&reply).unwrap()), (NFS4_OK, 2));
+}
+
+#[test]
 fn devices_that_change_are_named() {
     let change = notify_deviceid_change4 { ndc_layouttype: 9, ndc_deviceid: [1; 16], ndc_immediate: true };
     let gone = notify_deviceid_delete4 { ndd_layouttype: 9, ndd_deviceid: [2; 16] };
