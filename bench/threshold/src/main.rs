@@ -43,7 +43,7 @@ struct Cli {
     /// Rounds [default: 3; quick: 1]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: Option<u32>,
-    /// Small amounts: three minutes for all of it, and numbers that scatter
+    /// Small amounts: three to four minutes for all of it, and numbers that scatter
     #[arg(long)]
     quick: bool,
     /// Print one JSON object instead of tables
