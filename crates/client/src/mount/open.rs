@@ -10,6 +10,7 @@ use crate::{Error, File, Placement, Result};
 use bytes::Bytes;
 use layout::policy::{self, Settings};
 use nfs::client::fattr;
+use nfs::fs::Told;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use types::{Attrs, SetAttrs, Status};
@@ -182,10 +183,23 @@ impl Mount {
     /// What a directory said about the use of its files, in answer to a GETATTR.
     fn hear(&self, dir: &Node, results: &mut Results) -> Result<(Settings, Settings)> {
         let told = results.values()?.weir_policy.unwrap_or_default();
-        let words = heard(&told, policy::Origin::Directory);
+        Ok(self.heard(dir, &told))
+    }
+
+    fn heard(&self, dir: &Node, told: &Told) -> (Settings, Settings) {
+        let words = heard(told, policy::Origin::Directory);
         self.inner.governor.heard_server(words.0);
         self.inner.governor.heard_directory(dir.id, words);
-        Ok(words)
+        words
+    }
+
+    /// The attributes of a directory in which a file was made, and what it said about the use of its files, as far as they could
+    /// be had at the end.
+    fn hear_last(&self, dir: &Node, results: &mut Results) -> (Option<Attrs>, Option<(Settings, Settings)>) {
+        match results.done(&[OP_PUTFH]).and_then(|()| results.attrs_and_policy()) {
+            Ok((attrs, told)) => (Some(attrs), told.map(|told| self.heard(dir, &told))),
+            Err(_) => (None, None),
+        }
     }
 
     /// Opens the regular file `name` in `dir`, creating it when it is missing.
@@ -216,19 +230,23 @@ impl Mount {
         let claim = open_claim4::CLAIM_NULL(Bytes::copy_from_slice(name));
         let args = Self::open_args(key, flags.share_access()?, openflag4::OPEN4_CREATE(how), claim);
         let mut compound = self.compound(format!("creating {}", shown(name))).cached();
-        compound.putfh(&dir.handle).getattr_of(fattr::POLICY);
-        compound.op(OP_OPEN, &args).getfh().getattr_of(fattr::OPENING);
         let layout = self.layout_at_open(Some(dir), options.policy, Settings::default());
+        compound.putfh(&dir.handle);
+        if layout {
+            // Behind a LAYOUTGET that is refused nothing is asked any more.
+            compound.getattr_of(fattr::POLICY);
+        }
+        compound.op(OP_OPEN, &args).getfh().getattr_of(fattr::OPENING);
         if layout {
             compound.op(OP_LAYOUTGET, &layoutget(CURRENT, flags.write));
         }
         let name = Name { dir: dir.clone(), name: Bytes::copy_from_slice(name) };
         let caller = self.caller.clone();
-        compound.putfh(&dir.handle).getattr();
+        compound.putfh(&dir.handle).getattr_of(if layout { fattr::ATTRS } else { fattr::OPENING });
         let asking = self.inner.ask();
         let mut results = self.inner.session.call(compound).await?;
         results.done(&[OP_PUTFH])?;
-        let said = Some(self.hear(dir, &mut results)?);
+        let said = if layout { Some(self.hear(dir, &mut results)?) } else { None };
         let origin = Origin { key, caller, node: None, name: Some(name), flags, ruling: Arc::default() };
         let asked = Asked { origin, said, policy: options.policy, needed: 0, layout };
         self.finish_open(results, asking, asked).await
@@ -264,11 +282,14 @@ impl Mount {
         }
         let got: Option<std::result::Result<LAYOUTGET4resok, Failed>> = layout.then(|| results.raw(OP_LAYOUTGET));
         // Behind a LAYOUTGET that was refused nothing was carried out.
-        let dir = origin.name.as_ref().and_then(|_| results.done(&[OP_PUTFH]).and_then(|()| results.attrs()).ok());
+        let (dir, heard_last) = match &origin.name {
+            Some(name) => self.hear_last(&name.dir, &mut results),
+            None => (None, None),
+        };
         let inode = self.inner.inode(&node);
         let own = heard(&told.unwrap_or_default(), policy::Origin::File);
         inode.set_own(|settings| *settings = own.1);
-        let (server, directory) = said.unwrap_or((own.0, Settings::default()));
+        let (server, directory) = said.or(heard_last).unwrap_or((own.0, Settings::default()));
         origin.ruling = Arc::new(Ruling::new(Words { server, directory, open: policy }));
         inode.add_open(origin.key, origin.caller.clone(), opened.stateid, origin.flags);
         let mut size = inode.learn_size(attrs.size, asking.stamp);
