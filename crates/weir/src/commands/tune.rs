@@ -21,6 +21,8 @@ use trace::{Action, Generator, Op, Trace};
 
 /// Measure a file system, and say how it is best used
 #[derive(clap::Args)]
+#[command(after_help = "Examples:
+  weir tune threshold weir://10.0.0.5/scratch")]
 pub struct Args {
     #[command(subcommand)]
     what: What,
