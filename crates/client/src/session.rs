@@ -179,7 +179,8 @@ impl Session {
     /// Sends a COMPOUND and gives the results, whatever their status. What is lost on the way is sent again, and the
     /// mgr sees to it that it is done once.
     pub(crate) async fn call(&self, compound: Compound) -> Result<Results> {
-        self.shared.call(compound).await
+        // Apart, so that what needs no request, such as most reads and writes of files, need not carry room for one.
+        Box::pin(self.shared.call(compound)).await
     }
 
     /// Returns when the mgr has heard of us within a lease: at once, or after asking it.

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// Messages shorter than this are copied to a place of their own length, longer ones keep a buffer.
 const COPIED: usize = 32 << 10;
 /// Buffers that are kept for further requests.
-const SPARE: usize = 16;
+const SPARE: usize = 32;
 
 /// Buffers of one size.
 pub(crate) struct Buffers {
@@ -17,13 +17,12 @@ pub(crate) struct Buffers {
 /// A buffer that goes back when nobody refers to its bytes any more.
 struct Lent {
     buffer: Vec<u8>,
-    len: usize,
     home: Arc<Buffers>,
 }
 
 impl AsRef<[u8]> for Lent {
     fn as_ref(&self) -> &[u8] {
-        &self.buffer[..self.len]
+        &self.buffer
     }
 }
 
@@ -39,26 +38,29 @@ impl Buffers {
         Arc::new(Buffers { size, spare: Mutex::default() })
     }
 
-    /// A buffer, with anything in it.
+    /// An empty buffer with room.
     pub(crate) fn take(&self) -> Vec<u8> {
         let spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        spare.unwrap_or_else(|| vec![0; self.size])
+        spare.unwrap_or_else(|| Vec::with_capacity(self.size))
     }
 
-    fn put(&self, buffer: Vec<u8>) {
+    fn put(&self, mut buffer: Vec<u8>) {
+        buffer.clear();
         let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
         if spare.len() < SPARE {
             spare.push(buffer);
         }
     }
 
-    /// The first bytes of a buffer, without copying them where they are many; the buffer is another one then.
-    pub(crate) fn keep(self: &Arc<Self>, buffer: &mut Vec<u8>, len: usize) -> Bytes {
-        if len < COPIED {
-            return Bytes::copy_from_slice(&buffer[..len]);
+    /// What is in a buffer, without copying it where that is much; the buffer is another one then. It is empty afterwards.
+    pub(crate) fn keep(self: &Arc<Self>, buffer: &mut Vec<u8>) -> Bytes {
+        if buffer.len() < COPIED {
+            let bytes = Bytes::copy_from_slice(buffer);
+            buffer.clear();
+            return bytes;
         }
         let full = std::mem::replace(buffer, self.take());
-        Bytes::from_owner(Lent { buffer: full, len, home: self.clone() })
+        Bytes::from_owner(Lent { buffer: full, home: self.clone() })
     }
 
     /// A copy of bytes, at most as many as a buffer has.
@@ -67,8 +69,8 @@ impl Buffers {
             return Bytes::copy_from_slice(bytes);
         }
         let mut buffer = self.take();
-        buffer[..bytes.len()].copy_from_slice(bytes);
-        Bytes::from_owner(Lent { buffer, len: bytes.len(), home: self.clone() })
+        buffer.extend_from_slice(bytes);
+        Bytes::from_owner(Lent { buffer, home: self.clone() })
     }
 }
 
@@ -86,7 +88,11 @@ mod tests {
         drop(part);
         assert_eq!(buffers.spare.lock().unwrap().len(), 1);
         let mut buffer = buffers.take();
-        assert_eq!(buffers.keep(&mut buffer, 10), [7; 10][..]);
-        assert!(buffers.spare.lock().unwrap().is_empty(), "few bytes leave the buffer where it is");
+        buffer.extend_from_slice(&[7; 10]);
+        assert_eq!(buffers.keep(&mut buffer), [7; 10][..]);
+        assert!(
+            buffer.is_empty() && buffers.spare.lock().unwrap().is_empty(),
+            "few bytes leave the buffer where it is"
+        );
     }
 }

@@ -143,3 +143,18 @@ pub(crate) fn hint(flags: u32) -> Settings {
     let direct = rustix::fs::OFlags::from_bits_retain(flags).contains(rustix::fs::OFlags::DIRECT);
     Settings { access: direct.then_some(Access::ODirect), ..Settings::default() }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_takes_little_room() {
+        fn room<A, B, F: Future>(_: fn(A, B) -> F) -> usize {
+            size_of::<F>()
+        }
+        // All of it is allocated and moved for each request, also for one that ends at once.
+        let room = room(FileSystem::carry_out);
+        assert!(room <= 4096, "{room} bytes");
+    }
+}

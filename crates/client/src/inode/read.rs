@@ -76,7 +76,7 @@ impl Inode {
     /// Sees to it that the servers have everything written to `range`.
     pub(super) async fn expose(self: &Arc<Self>, range: ByteRange) {
         if self.state().pending.overlaps(range) {
-            self.hand_over(false).await;
+            Box::pin(self.hand_over(false)).await;
         }
         self.settle(range).await;
     }

@@ -84,7 +84,8 @@ impl Shared {
             {
                 return Ok((connection.clone(), epoch));
             }
-            let error = match self.establish(&mut link).await {
+            // Seldom needed, and large: apart, so that each request need not carry room for it.
+            let error = match Box::pin(self.establish(&mut link)).await {
                 Ok(()) => continue,
                 // Nobody there at the first try is most likely a wrong address.
                 Err(error) if error.kind() == crate::ErrorKind::Connection && link.ever => error,

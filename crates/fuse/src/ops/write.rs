@@ -23,18 +23,19 @@ pub(crate) async fn write(
 ) -> Answer {
     let open = fs.opens.file(fh)?;
     if write_flags & abi::WRITE_KILL_SUIDGID != 0 && !open.plain.load(Relaxed) {
-        drop_privileges(fs, header, &open).await?;
+        // As what follows: apart, for most writes need room for none of it.
+        Box::pin(drop_privileges(fs, header, &open)).await?;
     }
     let len = data.len() as u32;
     open.written.store(true, Relaxed);
     let flags = OFlags::from_bits_retain(flags);
     if flags.contains(OFlags::APPEND) {
-        open.file.append(data).await?;
+        Box::pin(open.file.append(data)).await?;
     } else {
         open.file.write_at(offset, data).await?;
     }
     if flags.intersects(OFlags::SYNC | OFlags::DSYNC) {
-        open.file.fsync().await?;
+        Box::pin(open.file.fsync()).await?;
     } else if flags.contains(OFlags::DIRECT) && open.file.policy().access != Access::ODirect {
         // It became so behind the open, by fcntl(2).
         open.file.push().await?;

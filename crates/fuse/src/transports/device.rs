@@ -6,6 +6,7 @@ use crate::reply::{Reply, header};
 use crate::request::{Header, Request};
 use crate::transport::Transport;
 use client::Segment;
+use rustix::buffer::spare_capacity;
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use std::io::{self, IoSlice};
@@ -33,16 +34,16 @@ impl Device {
     fn read_requests(&self, dispatcher: &Arc<Dispatcher>) -> io::Result<()> {
         let mut buffer = self.buffers.take();
         loop {
-            let len = match rustix::io::read(&self.fd, &mut buffer[..]) {
-                Ok(len) => len,
+            match rustix::io::read(&self.fd, spare_capacity(&mut buffer)) {
+                Ok(_) => {}
                 // Given up before it was read, or interrupted.
                 Err(Errno::NOENT | Errno::INTR | Errno::AGAIN) => continue,
                 // Unmounted.
                 Err(Errno::NODEV) => return Ok(()),
                 Err(error) => return Err(error.into()),
-            };
-            let head = Header::decode(&buffer[..len]);
-            let message = self.buffers.keep(&mut buffer, len);
+            }
+            let head = Header::decode(&buffer);
+            let message = self.buffers.keep(&mut buffer);
             match Request::decode(message) {
                 Ok(request) => dispatcher.accept(request, 0),
                 Err(malformed) => {
