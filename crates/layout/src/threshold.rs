@@ -10,6 +10,9 @@ pub use auto::Auto;
 
 use types::ByteRange;
 
+/// Shorter ranges than this, in the mean, make no list.
+const LIST_BLOCK: u64 = 4096;
+
 /// The longest threshold: no request is as long.
 pub const ALWAYS_MGR: u64 = u64::MAX;
 
@@ -32,7 +35,8 @@ pub fn path(len: u64, t: u64) -> Path {
 ///
 /// Many short ranges make few requests when they go straight, as one takes ranges from all over an object (list I/O), and one
 /// each through the mgr. So it is the length of the requests that counts for them: `requests` tells how many they would be, at
-/// least one.
+/// least one. Only for ranges of a block and more in the mean, though: an iod writes each by itself, and of blocks that are not whole it
+/// has to read the rest first; the mgr may join them with those of others before.
 pub fn divide(
     ranges: &[ByteRange],
     t: u64,
@@ -49,7 +53,11 @@ pub fn divide(
     });
     let bytes = through.iter().map(|range| range.len).sum::<u64>();
     // One is no list; and of less than a request not even one is long enough.
-    if through.len() > 1 && path(bytes, t) == Path::Direct && path(bytes / requests(&through).max(1), t) == Path::Direct
+    let blocks = bytes >= LIST_BLOCK * through.len() as u64;
+    if through.len() > 1
+        && blocks
+        && path(bytes, t) == Path::Direct
+        && path(bytes / requests(&through).max(1), t) == Path::Direct
     {
         return (ranges.to_vec(), Vec::new());
     }
@@ -93,10 +101,14 @@ mod tests {
 
     #[test]
     fn many_short_ranges_go_as_few_requests() {
-        let ranges: Vec<_> = (0..64).map(|i| range(i * 1000, 10)).collect();
-        assert_eq!(divide(&ranges, 160, None, |_| 4).0, ranges, "four lists of 160 bytes");
-        assert_eq!(divide(&ranges, 161, None, |_| 4).1, ranges);
-        assert_eq!(divide(&ranges, 641, None, |_| panic!("not even one list would be long enough")).1, ranges);
+        const K: u64 = 1 << 10;
+        let ranges: Vec<_> = (0..64).map(|i| range(i * 100 * K, 4 * K)).collect();
+        assert_eq!(divide(&ranges, 64 * K, None, |_| 4).0, ranges, "four lists of 64 KiB");
+        assert_eq!(divide(&ranges, 64 * K + 1, None, |_| 4).1, ranges);
+        assert_eq!(divide(&ranges, 256 * K + 1, None, |_| panic!("not even one list would be long enough")).1, ranges);
+        let parts: Vec<_> = ranges.iter().map(|block| range(block.offset, 4 * K - 1)).collect();
+        assert_eq!(divide(&parts, 64, None, |_| panic!("parts of blocks")).0, parts, "by themselves");
+        assert_eq!(divide(&parts, 4 * K, None, |_| panic!("parts of blocks")).1, parts);
         // Those that are long enough by themselves do not help the others.
         let mixed = [range(0, 10), range(20, 1000), range(2000, 10)];
         assert_eq!(divide(&mixed, 100, None, |short| short.len() as u64).1, [mixed[0], mixed[2]]);
