@@ -7,6 +7,7 @@
 mod cluster;
 mod deaths;
 mod files;
+mod memory;
 mod place;
 mod policy;
 mod rings;

@@ -1,0 +1,103 @@
+//! Memory: however much is written, and whatever is done again and again, mount and servers take no more than they did.
+
+use crate::cluster::Cluster;
+use crate::place::{Place, can_mount};
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Write};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// More than the windows, caches and buffers that are configured take together.
+const BOUND: u64 = 400 << 20;
+/// What an allocator may keep more at one time than at another.
+const GROWTH: u64 = 32 << 20;
+
+/// Memory of a process: what it has, and the most it ever had.
+#[derive(Clone, Copy, Debug)]
+struct Memory {
+    now: u64,
+    most: u64,
+}
+
+impl Memory {
+    fn of(pid: i32) -> Memory {
+        let text = fs::read_to_string(format!("/proc/{pid}/status")).expect("the process is there");
+        let value = |name: &str| {
+            let line = text.lines().find_map(|line| line.strip_prefix(name)).expect("every process has it");
+            line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") << 10
+        };
+        Memory { now: value("VmRSS:"), most: value("VmHWM:") }
+    }
+}
+
+/// The process that was started with this argument.
+fn process_with(argument: &Path) -> i32 {
+    let wanted = argument.to_str().unwrap().as_bytes();
+    let pids = fs::read_dir("/proc").unwrap().flatten();
+    let mut pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    let has = |pid: &i32| {
+        fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.split(|b| *b == 0).any(|a| a == wanted))
+    };
+    pids.find(has).expect("it runs")
+}
+
+/// A bit of everything: small writes in order and at random places, appends, small files, names.
+fn round(place: &Place, number: u64) {
+    let block = vec![number as u8; 4096];
+    let mut stream = File::create(place.at("stream")).unwrap();
+    for _ in 0..4096 {
+        stream.write_all(&block).unwrap();
+    }
+    stream.sync_all().unwrap();
+    for i in 0..500u64 {
+        stream.write_all_at(&block[..1000], i * 7919 * 1009 % (16 << 20)).unwrap();
+    }
+    drop(stream);
+    let mut log = OpenOptions::new().append(true).create(true).open(place.at("log")).unwrap();
+    (0..200).for_each(|_| log.write_all(&block[..100]).unwrap());
+    drop(log);
+    let dir = place.at(&format!("dir{number}"));
+    fs::create_dir(&dir).unwrap();
+    for i in 0..100 {
+        fs::write(dir.join(format!("f{i}")), &block[..i * 40]).unwrap();
+    }
+    for i in 0..100 {
+        fs::rename(dir.join(format!("f{i}")), dir.join(format!("g{i}"))).unwrap();
+    }
+    let mut found = Vec::new();
+    File::open(place.at("stream")).unwrap().read_to_end(&mut found).unwrap();
+    assert_eq!(found.len(), 16 << 20);
+    assert_eq!(fs::read_dir(&dir).unwrap().count(), 100);
+    fs::remove_dir_all(&dir).unwrap();
+}
+
+/// A short form of an hour of it, which `WEIR_TEST_SCALE=full` makes of it.
+#[test]
+fn nothing_grows_with_what_was_done() {
+    if !can_mount() {
+        return;
+    }
+    let home = tempfile::tempdir().unwrap();
+    let data = home.path().join("data");
+    let cluster = Cluster::start(&data);
+    let place = Place::new(&cluster, &home.path().join("mnt"), &[]);
+    let pids = [("mount", place.daemon().as_raw_nonzero().get()), ("servers", process_with(&data))];
+    let full = std::env::var("WEIR_TEST_SCALE").as_deref() == Ok("full");
+    let (warm, more, until) = if full { (20, 20, Duration::from_secs(3600)) } else { (6, 12, Duration::ZERO) };
+    (0..warm).for_each(|number| round(&place, number));
+    let before = pids.map(|(_, pid)| Memory::of(pid));
+    let begun = Instant::now();
+    let mut number = warm;
+    while number < warm + more || begun.elapsed() < until {
+        round(&place, number);
+        number += 1;
+    }
+    for ((name, pid), before) in pids.into_iter().zip(before) {
+        let after = Memory::of(pid);
+        assert!(after.most <= BOUND, "{name}: {after:?}");
+        assert!(after.now <= before.now + GROWTH, "{name} after {number} rounds: {before:?}, then {after:?}");
+    }
+    place.unmount();
+    cluster.stop();
+}
