@@ -6,6 +6,7 @@ use crate::relay::Relay;
 use serde_json::Value;
 use std::net::TcpListener;
 use std::path::Path;
+use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 /// A new file system in `home` with so many iods, and further options for the mgr. Guests reach the mgr at the port of its
@@ -92,8 +93,14 @@ pub fn until(mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// A port that nobody has at the moment.
+/// A port that nobody has at the moment, and that nobody is given who asks for any: those are from 32768 on. Each only once in a
+/// process, as it is free until somebody binds it.
 pub fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    listener.local_addr().expect("an address").port()
+    static TAKEN: AtomicU16 = AtomicU16::new(0);
+    let first = std::process::id() as u16;
+    let ports = || 16_000 + first.wrapping_add(TAKEN.fetch_add(1, Relaxed)) % 16_000;
+    std::iter::repeat_with(ports)
+        .take(16_000)
+        .find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok())
+        .expect("a port")
 }
