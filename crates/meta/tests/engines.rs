@@ -182,6 +182,34 @@ proptest! {
         let (store, _stepper) = stepped(&disk);
         compare(&*store.view().expect("view"), &map);
     }
+
+    /// Of a small log what is recent goes into the table every few windows; of a large one only with a checkpoint.
+    #[test]
+    fn views_of_all_states_stay_as_they_are(groups in groups(), room in prop_oneof![Just(3u64), Just(6), Just(1000)]) {
+        let disk = Disk::default();
+        let (store, mut stepper) =
+            Embedded::stepped(disk.clone(), disk.log(room * 4096), [9; 16], append, || None).expect("store");
+        let mut map = Map::new();
+        let mut states = vec![(store.view().expect("view"), map.clone())];
+        for (n, group) in groups.iter().enumerate() {
+            for batch in group {
+                let pending = store.submit(batch.clone());
+                stepper.step(NOW);
+                prop_assert_eq!(outcome(pending.wait()), apply(&mut map, batch));
+            }
+            // Some states nobody looks at, so that older values go.
+            if n % 3 == 0 {
+                states.clear();
+            }
+            states.push((store.view().expect("view"), map.clone()));
+            if n % 5 == 4 {
+                stepper.step(Duration::from_secs(2 * n as u64));
+            }
+        }
+        for (view, map) in &states {
+            compare(&**view, map);
+        }
+    }
 }
 
 const NOW: Duration = Duration::ZERO;

@@ -161,6 +161,9 @@ pub const META_CACHE_BYTES: usize = 256 << 20;
 pub const META_LOG_BYTES: u64 = 4 << 20;
 /// Most bytes of a batch log. Bounds, with the time below, what is replayed when a store is opened after a crash.
 pub const META_LOG_BYTES_MAX: u64 = 64 << 20;
+/// Bytes of recent changes, what it takes to keep them included, that are in memory and the batch log only, before they
+/// go into the metadata store without a flush. A small log brings them there earlier: half of it counts.
+pub const META_RECENT_BYTES: u64 = 4 << 20;
 /// How long changes are in the batch log only before the metadata store itself is flushed.
 pub const META_CHECKPOINT_INTERVAL: Duration = Duration::from_secs(1);
 /// Bytes that one changed record may add to the metadata store's file at worst: the pages on its path that no other
@@ -191,6 +194,8 @@ const DELEGATION_BYTES: usize = 512;
 /// Everything that an mgr keeps in memory for others, at its largest.
 const MGR_MEMORY: usize = META_CACHE_BYTES
     + META_QUEUE_BYTES
+    + META_RECENT_BYTES as usize
+    + META_WINDOW_BYTES
     + NET_BYTES_MAX / 8 * 9
     + CONNECTIONS_MAX * IDLE_BYTES_MAX
     + REPLY_CACHE_BYTES as usize

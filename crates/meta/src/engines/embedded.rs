@@ -4,6 +4,7 @@ mod error;
 mod file;
 mod guard;
 mod opening;
+mod recent;
 mod seal;
 mod table;
 mod writer;
@@ -17,7 +18,8 @@ use crate::log::LogDisk;
 use futures_channel::oneshot;
 use guard::{Guarded, guarded};
 use opening::{Base, attach};
-use redb::{Database, ReadableDatabase, StorageBackend, TableDefinition};
+use recent::Recent;
+use redb::{Database, StorageBackend, TableDefinition};
 use std::future::poll_fn;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
@@ -25,7 +27,6 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 use std::thread::JoinHandle;
-use table::Snapshot;
 use types::limits;
 use writer::Writer;
 
@@ -47,6 +48,8 @@ pub struct Embedded {
 }
 
 struct Shared {
+    /// Above the database, whose snapshots it holds: it has to go first.
+    recent: Recent,
     database: Guarded,
     queue: Arc<Queue>,
     merge: MergeFn,
@@ -228,11 +231,7 @@ impl Engine for Embedded {
         if let Some(broken) = &self.shared.state().broken {
             return Err(broken.clone());
         }
-        let table = guarded(|| {
-            let transaction = self.shared.database.begin_read().map_err(Broken::new)?;
-            transaction.open_table(TABLE).map_err(Broken::new)
-        });
-        Ok(Box::new(Snapshot(table.flatten()?, &self.shared.corrupt)))
+        Ok(Box::new(self.shared.recent.picture(&self.shared.corrupt)))
     }
 
     fn submit(&self, batch: Batch) -> Pending {

@@ -1,9 +1,11 @@
 //! Opening a store: finding its log, and bringing what the log has into the store.
 
 use super::guard::{Guarded, guarded};
+use super::recent::Recent;
+use super::table::Snapshot;
 use super::writer::Writer;
 use super::{ANCHOR, Free, LOG, Shared, StoreError, TABLE, seal};
-use crate::engine::MergeFn;
+use crate::engine::{MergeFn, Value};
 use crate::log::{Anchor, Changes, Log, LogDisk};
 use redb::{Database, Durability, ReadableDatabase, Table, TableError, WriteTransaction};
 use std::path::{Path, PathBuf};
@@ -35,8 +37,10 @@ pub(super) fn attach(
         (None, None) => return Err(StoreError::Unfinished(path)),
     };
     guarded(|| replay(&database, &mut log, &path)).map_err(|broken| StoreError::damaged(&path, broken))??;
+    let table = guarded(|| snapshot(&database)).map_err(|broken| StoreError::damaged(&path, broken))?;
+    let recent = Recent::new(table.map_err(|error| StoreError::from_redb(&path, error))?);
     let (queue, state) = (Arc::default(), Mutex::default());
-    let shared = Shared { database, queue, merge, state, corrupt: Default::default(), free, path };
+    let shared = Shared { recent, database, queue, merge, state, corrupt: Default::default(), free, path };
     Ok(Writer::new(Arc::new(shared), log))
 }
 
@@ -103,27 +107,48 @@ pub(super) fn begin(database: &Database) -> Result<WriteTransaction, redb::Stora
     })
 }
 
+/// The table as the last commit left it.
+pub(super) fn snapshot(database: &Database) -> Result<Snapshot, redb::StorageError> {
+    let transaction = database.begin_read().map_err(|error| match error {
+        redb::TransactionError::Storage(error) => error,
+        other => redb::StorageError::Corrupted(other.to_string()),
+    })?;
+    transaction.open_table(TABLE).map_err(from_table)
+}
+
+fn from_table(error: TableError) -> redb::StorageError {
+    match error {
+        TableError::Storage(error) => error,
+        other => redb::StorageError::Corrupted(other.to_string()),
+    }
+}
+
 type Open<'t> = Table<'t, &'static [u8], &'static [u8]>;
 
 /// Opens a table in a transaction.
 pub(super) fn open(transaction: &WriteTransaction, table: super::Table) -> Result<Open<'_>, redb::StorageError> {
-    transaction.open_table(table).map_err(|error| match error {
-        TableError::Storage(error) => error,
-        other => redb::StorageError::Corrupted(other.to_string()),
-    })
+    transaction.open_table(table).map_err(from_table)
 }
 
 /// Writes changes, each record under its checksum.
 pub(super) fn write(table: &mut Open<'_>, changes: &Changes) -> Result<(), redb::StorageError> {
     let mut sealed = Vec::new();
-    for (key, value) in changes {
-        match value {
-            Some(value) => {
-                seal::seal(key, value, &mut sealed);
-                table.insert(&key[..], &sealed[..])?;
-            }
-            None => drop(table.remove(&key[..])?),
+    changes.iter().try_for_each(|(key, value)| change(table, key, value.as_ref(), &mut sealed))
+}
+
+/// Writes one change; `sealed` is room to work in.
+pub(super) fn change(
+    table: &mut Open<'_>,
+    key: &[u8],
+    value: Option<&Value>,
+    sealed: &mut Vec<u8>,
+) -> Result<(), redb::StorageError> {
+    match value {
+        Some(value) => {
+            seal::seal(key, value, sealed);
+            table.insert(key, &sealed[..])?;
         }
+        None => drop(table.remove(key)?),
     }
     Ok(())
 }

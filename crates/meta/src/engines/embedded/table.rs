@@ -1,84 +1,89 @@
-//! The table of the store as a view of keys and values, every one of them checked.
+//! The table of the store: keys and values, every one of them checked.
 
 use super::guard::guarded;
 use super::seal;
-use crate::engine::{Broken, Key, Survey, Unreadable, Value, View, Walk};
-use redb::{ReadOnlyTable, ReadableTable, StorageError};
+use crate::engine::{Broken, Key, Unreadable, Value};
+use redb::{AccessGuard, ReadOnlyTable, StorageError};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// A table as a view: the writer's own inside a transaction, or a snapshot. Damaged records are counted.
-pub(super) struct Reading<'t, T>(pub(super) &'t T, pub(super) &'t AtomicU64);
+/// The table as it was after some commit.
+pub(super) type Snapshot = ReadOnlyTable<&'static [u8], &'static [u8]>;
 
-fn damaged(key: &[u8], count: &AtomicU64) {
-    count.fetch_add(1, Relaxed);
-    tracing::error!(key = %key.escape_ascii(), "a record of the metadata store does not match its checksum");
-}
+/// A snapshot of the table, and where damaged records are counted.
+#[derive(Clone, Copy)]
+pub(super) struct Reading<'t>(pub(super) &'t Snapshot, pub(super) &'t AtomicU64);
 
-impl<T: ReadableTable<&'static [u8], &'static [u8]>> Reading<'_, T> {
+impl<'t> Reading<'t> {
+    fn damaged(&self, key: &[u8]) -> Unreadable {
+        self.1.fetch_add(1, Relaxed);
+        tracing::error!(key = %key.escape_ascii(), "a record of the metadata store does not match its checksum");
+        Unreadable::Corrupt(key.to_vec())
+    }
+
     fn find(&self, key: &[u8]) -> Result<Option<Option<Value>>, StorageError> {
         let found = self.0.get(key)?;
         Ok(found.map(|sealed| seal::open(key, sealed.value()).map(Value::copy_from_slice)))
     }
-}
 
-impl<T: ReadableTable<&'static [u8], &'static [u8]>> View for Reading<'_, T> {
-    fn get(&self, key: &[u8]) -> Result<Option<Value>, Unreadable> {
+    /// The value of `key`.
+    pub(super) fn get(&self, key: &[u8]) -> Result<Option<Value>, Unreadable> {
         match guarded(|| self.find(key)) {
             Ok(Ok(None)) => Ok(None),
             Ok(Ok(Some(Some(value)))) => Ok(Some(value)),
-            Ok(Ok(Some(None))) | Err(_) => {
-                damaged(key, self.1);
-                Err(Unreadable::Corrupt(key.to_vec()))
-            }
+            Ok(Ok(Some(None))) | Err(_) => Err(self.damaged(key)),
             Ok(Err(error)) => Err(Broken::new(error).into()),
         }
     }
 
-    fn survey(&self, range: Range<&[u8]>, limit: usize, visit: &mut Survey<'_>) -> Result<Option<Key>, Unreadable> {
-        if range.start >= range.end {
-            return Ok(None);
-        }
-        let mut at = range.start.to_vec();
-        let damage = |at: &[u8]| {
-            damaged(at, self.1);
-            Unreadable::Corrupt(at.to_vec())
-        };
-        let entries = guarded(|| self.0.range::<&[u8]>(range)).map_err(|_| damage(&at))?;
-        let mut entries = entries.map_err(Broken::new)?;
-        let mut shown = 0;
-        loop {
-            let entry = match guarded(|| entries.next()) {
-                Ok(None) => return Ok(None),
-                Ok(Some(entry)) => entry.map_err(Broken::new)?,
-                // Nobody knows where it would go on.
-                Err(_) => return Err(damage(&at)),
-            };
-            let (key, sealed) = entry;
-            // Looking at them is what reads the page.
-            let Ok((key, sealed)) = guarded(|| (key.value(), sealed.value())) else { return Err(damage(&at)) };
-            if shown == limit {
-                return Ok(Some(key.to_vec()));
-            }
-            let value = seal::open(key, sealed);
-            if value.is_none() {
-                damaged(key, self.1);
-            }
-            at.clear();
-            at.extend_from_slice(key);
-            shown = if visit(key, value) == Walk::Stop { limit } else { shown + 1 };
-        }
+    /// The records of `range` in order.
+    pub(super) fn walk(self, range: Range<&[u8]>) -> Result<Walker<'t>, Unreadable> {
+        let at = range.start.to_vec();
+        let entries = guarded(|| self.0.range::<&[u8]>(range)).map_err(|_| self.damaged(&at))?;
+        Ok(Walker { table: self, entries: entries.map_err(Broken::new)?, at })
     }
 }
 
-pub(super) struct Snapshot<'s>(pub(super) ReadOnlyTable<&'static [u8], &'static [u8]>, pub(super) &'s AtomicU64);
+/// A walk over the records of a range.
+pub(super) struct Walker<'t> {
+    table: Reading<'t>,
+    entries: redb::Range<'static, &'static [u8], &'static [u8]>,
+    /// The last key that was found.
+    at: Key,
+}
 
-impl View for Snapshot<'_> {
-    fn get(&self, key: &[u8]) -> Result<Option<Value>, Unreadable> {
-        Reading(&self.0, self.1).get(key)
+impl<'t> Walker<'t> {
+    /// The next record. Where damage is such that nobody can say what comes next, the error names the last key before it.
+    pub(super) fn step(&mut self) -> Result<Option<Entry<'t>>, Unreadable> {
+        let next = guarded(|| self.entries.next()).map_err(|_| self.table.damaged(&self.at))?;
+        let Some((key, sealed)) = next.transpose().map_err(Broken::new)? else { return Ok(None) };
+        // Looking at them is what reads the page.
+        guarded(|| (key.value(), sealed.value())).map_err(|_| self.table.damaged(&self.at))?;
+        self.at.clear();
+        self.at.extend_from_slice(key.value());
+        Ok(Some(Entry { table: self.table, key, sealed }))
+    }
+}
+
+/// A record that a walk found.
+pub(super) struct Entry<'t> {
+    table: Reading<'t>,
+    key: AccessGuard<'static, &'static [u8]>,
+    sealed: AccessGuard<'static, &'static [u8]>,
+}
+
+impl Entry<'_> {
+    /// Its key.
+    pub(super) fn key(&self) -> &[u8] {
+        self.key.value()
     }
 
-    fn survey(&self, range: Range<&[u8]>, limit: usize, visit: &mut Survey<'_>) -> Result<Option<Key>, Unreadable> {
-        Reading(&self.0, self.1).survey(range, limit, visit)
+    /// Its value, `None` if it does not match its checksum, which is counted.
+    pub(super) fn value(&self) -> Option<&[u8]> {
+        let value = seal::open(self.key.value(), self.sealed.value());
+        if value.is_none() {
+            self.table.damaged(self.key.value());
+        }
+        value
     }
 }

@@ -1,11 +1,10 @@
-//! The writer of the embedded store: what is queued goes into the log with one flush, then into the store, window after
-//! window; the store itself is flushed now and then.
+//! The writer of the embedded store: what is queued goes into the log with one flush, window after window, and many
+//! windows together go into the table, which is flushed now and then.
 
 use super::guard::guarded;
-use super::opening::{begin, commit, open, write};
-use super::table::Reading;
+use super::opening::{begin, change, commit, open, snapshot, write};
 use super::{Shared, TABLE};
-use crate::engine::{Batch, Broken, Job, Merged, Outcome, Point, Value, Verdict, Window};
+use crate::engine::{Batch, Broken, Job, Key, Merged, Outcome, Point, Value, Verdict, Window};
 use crate::log::{Changes, Log, Plan};
 use std::io::ErrorKind;
 use std::sync::Arc;
@@ -163,6 +162,7 @@ impl Writer {
                     // Whoever dropped the answer does not want it.
                     let _ = job.answer.send(outcome);
                 }
+                self.relieve();
             }
             Err(broken) => {
                 for job in jobs {
@@ -173,34 +173,43 @@ impl Writer {
         Step::Window(count)
     }
 
+    /// Brings what is recent into the table when that has become much. Nobody waits for it but the next window.
+    fn relieve(&mut self) {
+        let bytes = self.shared.recent.bytes();
+        if bytes == 0 || bytes < limits::META_RECENT_BYTES.min(self.log.anchor().size / 2) {
+            return;
+        }
+        if let Err(broken) = guarded(|| self.bring(&Changes::new(), false)).flatten() {
+            self.fail(&broken);
+        }
+    }
+
     /// Applies the batches in order, all that apply at once; on error nothing is known about any of them.
     fn commit(&mut self, batches: &[&Batch], now: Duration) -> Result<Vec<Outcome>, Broken> {
         let writes = batches.iter().map(|batch| batch.writes.len()).sum();
         let free = self.free(writes)?;
-        let shared = self.shared.clone();
-        let transaction = begin(&shared.database).map_err(Broken::new)?;
-        let mut table = open(&transaction, TABLE).map_err(Broken::new)?;
-        let decided = self.decide(&table, batches, free)?;
+        let mut decided = self.decide(batches, free)?;
         if decided.changes.is_empty() {
-            drop(table);
-            transaction.abort().map_err(Broken::new)?;
             // A durable batch without changes promises what went before it.
             let flush = decided.durable && !self.log.is_flushed();
             if flush {
                 self.log.flush().map_err(Broken::new)?;
             }
-            return Ok(self.count(decided, if flush { Way::Log } else { Way::Light }));
+            return Ok(self.count(decided, 0, if flush { Way::Log } else { Way::Light }));
         }
-        // Nobody may see what is not on stable storage: first the log, then the store.
+        // Nobody may see what is not on stable storage: first the log or the table, then what is recent.
         let way = self.promise(&decided, free, writes, now)?;
-        write(&mut table, &decided.changes).map_err(Broken::new)?;
-        drop(table);
-        commit(transaction, &self.log.anchor(), way == Way::Store).map_err(Broken::new)?;
+        let bytes = |(key, value): (&Key, &Option<Value>)| (key.len() + value.as_ref().map_or(0, Value::len)) as u64;
+        let bytes = decided.changes.iter().map(bytes).sum();
+        let changes = std::mem::take(&mut decided.changes);
         match way {
-            Way::Store => self.flushed(),
-            Way::Light | Way::Log => self.plan.applied(now, decided.changes.len()),
+            Way::Store => self.bring(&changes, true)?,
+            Way::Light | Way::Log => {
+                self.plan.applied(now, changes.len());
+                self.shared.recent.add(changes);
+            }
         }
-        Ok(self.count(decided, way))
+        Ok(self.count(decided, bytes, way))
     }
 
     /// Free bytes of the disk, of which the store has already taken what it needs for all but so many changes.
@@ -214,13 +223,8 @@ impl Writer {
         Ok((self.shared.free)().unwrap_or(u64::MAX))
     }
 
-    fn decide(
-        &self,
-        table: &redb::Table<'_, &'static [u8], &'static [u8]>,
-        batches: &[&Batch],
-        free: u64,
-    ) -> Result<Decided, Broken> {
-        let view = Reading(table, &self.shared.corrupt);
+    fn decide(&self, batches: &[&Batch], free: u64) -> Result<Decided, Broken> {
+        let view = self.shared.recent.picture(&self.shared.corrupt);
         let mut window = Window::new(&view, self.shared.merge);
         let mut verdicts = Vec::with_capacity(batches.len());
         let mut durable = false;
@@ -278,27 +282,39 @@ impl Writer {
 
     /// Brings everything in the log to stable storage in the store.
     fn checkpoint(&mut self) -> Result<(), Broken> {
-        let transaction = begin(&self.shared.database).map_err(Broken::new)?;
-        commit(transaction, &self.log.anchor(), true).map_err(Broken::new)?;
+        self.bring(&Changes::new(), true)?;
         self.shared.state().counters.checkpoints += 1;
-        self.flushed();
         Ok(())
     }
 
-    fn flushed(&mut self) {
-        self.log.applied();
-        self.plan.flushed();
+    /// Brings what is recent into the table, and then changes that are in no log, in one transaction.
+    ///
+    /// If it is `durable` the log is free afterwards. Without, the table keeps the place in the log that goes with what
+    /// it has, as it may come to stable storage at any time.
+    fn bring(&mut self, changes: &Changes, durable: bool) -> Result<(), Broken> {
+        let Shared { recent, database, .. } = &*self.shared;
+        let transaction = begin(database).map_err(Broken::new)?;
+        let mut table = open(&transaction, TABLE).map_err(Broken::new)?;
+        let mut sealed = Vec::new();
+        recent.each(|key, value| change(&mut table, key, value, &mut sealed)).map_err(Broken::new)?;
+        write(&mut table, changes).map_err(Broken::new)?;
+        drop(table);
+        commit(transaction, &self.log.anchor(), durable).map_err(Broken::new)?;
+        recent.renew(snapshot(database).map_err(Broken::new)?);
+        if durable {
+            self.log.applied();
+            self.plan.flushed();
+        }
+        Ok(())
     }
 
-    fn count(&self, decided: Decided, way: Way) -> Vec<Outcome> {
-        let bytes =
-            |(key, value): (&Vec<u8>, &Option<Value>)| (key.len() + value.as_ref().map_or(0, Value::len)) as u64;
+    fn count(&self, decided: Decided, bytes: u64, way: Way) -> Vec<Outcome> {
         let mut state = self.shared.state();
         state.point += 1;
         let point = Point(state.point);
         state.counters.flushes += u64::from(way != Way::Light);
         state.counters.checkpoints += u64::from(way == Way::Store);
-        state.counters.bytes += decided.changes.iter().map(bytes).sum::<u64>();
+        state.counters.bytes += bytes;
         let settle = |verdict| match verdict {
             Ok(merged) => {
                 state.counters.batches += 1;
