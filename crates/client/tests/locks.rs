@@ -157,9 +157,11 @@ async fn found_out(file: &File) {
 async fn a_lock_that_others_took_is_lost_and_so_is_what_was_written_under_it() {
     let mgr = MemoryMgr::start().await;
     let (mount, other) = (mgr.mount(options()).await, mgr.mount(options()).await);
-    let (mine, kept, theirs) = (create(&mount, "f").await, create(&mount, "g").await, open(&other, "f").await);
+    let (mine, theirs) = (create(&mount, "f").await, open(&other, "f").await);
+    let (locked, free) = (create(&mount, "g").await, create(&mount, "h").await);
     mine.lock(1, bytes(0, 10), EXCLUSIVE).await.unwrap();
-    kept.lock(1, bytes(0, 10), EXCLUSIVE).await.unwrap();
+    locked.lock(1, bytes(0, 10), EXCLUSIVE).await.unwrap();
+    free.write_at(0, Bytes::from_static(b"free")).await.unwrap();
     mine.write_at(0, Bytes::from_static(b"mine")).await.unwrap();
     mgr.lapse().await;
     theirs.lock(1, bytes(9, 1), EXCLUSIVE).await.unwrap();
@@ -174,13 +176,16 @@ async fn a_lock_that_others_took_is_lost_and_so_is_what_was_written_under_it() {
     ] {
         assert_eq!((error.kind(), error.errno()), (ErrorKind::LockLost, 5));
     }
-    // Having unlocked it goes on, without what it had written; the other file never knew.
+    // Having unlocked it goes on, without what it had written.
     assert!(!mine.try_lock(1, bytes(9, 1), EXCLUSIVE).await.unwrap());
     assert_eq!(read(&mine).await, b"theirs");
-    kept.write_at(0, Bytes::from_static(b"kept")).await.unwrap();
-    kept.unlock(1, ByteRange::ALL).await.unwrap();
     mine.close().await.unwrap();
-    kept.close().await.unwrap();
+    // Its other locks are gone, too; a file without any never knew.
+    assert_eq!(locked.write_at(0, Bytes::from_static(b"x")).await.unwrap_err().kind(), ErrorKind::LockLost);
+    assert_eq!(locked.close().await.unwrap_err().kind(), ErrorKind::LockLost);
+    free.fsync().await.unwrap();
+    assert_eq!(read(&free).await, b"free");
+    free.close().await.unwrap();
     theirs.unlock(1, ByteRange::ALL).await.unwrap();
     assert_eq!(read(&theirs).await, b"theirs");
     theirs.close().await.unwrap();

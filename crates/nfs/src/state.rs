@@ -183,6 +183,8 @@ pub struct State {
     pub(crate) layouts: Layouts,
     pub(crate) recovery: Recovery,
     pub(crate) effects: Vec<Effect>,
+    /// Lapsed clients that were removed because others wanted what they had, to be told by the next [`State::expire`].
+    pub(crate) expelled: Vec<leases::Expired>,
     /// The number in the next stateid; never reused, so that an old stateid is never taken for a new one.
     pub(crate) next_stateid: u64,
 }
@@ -200,6 +202,7 @@ impl State {
             layouts: Layouts::default(),
             recovery,
             effects: Vec::new(),
+            expelled: Vec::new(),
             next_stateid: 1,
             config,
         }

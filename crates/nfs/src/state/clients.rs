@@ -253,7 +253,7 @@ impl State {
 
     /// Whether a client holds opens, which all its locks go with, delegations or layouts.
     pub(crate) fn holds(&self, id: ClientId) -> bool {
-        self.opens.live(id) > 0 || self.delegations.live(id) > 0 || self.layouts.of_client(id) > 0
+        self.opens.of_client(id) > 0 || self.delegations.live(id) > 0 || self.layouts.of_client(id) > 0
     }
 
     /// Confirms the record of `id` at its first session and drops what the previous incarnation of its owner held.

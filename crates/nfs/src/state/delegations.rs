@@ -413,7 +413,11 @@ impl State {
         let mut recalls = Vec::new();
         for (other, client) in self.delegations.in_the_way(file, what, except) {
             if self.is_lapsed(client) {
-                self.revoke_delegation(&other, now);
+                let held = self.delegations.by_other.get(&other);
+                match held.is_some_and(|held| held.power == Power::Write) {
+                    true => self.expel(client),
+                    false => self.revoke_delegation(&other, now),
+                }
             } else if self.delegations.begin_recall(other, now, self.config.lease) {
                 recalls.push(DelegationRecall { client, file, stateid: stateid4 { seqid: 1, other } });
             }

@@ -3,6 +3,12 @@
 //! A client whose lease has run out is *lapsed*: it keeps what it holds until somebody else wants it or too much time has
 //! passed, and goes on as if nothing had happened if it comes back before. From the moment that anything of it may be
 //! given away it has no record on disk, so that after a restart it cannot reclaim what another had meanwhile.
+//!
+//! If an open, a lock or a delegation for writing stands in somebody's way it loses all that it has, and its client id. To lose
+//! that one lock would do, but Linux, when told that some state is gone, first forgets all stateids of locks, then
+//! opens files again, and marks locks as lost at last: meanwhile it writes under the stateid of the open what belonged under
+//! the lock. Without a client id it sends nothing until it has found out what it has lost. Who has a delegation for writing
+//! may hold locks under it that only it knows of.
 
 use crate::fs::ClientRecord;
 use crate::state::{ClientId, Effect, Gone, State};
@@ -40,13 +46,13 @@ impl State {
     /// Deals with every client whose lease has run out, and ends what else has a deadline: the grace period, recalls that
     /// were not answered, notes of revoked layouts, turns of those who wait for locks. Call it about once per second.
     ///
-    /// Returns the clients that are removed with all their state: those that hold nothing, those that were away for the
+    /// Returns the clients that were removed with all their state since the last call: those that stood in the way of others, those that hold nothing, those that were away for the
     /// time of courtesy, and those away for longest when there are too many.
     pub fn expire(&mut self, now: Timestamp) -> Vec<Expired> {
         let mut gone: Vec<_> = self.clients.iter().map(|c| c.id).filter(|c| self.lease_expired(*c, now)).collect();
         gone.sort_by_key(|id| (self.clients.get(*id).map(|c| c.renewed), *id));
         let mut lapsed = gone.iter().filter(|id| self.is_lapsed(**id)).count();
-        let mut expired = Vec::new();
+        let mut expired = std::mem::take(&mut self.expelled);
         for id in gone {
             let Some(client) = self.clients.get_mut(id) else { continue };
             let long = now.since(client.renewed) > self.config.lease + self.config.courtesy;
@@ -57,15 +63,7 @@ impl State {
                 self.lapse(id);
                 continue;
             }
-            let Some(client) = self.clients.get(id) else { continue };
-            expired.push(Expired {
-                client: id,
-                owner: client.owner.clone(),
-                confirmed: client.confirmed,
-                opens: self.opens.live(id),
-                layouts: self.layouts.of_client(id),
-            });
-            self.drop_client(id, Gone::Revoked);
+            expired.extend(self.remove_expired(id));
         }
         let late = self.recovery.late(now);
         if !late.is_empty() {
@@ -75,6 +73,25 @@ impl State {
         self.expire_delegations(now);
         self.locks.tidy_waiting(None, Some(now));
         expired
+    }
+
+    fn remove_expired(&mut self, id: ClientId) -> Option<Expired> {
+        let client = self.clients.get(id)?;
+        let expired = Expired {
+            client: id,
+            owner: client.owner.clone(),
+            confirmed: client.confirmed,
+            opens: self.opens.of_client(id),
+            layouts: self.layouts.of_client(id),
+        };
+        self.drop_client(id, Gone::Revoked);
+        Some(expired)
+    }
+
+    /// Takes everything from a lapsed client that somebody wants something of; the next [`State::expire`] tells.
+    pub(crate) fn expel(&mut self, id: ClientId) {
+        let gone = self.remove_expired(id);
+        self.expelled.extend(gone);
     }
 
     /// Notices that a lease has run out; until the record is known to be gone it is asked for again.
@@ -123,7 +140,7 @@ impl State {
     /// Has the client's record stored if it may reclaim after a restart and there is none: it has nothing left to reclaim
     /// from before this start, its lease is good, and it knows of everything that was taken from it (§8.4.3).
     pub(crate) fn note_record(&mut self, id: ClientId) {
-        let unknowing = self.opens.any_revoked(id) || self.locks.any_revoked(id) || self.delegations.is_distrusted(id);
+        let unknowing = self.delegations.is_distrusted(id);
         let Some(client) = self.clients.get_mut(id) else { return };
         let may = client.confirmed && client.reclaim_complete && client.lapse == Lapse::None && !unknowing;
         if may && !std::mem::replace(&mut client.recorded, true) {

@@ -63,8 +63,6 @@ struct LockState {
     /// The open that they were asked under, and go with.
     open: Other,
     seqid: u32,
-    /// Taken away, as the lease had run out; kept until the client shows that it knows.
-    revoked: bool,
 }
 
 /// The locks of one file.
@@ -124,8 +122,6 @@ pub struct Locks {
     by_file: HashMap<FileId, FileLocks>,
     /// Stateids, runs of bytes and waits of each client together: what its limit counts.
     used: Used,
-    /// The revoked states that each client has not yet given up: every SEQUENCE asks.
-    revoked: HashMap<ClientId, BTreeSet<Other>>,
     /// Runs of bytes held.
     held: usize,
     /// Files of which bytes were given up since those who wait were last told.
@@ -169,15 +165,8 @@ impl Locks {
         self.of_client(client) + more > limits::LOCKS_PER_CLIENT_MAX || self.used.all + more > limits::LOCKS_MAX
     }
 
-    pub(crate) fn any_revoked(&self, client: ClientId) -> bool {
-        self.revoked.contains_key(&client)
-    }
-
     fn get(&self, client: ClientId, stateid: &stateid4) -> Result<&LockState> {
         let state = self.by_other.get(&stateid.other).filter(|s| s.owner.0 == client).ok_or(NFS4ERR_BAD_STATEID)?;
-        if state.revoked {
-            return Err(NFS4ERR_EXPIRED);
-        }
         stateids::check_seqid(stateid.seqid, state.seqid)?;
         Ok(state)
     }
@@ -236,14 +225,7 @@ impl Locks {
         self.release(other);
         let Some(state) = self.by_other.remove(other) else { return };
         count(&mut self.used, state.owner.0, 1, 0);
-        if !state.revoked {
-            self.unlist(&state.open, &state.owner.1);
-        } else if let Some(states) = self.revoked.get_mut(&state.owner.0) {
-            states.remove(other);
-            if states.is_empty() {
-                self.revoked.remove(&state.owner.0);
-            }
-        }
+        self.unlist(&state.open, &state.owner.1);
     }
 
     fn unlist(&mut self, open: &Other, owner: &Bytes) {
@@ -255,23 +237,8 @@ impl Locks {
         }
     }
 
-    /// Takes away what a stateid stands for; the stateid stays to tell, also when the open is gone.
-    fn revoke(&mut self, other: &Other) {
-        self.release(other);
-        let Some(state) = self.by_other.get_mut(other) else { return };
-        if std::mem::replace(&mut state.revoked, true) {
-            return;
-        }
-        let (open, owner) = (state.open, state.owner.clone());
-        self.revoked.entry(owner.0).or_default().insert(*other);
-        self.unlist(&open, &owner.1);
-    }
-
-    /// A client is gone, and its opens with it: so is what is left to be told to it.
+    /// A client is gone, and its opens with it: it waits for nothing any more.
     pub(crate) fn forget_client(&mut self, client: ClientId) {
-        for other in self.revoked.get(&client).cloned().unwrap_or_default() {
-            self.remove(&other);
-        }
         if self.of_client(client) > 0 {
             self.tidy_waiting(Some(client), None);
         }
@@ -281,19 +248,9 @@ impl Locks {
         self.by_open.get(open).into_iter().flat_map(BTreeMap::values).copied().collect()
     }
 
-    /// An open is gone, and with it the locks asked under it (§18.2.3), also those that were taken away before.
-    pub(crate) fn drop_open(&mut self, client: ClientId, open: &Other) {
-        let revoked = self.revoked.get(&client).into_iter().flatten();
-        let of_open = |other: &&Other| self.by_other.get(*other).is_some_and(|state| state.open == *open);
-        let gone: Vec<_> = self.under(open).into_iter().chain(revoked.filter(of_open).copied()).collect();
-        gone.iter().for_each(|other| self.remove(other));
-    }
-
-    /// An open was taken away, and with it the locks asked under it.
-    pub(crate) fn revoke_open(&mut self, open: &Other) {
-        for other in self.under(open) {
-            self.revoke(&other);
-        }
+    /// An open is gone, and with it the locks asked under it (§18.2.3).
+    pub(crate) fn drop_open(&mut self, open: &Other) {
+        self.under(open).iter().for_each(|other| self.remove(other));
     }
 
     /// Remembers that `me` was denied and will ask again; or, if it said that it will not, forgets it.
@@ -347,7 +304,7 @@ impl State {
     /// The locks that a stateid stands for.
     ///
     /// # Errors
-    /// BAD_STATEID (special, unknown, of another client or another file, or not of locks), OLD_STATEID, EXPIRED.
+    /// BAD_STATEID (special, unknown, of another client or another file, or not of locks), OLD_STATEID.
     fn find_lock(&self, client: ClientId, file: FileId, stateid: &stateid4) -> Result<&LockState> {
         match stateids::form(stateid, self.config.boot_epoch)? {
             Form::Ordinary(Kind::Lock) => {}
@@ -360,7 +317,7 @@ impl State {
     /// The open that I/O with this stateid of locks goes by (§9.1.2).
     ///
     /// # Errors
-    /// BAD_STATEID (special, unknown, of another client or another file, or not of locks), OLD_STATEID, EXPIRED.
+    /// BAD_STATEID (special, unknown, of another client or another file, or not of locks), OLD_STATEID.
     pub(crate) fn open_of_lock(&self, client: ClientId, file: FileId, stateid: &stateid4) -> Result<stateid4> {
         self.find_lock(client, file, stateid).map(|state| stateid4 { seqid: 0, other: state.open })
     }
@@ -371,7 +328,7 @@ impl State {
     /// Locks in the way whose owners' leases have run out are taken away (§8.4.3).
     ///
     /// # Errors
-    /// BAD_STATEID, OLD_STATEID, EXPIRED, OPENMODE (a lock for writing needs an open for writing, one for reading an
+    /// BAD_STATEID, OLD_STATEID, OPENMODE (a lock for writing needs an open for writing, one for reading an
     /// open for reading), DELAY (the client holds too many locks).
     pub fn lock(
         &mut self,
@@ -426,14 +383,11 @@ impl State {
             if !self.is_lapsed(owner.0) {
                 return Some(Denied { span: held.span, kind: held.kind, client: owner.0, owner: owner.1.clone() });
             }
-            lapsed.insert((owner.0, held.tag));
+            lapsed.insert(owner.0);
         }
         let ahead = locks.ahead(me, span, kind, now);
         if ahead.is_none() {
-            for (client, other) in lapsed {
-                self.locks.revoke(&other);
-                self.fence_lapsed(client, file);
-            }
+            lapsed.into_iter().for_each(|client| self.expel(client));
         }
         ahead
     }
@@ -449,7 +403,7 @@ impl State {
         let other = known.unwrap_or_else(|| {
             let other = self.new_other(Kind::Lock);
             let owner = (me.0, Bytes::copy_from_slice(&me.1));
-            self.locks.add(other, LockState { owner, file, open, seqid: 0, revoked: false });
+            self.locks.add(other, LockState { owner, file, open, seqid: 0 });
             other
         });
         self.locks.set(other, span, Some(kind));
@@ -482,7 +436,7 @@ impl State {
     /// Giving up what is not held is no error.
     ///
     /// # Errors
-    /// BAD_STATEID, OLD_STATEID, EXPIRED, LOCK_RANGE (it would split a lock, and the client holds too many already).
+    /// BAD_STATEID, OLD_STATEID, LOCK_RANGE (it would split a lock, and the client holds too many already).
     pub fn unlock(&mut self, client: ClientId, file: FileId, stateid: &stateid4, span: Span) -> Result<stateid4> {
         let owner = &self.find_lock(client, file, stateid)?.owner;
         let spans = self.locks.by_file.get(&file).and_then(|locks| locks.held.get(owner));
@@ -496,15 +450,10 @@ impl State {
 
     /// FREE_STATEID of locks (§18.38): refused while a byte is locked under the stateid.
     pub(crate) fn free_lock(&mut self, client: ClientId, stateid: &stateid4) -> Result<()> {
-        match self.locks.get(client, stateid) {
-            Err(NFS4ERR_EXPIRED) => {}
-            found => {
-                let state = found?;
-                let held = self.locks.by_file.get(&state.file).and_then(|locks| locks.held.get(&state.owner));
-                if held.is_some_and(|spans| spans.iter().any(|h| h.tag == stateid.other)) {
-                    return Err(NFS4ERR_LOCKS_HELD);
-                }
-            }
+        let state = self.locks.get(client, stateid)?;
+        let held = self.locks.by_file.get(&state.file).and_then(|locks| locks.held.get(&state.owner));
+        if held.is_some_and(|spans| spans.iter().any(|h| h.tag == stateid.other)) {
+            return Err(NFS4ERR_LOCKS_HELD);
         }
         self.locks.remove(&stateid.other);
         Ok(())

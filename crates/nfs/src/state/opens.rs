@@ -66,8 +66,6 @@ pub struct Open {
     modes: u16,
     other: [u8; 12],
     seqid: u32,
-    /// Taken away, as the lease had run out and somebody else wanted the file; kept until the client shows that it knows.
-    revoked: bool,
 }
 
 impl Open {
@@ -115,25 +113,14 @@ pub struct Opens {
     by_key: HashMap<Key, [u8; 12]>,
     by_file: HashMap<FileId, FileOpens>,
     by_client: HashMap<ClientId, BTreeSet<[u8; 12]>>,
-    /// How many revoked opens each client has not yet given up: every SEQUENCE asks.
-    revoked: HashMap<ClientId, usize>,
 }
 
 impl Opens {
     pub(crate) fn len(&self) -> usize {
-        self.by_other.len() - self.revoked.values().sum::<usize>()
+        self.by_other.len()
     }
 
-    pub(crate) fn any_revoked(&self, client: ClientId) -> bool {
-        self.revoked.contains_key(&client)
-    }
-
-    /// Number of opens of a client that were not taken away.
-    pub(crate) fn live(&self, client: ClientId) -> usize {
-        self.of_client(client) - self.revoked.get(&client).copied().unwrap_or(0)
-    }
-
-    /// Number of opens of a client, those taken away included.
+    /// Number of opens of a client.
     pub(crate) fn of_client(&self, client: ClientId) -> usize {
         self.by_client.get(&client).map_or(0, BTreeSet::len)
     }
@@ -150,9 +137,6 @@ impl Opens {
     /// The open of a stateid, its sequence number checked.
     fn find(&self, client: ClientId, stateid: &stateid4) -> Result<&Open> {
         let open = self.by_other.get(&stateid.other).filter(|o| o.client == client).ok_or(NFS4ERR_BAD_STATEID)?;
-        if open.revoked {
-            return Err(NFS4ERR_EXPIRED);
-        }
         stateids::check_seqid(stateid.seqid, open.seqid)?;
         Ok(open)
     }
@@ -190,15 +174,6 @@ impl Opens {
             if ids.is_empty() {
                 self.by_client.remove(&open.client);
             }
-        }
-        if open.revoked {
-            if let Some(count) = self.revoked.get_mut(&open.client) {
-                *count -= 1;
-                if *count == 0 {
-                    self.revoked.remove(&open.client);
-                }
-            }
-            return Some((open, false));
         }
         let last = self.unlist(&open);
         Some((open, last))
@@ -297,7 +272,7 @@ impl State {
         let other = self.new_other(Kind::Open);
         let owner = Bytes::copy_from_slice(owner);
         let modes = mode_bit(access, deny);
-        let open = Open { client, owner, file, access, deny, modes, other, seqid: 1, revoked: false };
+        let open = Open { client, owner, file, access, deny, modes, other, seqid: 1 };
         let stateid = open.stateid();
         self.opens.add(open);
         Ok(OpenedState { stateid, upgraded: false })
@@ -357,7 +332,7 @@ impl State {
     pub fn close(&mut self, client: ClientId, file: FileId, stateid: &stateid4) -> Result<ClosedState> {
         let other = self.find_open(client, file, stateid)?.other;
         let (open, last) = self.opens.remove(&other).ok_or(NFS4ERR_SERVERFAULT)?;
-        self.locks.drop_open(client, &other);
+        self.locks.drop_open(&other);
         self.note_record(client);
         let last = last && !self.delegations.is_held(file);
         let last_of_client = !self.opens.client_has(client, file) && !self.delegations.client_has(client, file);
@@ -373,7 +348,7 @@ impl State {
     /// Whether READ or WRITE with this stateid may touch the file (§8.2.3, §9.1.2).
     ///
     /// # Errors
-    /// BAD_STATEID, OLD_STATEID, EXPIRED, DELEG_REVOKED, OPENMODE (the open or delegation is for the other use), LOCKED (a
+    /// BAD_STATEID, OLD_STATEID, DELEG_REVOKED, OPENMODE (the open or delegation is for the other use), LOCKED (a
     /// special stateid, and somebody denies this use).
     pub fn check_io(&self, client: ClientId, file: FileId, stateid: &stateid4, access: Access) -> Result<Permit> {
         let bit = match access {
@@ -432,7 +407,7 @@ impl State {
     /// The opens of a client, oldest first.
     pub fn opens_of(&self, client: ClientId) -> impl Iterator<Item = &Open> {
         let opens = self.opens.by_client.get(&client).into_iter().flatten();
-        opens.filter_map(|o| self.opens.by_other.get(o)).filter(|o| !o.revoked)
+        opens.filter_map(|o| self.opens.by_other.get(o))
     }
 
     /// Takes away the opens that stand in the way of these share bits, if the leases of all their clients have run out.
@@ -441,11 +416,8 @@ impl State {
         if self.opens.in_the_way(file, access, deny).any(|open| !self.is_lapsed(open.client)) {
             return false;
         }
-        let taken: Vec<_> = self.opens.in_the_way(file, access, deny).map(|o| (o.other, o.client)).collect();
-        for (other, client) in taken {
-            self.revoke_open(other);
-            self.fence_lapsed(client, file);
-        }
+        let lapsed: BTreeSet<_> = self.opens.in_the_way(file, access, deny).map(|open| open.client).collect();
+        lapsed.into_iter().for_each(|client| self.expel(client));
         true
     }
 
@@ -469,33 +441,10 @@ impl State {
         self.check_io(client, file, stateid, access)
     }
 
-    /// Takes an open away with its locks; its stateid stays to tell.
-    fn revoke_open(&mut self, other: [u8; 12]) {
-        self.locks.revoke_open(&other);
-        let Some(open) = self.opens.by_other.get_mut(&other).filter(|open| !open.revoked) else { return };
-        open.revoked = true;
-        let open = open.clone();
-        *self.opens.revoked.entry(open.client).or_default() += 1;
-        if self.opens.unlist(&open) && !self.delegations.is_held(open.file) {
-            self.effects.push(Effect::LastClose(open.file));
-        }
-    }
-
-    /// FREE_STATEID of an open (§18.38), which must have been taken away.
-    pub(crate) fn free_open(&mut self, client: ClientId, stateid: &stateid4) -> Result<()> {
-        match self.opens.find(client, stateid) {
-            Err(NFS4ERR_EXPIRED) => {
-                self.opens.remove(&stateid.other);
-                Ok(())
-            }
-            found => found.and(Err(NFS4ERR_LOCKS_HELD)),
-        }
-    }
-
     /// Drops all opens of a client.
     pub(crate) fn drop_opens(&mut self, client: ClientId) {
         for other in self.opens.by_client.get(&client).cloned().unwrap_or_default() {
-            self.locks.drop_open(client, &other);
+            self.locks.drop_open(&other);
             if let Some((open, true)) = self.opens.remove(&other)
                 && !self.delegations.is_held(open.file)
             {

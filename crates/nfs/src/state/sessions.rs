@@ -11,9 +11,8 @@ use wire::nfs4::{
     BACKCHANNEL_CTL4args, BIND_CONN_TO_SESSION4args, BIND_CONN_TO_SESSION4resok, CB_SEQUENCE4args,
     CREATE_SESSION4_FLAG_CONN_BACK_CHAN, CREATE_SESSION4_FLAG_CONN_RDMA, CREATE_SESSION4_FLAG_PERSIST,
     CREATE_SESSION4args, CREATE_SESSION4resok, SEQ4_STATUS_BACKCHANNEL_FAULT, SEQ4_STATUS_CB_PATH_DOWN,
-    SEQ4_STATUS_CB_PATH_DOWN_SESSION, SEQ4_STATUS_EXPIRED_SOME_STATE_REVOKED, SEQ4_STATUS_RECALLABLE_STATE_REVOKED,
-    SEQUENCE4args, SEQUENCE4resok, callback_sec_parms4, channel_attrs4, channel_dir_from_client4,
-    channel_dir_from_server4, sessionid4,
+    SEQ4_STATUS_CB_PATH_DOWN_SESSION, SEQ4_STATUS_RECALLABLE_STATE_REVOKED, SEQUENCE4args, SEQUENCE4resok,
+    callback_sec_parms4, channel_attrs4, channel_dir_from_client4, channel_dir_from_server4, sessionid4,
 };
 
 /// The least request and reply size that a channel can work with, in bytes: SEQUENCE with headers and one small
@@ -379,8 +378,8 @@ impl State {
     /// `sr_status_flags` of a session (§18.46.3).
     ///
     /// Some flags never come up here. No session outlives a restart, so that BADSESSION tells of one, and
-    /// RESTART_RECLAIM_NEEDED would make a client that is reclaiming begin again. What lapsed clients hold goes piece by
-    /// piece, or all at once with the client id, so that EXPIRED_ALL_STATE_REVOKED has no use. Nobody can take away opens
+    /// RESTART_RECLAIM_NEEDED would make a client that is reclaiming begin again. Opens and locks of lapsed clients go with the client
+    /// id, so that EXPIRED_SOME_STATE_REVOKED and EXPIRED_ALL_STATE_REVOKED have no use. Nobody can take away opens
     /// or locks by hand (ADMIN_STATE_REVOKED), and nothing moves to another server (LEASE_MOVED).
     fn status_flags(&self, id: sessionid4) -> u32 {
         let Some(session) = self.sessions.by_id.get(&id) else { return 0 };
@@ -396,9 +395,6 @@ impl State {
         }
         if self.layouts.any_revoked(session.client) || self.delegations.any_revoked(session.client) {
             flags |= SEQ4_STATUS_RECALLABLE_STATE_REVOKED;
-        }
-        if self.opens.any_revoked(session.client) || self.locks.any_revoked(session.client) {
-            flags |= SEQ4_STATUS_EXPIRED_SOME_STATE_REVOKED;
         }
         flags
     }

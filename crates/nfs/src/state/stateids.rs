@@ -128,7 +128,7 @@ impl State {
     /// BAD_STATEID, OLD_STATEID, LOCKS_HELD.
     pub fn free_stateid(&mut self, client: ClientId, stateid: &stateid4) -> Result<()> {
         match form(stateid, self.config.boot_epoch)? {
-            Form::Ordinary(Kind::Open) => self.free_open(client, stateid)?,
+            Form::Ordinary(Kind::Open) => return self.opens.test(client, stateid).and(Err(NFS4ERR_LOCKS_HELD)),
             Form::Ordinary(Kind::Layout) => self.layouts.free(client, stateid)?,
             Form::Ordinary(Kind::Lock) => self.free_lock(client, stateid)?,
             Form::Ordinary(Kind::Delegation) => self.free_delegation(client, stateid)?,
