@@ -33,7 +33,7 @@ pub(crate) enum Stream {
 #[derive(Debug)]
 pub(crate) enum ReadHalf {
     Tcp(tokio::net::tcp::OwnedReadHalf),
-    Unix(tokio::net::unix::OwnedReadHalf),
+    Unix(unix::Receiving),
     Memory(Arc<dyn Pipe>),
 }
 
@@ -41,7 +41,7 @@ pub(crate) enum ReadHalf {
 #[derive(Debug)]
 pub(crate) enum WriteHalf {
     Tcp(tokio::net::tcp::OwnedWriteHalf),
-    Unix(tokio::net::unix::OwnedWriteHalf),
+    Unix(unix::Sending),
     Memory(Arc<dyn Pipe>),
 }
 
@@ -67,18 +67,22 @@ impl Stream {
         }
     }
 
-    pub(crate) fn into_split(self) -> (ReadHalf, WriteHalf) {
-        match self {
+    /// Both halves.
+    ///
+    /// # Errors
+    /// When the system cannot tell any more when a socket has something.
+    pub(crate) fn into_split(self) -> io::Result<(ReadHalf, WriteHalf)> {
+        Ok(match self {
             Stream::Tcp(s) => {
                 let (r, w) = s.into_split();
                 (ReadHalf::Tcp(r), WriteHalf::Tcp(w))
             }
             Stream::Unix(s) => {
-                let (r, w) = s.into_split();
+                let (r, w) = unix::into_split(s)?;
                 (ReadHalf::Unix(r), WriteHalf::Unix(w))
             }
             Stream::Memory(pipe) => (ReadHalf::Memory(pipe.clone()), WriteHalf::Memory(pipe)),
-        }
+        })
     }
 }
 
@@ -87,7 +91,7 @@ impl ReadHalf {
     pub(crate) async fn read(&mut self, buf: &mut impl BufMut) -> io::Result<usize> {
         match self {
             ReadHalf::Tcp(half) => half.read_buf(buf).await,
-            ReadHalf::Unix(half) => half.read_buf(buf).await,
+            ReadHalf::Unix(half) => half.read(buf).await,
             ReadHalf::Memory(pipe) => {
                 // A growing buffer takes as much as it has room for, as it does from a socket.
                 let max = buf.chunk_mut().len();
@@ -123,7 +127,7 @@ impl WriteHalf {
         // Fails only when the peer is gone already.
         let _ = match self {
             WriteHalf::Tcp(half) => rustix::net::shutdown(half.as_ref(), both),
-            WriteHalf::Unix(half) => rustix::net::shutdown(half.as_ref(), both),
+            WriteHalf::Unix(half) => rustix::net::shutdown(half, both),
             WriteHalf::Memory(pipe) => {
                 pipe.shutdown();
                 Ok(())

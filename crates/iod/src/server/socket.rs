@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::{BufMut, BytesMut};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown};
@@ -47,6 +48,10 @@ pub(super) trait Channel {
 /// A stream socket of either family.
 pub(super) struct Socket {
     fd: OwnedFd,
+    /// How long the peer may stand still.
+    stall: Timespec,
+    /// Whether a call that waits to receive is woken as well whenever the peer has received something.
+    restless: bool,
     /// Since when the peer is waited for, by [`coarse_now`]; 0 while it is not.
     waiting: AtomicU64,
     cut_off: AtomicBool,
@@ -79,7 +84,7 @@ impl Socket {
         {
             tracing::debug!(name, %error, "congestion control not available, keeping the system's");
         }
-        Self::new(fd, stall)
+        Self::new(fd, stall, false)
     }
 
     /// A Unix connection.
@@ -87,13 +92,14 @@ impl Socket {
         // The kernel cuts them to what the system allows.
         sockopt::set_socket_send_buffer_size(&fd, UNIX_BUFFER)?;
         sockopt::set_socket_recv_buffer_size(&fd, UNIX_BUFFER)?;
-        Self::new(fd, stall)
+        Self::new(fd, stall, true)
     }
 
-    fn new(fd: OwnedFd, stall: Duration) -> io::Result<Self> {
+    fn new(fd: OwnedFd, stall: Duration, restless: bool) -> io::Result<Self> {
         sockopt::set_socket_timeout(&fd, Timeout::Recv, Some(stall))?;
         sockopt::set_socket_timeout(&fd, Timeout::Send, Some(stall))?;
-        Ok(Socket { fd, waiting: AtomicU64::new(0), cut_off: AtomicBool::new(false) })
+        let stall = Timespec::try_from(stall).map_err(io::Error::other)?;
+        Ok(Socket { fd, stall, restless, waiting: AtomicU64::new(0), cut_off: AtomicBool::new(false) })
     }
 
     /// Since when the peer is waited for, by [`coarse_now`].
@@ -113,7 +119,23 @@ impl Socket {
         let _ = rustix::net::shutdown(&self.fd, Shutdown::Both);
     }
 
+    /// Waits until there is something to receive, or the peer is gone; false if there was nothing for the time that a stall
+    /// may last. Who waits inside recv(2) on a Unix socket is woken twice for each exchange: the socket says so when the
+    /// peer has received the reply. poll(2) only wakes those who asked to hear that.
+    fn wait(&self) -> io::Result<bool> {
+        loop {
+            match poll(&mut [PollFd::new(&self.fd, PollFlags::IN)], Some(&self.stall)) {
+                Ok(ready) => return Ok(ready > 0),
+                Err(Errno::INTR) => continue,
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
     fn receive(&self, room: &mut [MaybeUninit<u8>]) -> io::Result<Received> {
+        if self.restless && !self.wait()? {
+            return Ok(Received::Nothing);
+        }
         loop {
             return match rustix::net::recv(&self.fd, &mut *room, RecvFlags::empty()) {
                 Ok((([], _), _)) => Ok(Received::End),

@@ -10,6 +10,7 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use std::collections::HashMap;
 use std::future::Future;
+use std::io;
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -136,7 +137,12 @@ impl Connection {
             }
         };
         let memory = Memory::new(&limits, counters.clone());
-        let (mut connection, receiver) = Connection::over(stream, limits, &memory, None, counters);
+        let unusable = |e: io::Error| {
+            let (address, reason) = (address.to_string().into(), e.to_string().into());
+            Error::Connect { address, reason }
+        };
+        let over = Connection::over(stream, limits, &memory, None, counters);
+        let (mut connection, receiver) = over.map_err(unusable)?;
         connection._closer = Some(Arc::new(Closer(connection.link.clone())));
         task::spawn(receive(connection.link.clone(), receiver, service));
         Ok(connection)
@@ -148,11 +154,11 @@ impl Connection {
         memory: &Arc<Memory>,
         first: Option<Instant>,
         counters: Counters,
-    ) -> (Self, Receiver) {
+    ) -> io::Result<(Self, Receiver)> {
         let account = memory.account();
         let begun = Begun::default();
         let peer = stream.peer();
-        let (read, write) = stream.into_split();
+        let (read, write) = stream.into_split()?;
         let link = Arc::new(Link {
             id: connection_id(),
             peer,
@@ -172,7 +178,7 @@ impl Connection {
         memory.watch(link.id, watched);
         let writer = link.clone();
         task::spawn(async move { writer.outbox.run().await });
-        (Connection { link, _closer: None }, Receiver::new(read, &limits, account, begun, first, counters))
+        Ok((Connection { link, _closer: None }, Receiver::new(read, &limits, account, begun, first, counters)))
     }
 
     /// Serves an accepted connection until it ends.
@@ -185,7 +191,7 @@ impl Connection {
         limits: Limits,
         memory: &Arc<Memory>,
         counters: Counters,
-    ) -> (Self, Receiver) {
+    ) -> io::Result<(Self, Receiver)> {
         Connection::over(stream, limits, memory, Some(Instant::now() + limits.first_request), counters)
     }
 

@@ -144,8 +144,14 @@ async fn accept<S: Service>(listener: Listener, service: Arc<S>, shared: Arc<Sha
             shared.counters.refused();
             continue;
         }
-        let (connection, receiver) =
-            Connection::accepted(stream, shared.limits, &shared.memory, shared.counters.clone());
+        let accepted = Connection::accepted(stream, shared.limits, &shared.memory, shared.counters.clone());
+        let (connection, receiver) = match accepted {
+            Ok(accepted) => accepted,
+            Err(e) => {
+                tracing::warn!(address = %listener.address(), "cannot use a connection: {e}");
+                continue;
+            }
+        };
         shared.connections().add(&connection);
         let (service, shared) = (service.clone(), shared.clone());
         task::spawn(async move {
