@@ -3,6 +3,7 @@
 mod connection;
 mod memory;
 mod outbox;
+mod pending;
 mod receive;
 mod server;
 

@@ -2,24 +2,27 @@
 
 use super::memory::{Account, Holder, Memory};
 use super::outbox::{Hold, Outbox, Place};
+use super::pending::{Call, Pending};
 use super::receive::{Begun, ReceiveError, Receiver};
 use super::{Limits, Refusal};
 use crate::transports::{Stream, connection_id};
 use crate::{Address, Counters, Error, task};
 use bytes::Bytes;
 use futures_util::FutureExt;
-use std::collections::HashMap;
 use std::future::Future;
 use std::io;
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
-use tokio::sync::{Notify, Semaphore, oneshot};
-use tokio::time::Instant;
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, TryAcquireError, oneshot};
+use tokio::time::{Instant, timeout_at};
 use types::limits::{CALL_BYTES, REPLY_SMALL};
 use wire::rpc::{Auth, CallHeader, Message, ReplyHeader, ReplyStat, decode_message, record};
 use xdr::{Reader, Segments, Writer};
+
+/// For ever, as far as waiting for an answer goes.
+const FAR: Duration = Duration::from_secs(30 * 365 * 86_400);
 
 /// Answers the calls that come over connections: a server's procedures, or a client's callbacks.
 pub trait Service: Send + Sync + 'static {
@@ -85,7 +88,7 @@ struct Link {
     limits: Limits,
     outbox: Outbox,
     xid: AtomicU32,
-    pending: Mutex<HashMap<u32, oneshot::Sender<Result<Bytes, Error>>>>,
+    pending: Mutex<Pending>,
     /// Places for calls that go out.
     outgoing: Arc<Semaphore>,
     /// Places for calls that came in, held until their replies have left.
@@ -208,30 +211,26 @@ impl Connection {
         timeout: Duration,
     ) -> Result<Reply, Error> {
         let link = &*self.link;
-        let exchange = async {
-            let hold = match link.outgoing.clone().acquire_owned().await {
-                Ok(permit) => Arc::new(Place { _permit: permit, charge: None }),
-                Err(_) => return Err(link.why_closed()),
-            };
-            let xid = link.xid.fetch_add(1, Relaxed);
-            let header = CallHeader { xid, program, version, procedure, cred: auth.clone(), verf: Auth::None };
-            let mut out = Writer::new();
-            header.encode(&mut out);
-            let mut message = out.finish();
-            message.extend(body);
-            let (len, max) = (message.len(), link.limits.record_max);
-            if len > max {
-                return Err(Error::TooBig { len, max });
-            }
-            let (waiting, answer) = Waiting::new(link, xid, hold.clone());
-            link.counters.call(false, program, procedure);
-            link.outbox.send(record::mark(message), Some(hold))?;
-            let answer = answer.await.unwrap_or_else(|_| Err(link.why_closed()));
-            drop(waiting);
-            answer
-        };
-        let record = tokio::time::timeout(timeout, exchange).await.unwrap_or(Err(Error::Timeout(timeout)))?;
-        let mut body = Reader::new(record);
+        let now = Instant::now();
+        let until = now.checked_add(timeout).unwrap_or(now + FAR);
+        let hold = link.place(until).await.ok_or(Error::Timeout(timeout))?;
+        let hold = Arc::new(Place { _permit: hold.ok_or_else(|| link.why_closed())?, charge: None });
+        let xid = link.xid.fetch_add(1, Relaxed);
+        let header = CallHeader { xid, program, version, procedure, cred: auth.clone(), verf: Auth::None };
+        let mut out = Writer::new();
+        header.encode(&mut out);
+        let mut message = out.finish();
+        message.extend(body);
+        let (len, max) = (message.len(), link.limits.record_max);
+        if len > max {
+            return Err(Error::TooBig { len, max });
+        }
+        let (waiting, answer) = Waiting::new(&self.link, xid, (until, timeout), hold.clone());
+        link.counters.call(false, program, procedure);
+        link.outbox.send(record::mark(message), Some(hold))?;
+        let answer = answer.await.unwrap_or_else(|_| Err(link.why_closed()));
+        drop(waiting);
+        let mut body = Reader::new(answer?);
         match decode_message(&mut body)? {
             Message::Reply(ReplyHeader { stat, .. }) => Refusal::from_stat(stat)?,
             _ => return Err(xdr::Malformed::Invalid("a reply was expected").into()),
@@ -290,22 +289,61 @@ struct Waiting<'a> {
 }
 
 impl<'a> Waiting<'a> {
-    fn new(link: &'a Link, xid: u32, hold: Hold) -> (Self, oneshot::Receiver<Result<Bytes, Error>>) {
+    fn new(
+        link: &'a Arc<Link>,
+        xid: u32,
+        (until, timeout): (Instant, Duration),
+        hold: Hold,
+    ) -> (Self, oneshot::Receiver<Result<Bytes, Error>>) {
         let (tell, answer) = oneshot::channel();
-        link.pending().insert(xid, tell);
+        let alarm = link.pending().add(xid, Call { tell, until, timeout });
+        if let Some(at) = alarm {
+            task::spawn(watch(Arc::downgrade(link), at));
+        }
         (Waiting { link, xid, _hold: hold }, answer)
     }
 }
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        self.link.pending().remove(&self.xid);
+        let call = self.link.pending().take(self.xid);
+        drop(call);
+    }
+}
+
+/// Ends calls that have waited for too long, from a time on, as long as there are any.
+async fn watch(link: Weak<Link>, mut at: Instant) {
+    loop {
+        tokio::time::sleep_until(at).await;
+        let Some(link) = link.upgrade() else { return };
+        let (late, again) = link.pending().ring(at, Instant::now());
+        for call in late {
+            // The caller may have stopped waiting.
+            let _ = call.tell.send(Err(Error::Timeout(call.timeout)));
+        }
+        match again {
+            Some(again) => at = again,
+            None => return,
+        }
     }
 }
 
 impl Link {
-    fn pending(&self) -> MutexGuard<'_, HashMap<u32, oneshot::Sender<Result<Bytes, Error>>>> {
+    fn pending(&self) -> MutexGuard<'_, Pending> {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A place for a call that goes out, waited for no longer than until then; none in it when the connection is closed.
+    async fn place(&self, until: Instant) -> Option<Option<OwnedSemaphorePermit>> {
+        match self.outgoing.clone().try_acquire_owned() {
+            Ok(permit) => Some(Some(permit)),
+            Err(TryAcquireError::Closed) => Some(None),
+            Err(TryAcquireError::NoPermits) => {
+                // Apart, so that calls for which there is room need not carry the wait.
+                let permit = Box::pin(timeout_at(until, self.outgoing.clone().acquire_owned())).await;
+                Some(permit.ok()?.ok())
+            }
+        }
     }
 
     fn why_closed(&self) -> Error {
@@ -321,10 +359,10 @@ impl Link {
         self.outgoing.close();
         self.incoming.close();
         self.account.close();
-        let waiting = std::mem::take(&mut *self.pending());
-        for (_, tell) in waiting {
+        let waiting = self.pending().take_all();
+        for call in waiting {
             // The caller may have stopped waiting.
-            let _ = tell.send(Err(error.clone()));
+            let _ = call.tell.send(Err(error.clone()));
         }
         self.closed.notify_waiters();
     }
@@ -390,9 +428,10 @@ async fn receive<S: Service>(link: Arc<Link>, mut receiver: Receiver, service: A
         let mut body = Reader::new(record.bytes.clone());
         let (xid, call) = match decode_message(&mut body) {
             Ok(Message::Reply(header)) => {
-                if let Some(tell) = link.pending().remove(&header.xid) {
+                let waiting = link.pending().take(header.xid);
+                if let Some(call) = waiting {
                     // The caller may have stopped waiting.
-                    let _ = tell.send(Ok(record.bytes));
+                    let _ = call.tell.send(Ok(record.bytes));
                 }
                 continue;
             }

@@ -15,6 +15,9 @@ use wire::rpc::record::{Mark, Progress};
 /// Read at once while records are small; also the most that is copied when a large record begins.
 const INBOX: usize = 8 << 10;
 
+/// Room for a payload of 4 KiB and what is around it: with less a small record would come in two calls.
+const ROOM: usize = 4608;
+
 /// What ends a connection.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ReceiveError {
@@ -126,7 +129,7 @@ impl Receiver {
             if inside && self.deadline.is_none() {
                 self.deadline = Some(Instant::now() + self.stall);
             }
-            if self.inbox.capacity() < len.max(self.inbox.len() + 512) {
+            if self.inbox.capacity() < len.max(self.inbox.len() + ROOM) {
                 self.inbox.reserve(INBOX);
             }
             let n = in_time(self.deadline.or(self.first), self.half.read(&mut self.inbox)).await?;
