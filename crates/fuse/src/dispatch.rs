@@ -2,13 +2,14 @@
 //!
 //! A request is first worked on by the thread that read it. Many end there, such as a write that the window has room for.
 //! One that has to wait costs no switch to another thread before its answer comes: it is handed to the runtime by whoever
-//! wakes it, which is the task that read the answer from the network.
+//! wakes it ([`crate::turns`]), which is the task that read the answer from the network.
 
 use crate::Errno;
 use crate::fs::FileSystem;
 use crate::reply::Reply;
 use crate::request::{Op, Request};
 use crate::transport::Transport;
+use crate::turns::Turns;
 use futures_util::future::{BoxFuture, FutureExt};
 use std::collections::{HashMap, VecDeque};
 use std::panic::AssertUnwindSafe;
@@ -40,6 +41,9 @@ struct Underway {
 /// How many of those are kept.
 const EARLY: usize = 64;
 
+/// How often the thread that read a request looks at it, as long as it is woken meanwhile.
+const LOOKS: usize = 4;
+
 /// A request being worked on.
 struct Task {
     dispatcher: Arc<Dispatcher>,
@@ -47,6 +51,7 @@ struct Task {
     unique: u64,
     /// Whether it may be left undone when its asker got a signal.
     may_be_given_up: bool,
+    turns: Turns,
     /// What is left to be done; `None` when it is answered.
     work: Mutex<Option<BoxFuture<'static, Reply>>>,
 }
@@ -73,15 +78,14 @@ impl Dispatcher {
         let may_be_given_up = request.op.may_be_given_up();
         let work = AssertUnwindSafe(self.fs.clone().carry_out(request)).catch_unwind();
         let work = work.map(|outcome| outcome.unwrap_or(Reply::Failed(EIO))).boxed();
-        let work = Mutex::new(Some(work));
-        let task = Arc::new(Task { dispatcher: self.clone(), ticket, unique, may_be_given_up, work });
-        let waker = Waker::from(task.clone());
+        let (turns, work) = (Turns::begun(), Mutex::new(Some(work)));
+        let task = Arc::new(Task { dispatcher: self.clone(), ticket, unique, may_be_given_up, turns, work });
         let _runtime = self.runtime.enter();
         // Before it is worked on: it may end at any moment afterwards.
         if !self.underway().add(unique, &task) {
             return self.transport.answer(ticket, unique, Reply::Failed(EINTR));
         }
-        let _ = task.poll(&mut Context::from_waker(&waker));
+        task.begin();
     }
 
     /// Gives a request up whose asker got a signal; one that may not be given up ends by itself. One that was not seen yet
@@ -126,6 +130,25 @@ impl Task {
         self.work.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Works on it in the thread that read it.
+    fn begin(self: Arc<Self>) {
+        let waker = Waker::from(self.clone());
+        for _ in 0..LOOKS {
+            let ended = self.poll(&mut Context::from_waker(&waker)).is_ready();
+            if ended || self.turns.rest() {
+                return;
+            }
+        }
+        self.turns.hand_over();
+        self.go_on();
+    }
+
+    /// Works on it in a task.
+    fn go_on(self: Arc<Self>) {
+        let runtime = self.dispatcher.runtime.clone();
+        runtime.spawn(std::future::poll_fn(move |context| self.poll(context)));
+    }
+
     fn poll(&self, context: &mut Context<'_>) -> Poll<()> {
         let reply = {
             let mut work = self.work();
@@ -143,7 +166,8 @@ impl Task {
 
 impl Wake for Task {
     fn wake(self: Arc<Self>) {
-        let runtime = self.dispatcher.runtime.clone();
-        runtime.spawn(std::future::poll_fn(move |context| self.poll(context)));
+        if self.turns.wake() {
+            self.go_on();
+        }
     }
 }

@@ -21,6 +21,7 @@ pub mod reply;
 pub mod request;
 mod transport;
 mod transports;
+mod turns;
 
 pub use config::{Carrier, Config, driver};
 pub use mounted::{Mounted, unmount};
