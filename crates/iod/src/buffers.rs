@@ -28,6 +28,8 @@ struct Shared {
 struct State {
     free: Vec<Memory>,
     lent: usize,
+    /// How many wait for one.
+    waiting: usize,
 }
 
 impl Default for Pool {
@@ -46,7 +48,9 @@ impl Pool {
     pub(crate) fn permit(&self) -> Permit {
         let mut state = lock(&self.0.state);
         while state.lent >= self.0.most {
+            state.waiting += 1;
             state = self.0.returned.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state.waiting -= 1;
         }
         state.lent += 1;
         Permit { pool: self.clone() }
@@ -72,8 +76,12 @@ pub(crate) struct Permit {
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        lock(&self.pool.0.state).lent -= 1;
-        self.pool.0.returned.notify_one();
+        let mut state = lock(&self.pool.0.state);
+        state.lent -= 1;
+        // A system call, also for nobody.
+        if state.waiting > 0 {
+            self.pool.0.returned.notify_one();
+        }
     }
 }
 
