@@ -91,9 +91,17 @@ pub(crate) struct Iod {
     places: Semaphore,
 }
 
+/// A connection that HELLO was said over.
+#[derive(Clone)]
+struct Line {
+    connection: Connection,
+    /// Whether the bytes in its replies have checksums.
+    checksums: bool,
+}
+
 #[derive(Default)]
 struct Link {
-    connection: Option<Connection>,
+    line: Option<Line>,
     device: Option<native::Device>,
     ever: bool,
     /// Set while it is left alone: until when, and why.
@@ -107,25 +115,25 @@ impl Iod {
         self.device(&mut link, false).await.map(|device| device.tcp.clone())
     }
 
-    /// Sends a request and gives its result; asks again when the connection breaks, as every native request may be
-    /// repeated.
+    /// Sends a request and gives its result, and whether the bytes in it have checksums; asks again when the connection
+    /// breaks, as every native request may be repeated.
     pub(crate) async fn call<T: Xdr>(
         &self,
         procedure: Procedure,
         args: &Segments,
         what: &str,
-    ) -> std::result::Result<T, Refused> {
+    ) -> std::result::Result<(T, bool), Refused> {
         // The semaphore is never closed.
         let _place = self.places.acquire().await;
         let deadline = Instant::now() + self.shared.options.retry_timeout;
         let mut pause = *PAUSE.start();
         let mut given_up: fn(Error) -> Refused = Refused::Unreachable;
         loop {
-            let connection = self.connection().await.map_err(given_up)?;
+            let Line { connection, checksums } = self.line().await.map_err(given_up)?;
             self.shared.tally.native(procedure);
             let timeout = self.shared.options.attempt_timeout();
             let error = match exchange(&connection, procedure, args.clone(), timeout).await {
-                Ok(Ok(result)) => return Ok(result),
+                Ok(Ok(result)) => return Ok((result, checksums)),
                 Ok(Err(failure)) if failure.status == Status::NoSession => {
                     connection.close();
                     self.error(what, &failure)
@@ -165,8 +173,8 @@ impl Iod {
 
     /// Tries nothing with it for a while.
     fn leave_alone(&self, link: &mut Link, why: &Error) {
-        if let Some(connection) = link.connection.take() {
-            connection.close();
+        if let Some(line) = link.line.take() {
+            line.connection.close();
         }
         link.gone = Some((Instant::now() + LEFT_ALONE, why.clone()));
     }
@@ -176,8 +184,8 @@ impl Iod {
     async fn part(&self, connection: &Connection) {
         connection.close();
         let mut link = self.link.lock().await;
-        if link.connection.as_ref().is_some_and(|present| present.id() == connection.id()) {
-            (link.connection, link.device) = (None, None);
+        if link.line.as_ref().is_some_and(|present| present.connection.id() == connection.id()) {
+            (link.line, link.device) = (None, None);
         }
     }
 
@@ -186,12 +194,12 @@ impl Iod {
     }
 
     /// The connection, made if there is none.
-    async fn connection(&self) -> Result<Connection> {
+    async fn line(&self) -> Result<Line> {
         let mut link = self.link.lock().await;
-        if let Some(connection) = link.connection.as_ref().filter(|c| !c.is_closed()) {
-            return Ok(connection.clone());
+        if let Some(line) = link.line.as_ref().filter(|line| !line.connection.is_closed()) {
+            return Ok(line.clone());
         }
-        link.connection = None;
+        link.line = None;
         if let Some((until, why)) = &link.gone
             && Instant::now() < *until
         {
@@ -202,14 +210,14 @@ impl Iod {
         let mut fresh = false;
         loop {
             match self.connect(&mut link, fresh).await {
-                Ok(connection) => {
+                Ok(line) => {
                     if link.ever {
                         add(&self.shared.tally.reconnects, 1);
                     }
                     link.ever = true;
                     link.gone = None;
-                    link.connection = Some(connection.clone());
-                    return Ok(connection);
+                    link.line = Some(line.clone());
+                    return Ok(line);
                 }
                 Err(error) if Instant::now() + pause > deadline => {
                     self.leave_alone(&mut link, &error);
@@ -232,16 +240,17 @@ impl Iod {
         link.device.as_ref().ok_or_else(|| Error::protocol("no address"))
     }
 
-    async fn connect(&self, link: &mut Link, fresh: bool) -> Result<Connection> {
+    async fn connect(&self, link: &mut Link, fresh: bool) -> Result<Line> {
         let device = self.device(link, fresh).await?.clone();
         let mut last = Error::connection(format!("iod {} has no address; is it running?", self.id));
         for address in addresses(&device, self.shared.boot_id) {
             let limits = Limits { in_flight: self.shared.options.in_flight_per_iod.max(1) + 1, ..Limits::default() };
             let timeout = self.shared.options.connect_timeout;
             let net = self.shared.net.clone();
+            let checksums = self.shared.options.checksums && on_the_way(&address);
             match Connection::connect(&address, Arc::new(NoService), limits, net, timeout).await {
-                Ok(connection) => match self.hello(&connection, &device).await {
-                    Ok(()) => return Ok(connection),
+                Ok(connection) => match self.hello(&connection, &device, checksums).await {
+                    Ok(()) => return Ok(Line { connection, checksums }),
                     Err(error) => last = error,
                 },
                 Err(error) => last = self.error("connecting", &error),
@@ -250,13 +259,13 @@ impl Iod {
         Err(last)
     }
 
-    async fn hello(&self, connection: &Connection, device: &native::Device) -> Result<()> {
+    async fn hello(&self, connection: &Connection, device: &native::Device, checksums: bool) -> Result<()> {
         let bad = |e| Error::protocol(format!("the mgr sent a ticket that makes no sense: {e}"));
         let args = HelloArgs {
             ticket: Ticket::from_bytes(&device.ticket).map_err(bad)?,
             min_version: *REVISIONS.start(),
             max_version: *REVISIONS.end(),
-            checksums: self.shared.options.checksums,
+            checksums,
             max_payload: PAYLOAD_MAX as u32,
             // What was sent over earlier connections is sent again if need be: it must not come later still.
             origin: Origin { owner: self.shared.owner, incarnation: self.shared.incarnation.fetch_add(1, Relaxed) },
@@ -276,7 +285,7 @@ impl Iod {
             let message = format!("{} answers as iod {} instead of {}", connection.peer(), reply.iod, self.id);
             return Err(Error::connection(message));
         }
-        let agreed = reply.checksums == self.shared.options.checksums
+        let agreed = reply.checksums == checksums
             && reply.max_payload as usize >= PAYLOAD_MAX
             && reply.max_extents as usize >= EXTENTS_MAX;
         if agreed { Ok(()) } else { Err(Error::protocol(format!("iod {} does not take full-size requests", self.id))) }
@@ -296,6 +305,12 @@ async fn exchange<T: Xdr>(
         reply.body.finish()?;
     }
     Ok(result)
+}
+
+/// Whether bytes can be damaged on their way to an address. A Unix socket hands over memory of this machine, and without checksums
+/// an iod can hand over what is in the page cache as it is.
+fn on_the_way(address: &Address) -> bool {
+    !matches!(address, Address::Unix(_))
 }
 
 /// The ways to an iod, best first: its Unix socket when it runs on this very boot of this machine, then TCP.
@@ -331,8 +346,9 @@ mod tests {
         };
         let tcp = Address::Tcp { host: "127.0.0.1".into(), port: 7 };
         let unix = Address::Unix("/run/iod.sock".into());
-        assert_eq!(addresses(&device(here), Some(here)), [unix, tcp.clone()]);
+        assert_eq!(addresses(&device(here), Some(here)), [unix.clone(), tcp.clone()]);
         assert_eq!(addresses(&device([8; 16]), Some(here)), std::slice::from_ref(&tcp));
-        assert_eq!(addresses(&device(here), None), [tcp]);
+        assert_eq!(addresses(&device(here), None), std::slice::from_ref(&tcp));
+        assert!(!on_the_way(&unix) && on_the_way(&tcp));
     }
 }

@@ -4,7 +4,7 @@ mod native;
 
 use crate::counters::Tally;
 use crate::devices::Devices;
-use crate::{Error, Options, Result};
+use crate::{Error, Result};
 use async_trait::async_trait;
 use bytes::Bytes;
 use layout::Distribution;
@@ -161,8 +161,8 @@ pub(crate) struct Drivers {
 
 impl Drivers {
     /// Every driver there is.
-    pub(crate) fn new(devices: Arc<Devices>, options: &Options, tally: Arc<Tally>) -> Self {
-        Drivers { native: native::Native::new(devices, options.checksums, tally) }
+    pub(crate) fn new(devices: Arc<Devices>, tally: Arc<Tally>) -> Self {
+        Drivers { native: native::Native::new(devices, tally) }
     }
 
     /// Makes a layout usable.

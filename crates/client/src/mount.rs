@@ -146,7 +146,7 @@ impl Mount {
         let root = Node { id: attrs.id, handle };
         let net = session.net_counters();
         let devices = Arc::new(Devices::new(session.clone(), options.clone(), tally.clone(), net)?);
-        let drivers = Drivers::new(devices.clone(), &options, tally.clone());
+        let drivers = Drivers::new(devices.clone(), tally.clone());
         let window = Window::new(options.window_bytes());
         let (owners, stamps) = (AtomicU64::new(0), AtomicU64::new(0));
         let (opening, timing) = (Mutex::default(), Mutex::default());

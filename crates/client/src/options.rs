@@ -9,7 +9,7 @@ use types::limits::{CLIENT_WINDOW_BYTES, IN_FLIGHT_PER_IOD, PAYLOAD_MAX};
 /// Settings of a mount; [`Options::default`] suits most.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Checksum payloads (CRC32C) on the way to and from the iods.
+    /// Checksum payloads (CRC32C) on the way to and from the iods; those that come by a Unix socket never leave this machine and have none.
     pub checksums: bool,
     /// Payload bytes that may be on their way or not yet committed before writers wait. At least twice the largest
     /// payload (2 MiB); smaller values are taken as that.

@@ -19,13 +19,12 @@ const DAMAGE_STEP: u64 = 4096;
 
 pub(super) struct Native {
     devices: Arc<Devices>,
-    checksums: bool,
     tally: Arc<Tally>,
 }
 
 impl Native {
-    pub(super) fn new(devices: Arc<Devices>, checksums: bool, tally: Arc<Tally>) -> Self {
-        Native { devices, checksums, tally }
+    pub(super) fn new(devices: Arc<Devices>, tally: Arc<Tally>) -> Self {
+        Native { devices, tally }
     }
 }
 
@@ -39,8 +38,8 @@ impl Driver for Native {
         let distribution = body.distribution().map_err(|e| bad(&e))?;
         let cap = Capability::from_bytes(&body.capability).map_err(|e| bad(&e))?;
         let iods = body.devices.iter().map(|id| self.devices.iod(*id)).collect();
-        let (checksums, tally) = (self.checksums, self.tally.clone());
-        Ok(Arc::new(Objects { distribution, object: body.object, cap, ids: body.devices, iods, checksums, tally }))
+        let tally = self.tally.clone();
+        Ok(Arc::new(Objects { distribution, object: body.object, cap, ids: body.devices, iods, tally }))
     }
 }
 
@@ -51,7 +50,6 @@ struct Objects {
     cap: Capability,
     ids: Vec<IodId>,
     iods: Vec<Arc<Iod>>,
-    checksums: bool,
     tally: Arc<Tally>,
 }
 
@@ -74,6 +72,17 @@ fn refused(refusal: Refused) -> NotDone {
 
 impl Objects {
     async fn call<T: Xdr>(&self, index: usize, procedure: Procedure, args: &Segments, what: &str) -> Attempt<T> {
+        self.call_for_bytes(index, procedure, args, what).await.map(|(result, _)| result)
+    }
+
+    /// As [`Objects::call`], and whether the bytes in the result have checksums.
+    async fn call_for_bytes<T: Xdr>(
+        &self,
+        index: usize,
+        procedure: Procedure,
+        args: &Segments,
+        what: &str,
+    ) -> Attempt<(T, bool)> {
         let Some(iod) = self.iods.get(index) else {
             return Err(NotDone::Failed(Error::usage(format!("{what}: the layout has no object {index}"))));
         };
@@ -171,15 +180,13 @@ impl Layout for Objects {
         let wanted = extents.iter().map(|e| u64::from(e.len)).sum();
         let args = encode(&ReadArgs { cap: self.cap.clone(), extents: extents.clone() });
         for attempt in 1.. {
-            let reply: ReadReply = match self.call(index, Procedure::Read, &args, "reading").await {
+            let (reply, checksums) = match self.call_for_bytes(index, Procedure::Read, &args, "reading").await {
                 Err(NotDone::Failed(e)) if e.is(Status::Corrupt) => {
                     return Err(NotDone::Failed(self.locate(index, &extents, e).await));
                 }
                 other => other?,
             };
-            if self.checksums
-                && let Err(error) = self.check(&reply, index)
-            {
+            if checksums && let Err(error) = self.check(&reply, index) {
                 if attempt == CHECKSUM_TRIES {
                     return Err(NotDone::Failed(error));
                 }

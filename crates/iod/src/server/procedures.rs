@@ -25,7 +25,7 @@ use crate::counters::Counters;
 use crate::store::{HEAD_LEN, Object, Open, ReadPlan};
 
 /// Data of at least this length go out by `sendfile` when no checksum needs to see them.
-const SENDFILE_MIN: u64 = 64 << 10;
+const SENDFILE_MIN: u64 = 32 << 10;
 /// Smallest payload limit that a client may ask for.
 const PAYLOAD_MIN: u32 = 512;
 /// How long NEWS waits for some, and LENGTHS for questions.
