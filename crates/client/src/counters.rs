@@ -17,6 +17,8 @@ pub struct Counters {
     pub read_direct: u64,
     /// Payload bytes read through the mgr.
     pub read_via_mgr: u64,
+    /// Bytes that readers found read ahead; they are among those read, too.
+    pub read_ahead: u64,
     /// Payload bytes written straight to iods; bytes sent again are counted again.
     pub written_direct: u64,
     /// Payload bytes written through the mgr; bytes sent again are counted again.
@@ -47,6 +49,7 @@ pub(crate) struct Tally {
     native: Mutex<BTreeMap<Procedure, u64>>,
     pub(crate) read_direct: AtomicU64,
     pub(crate) read_via_mgr: AtomicU64,
+    pub(crate) read_ahead: AtomicU64,
     pub(crate) written_direct: AtomicU64,
     pub(crate) written_via_mgr: AtomicU64,
     pub(crate) retries: AtomicU64,
@@ -86,6 +89,7 @@ impl Tally {
             operations: operations.iter().map(|(number, count)| (name(*number), *count)).collect(),
             read_direct: self.read_direct.load(Relaxed),
             read_via_mgr: self.read_via_mgr.load(Relaxed),
+            read_ahead: self.read_ahead.load(Relaxed),
             written_direct: self.written_direct.load(Relaxed),
             written_via_mgr: self.written_via_mgr.load(Relaxed),
             retries: self.retries.load(Relaxed),

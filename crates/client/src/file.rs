@@ -1,5 +1,6 @@
 //! An open file: reading, writing behind, and making it durable.
 
+mod ahead;
 mod append;
 mod finish;
 mod locks;
@@ -33,6 +34,7 @@ pub(crate) struct Open {
     inode: Arc<Inode>,
     key: u64,
     origin: Origin,
+    ahead: ahead::Ahead,
 }
 
 /// How the file came to be open.
@@ -115,7 +117,7 @@ impl ReadResult {
 
 impl File {
     pub(crate) fn new(inode: Arc<Inode>, key: u64, opened_as: Attrs, origin: Origin) -> Self {
-        File { open: Some(Open { inode, key, origin }), opened_as }
+        File { open: Some(Open { inode, key, origin, ahead: ahead::Ahead::default() }), opened_as }
     }
 
     fn open(&self) -> &Open {
@@ -161,13 +163,13 @@ impl File {
     }
 
     /// Reads `len` bytes from `offset`, the pieces on all iods at the same time. Reading several MiB at once is the way
-    /// to keep many iods busy.
+    /// to keep many iods busy; of readers in order or in strides that ask for less, so much is read ahead (`read_ahead` of the policy).
     pub async fn read_at(&self, offset: u64, len: usize) -> Result<ReadResult> {
         if !self.open().origin.flags.read {
             return Err(Error::usage("reading a file that was opened for writing only"));
         }
         self.check_locks()?;
-        self.why(self.inode().read(self.policy(), offset, len).await)
+        self.why(self.open().ahead.read(self.inode(), self.policy(), offset, len).await)
     }
 
     /// Writes `data` at `offset`; returns when there was room for it in the window. `data` is kept, not copied, until it

@@ -108,10 +108,20 @@ struct State {
     unsure: bool,
     /// Whether others may have changed the size since it was learnt.
     doubtful: bool,
+    /// Counts what makes bytes that were read before worthless, apart from what changes the stamp.
+    turns: u64,
     /// Whether a task is at work making everything durable because the window is full.
     relieving: bool,
     /// Whether a task commits what was written, so that the window does not fill.
     committing: bool,
+}
+
+/// What is the same as long as nothing is known to have changed in a file: written or cut here, cut by others, or locked, so that what others
+/// wrote before has to be seen.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Version {
+    stamp: u64,
+    turns: u64,
 }
 
 struct Batch {
@@ -214,12 +224,21 @@ impl Inode {
         let mut state = self.state();
         if state.stamp <= stamp {
             state.doubtful = false;
-            state.size = size.max(state.own_end());
+            let size = size.max(state.own_end());
+            if size != std::mem::replace(&mut state.size, size) {
+                state.turns += 1;
+            }
         } else {
             // It may tell of a time before what was done here since.
-            state.doubtful = true;
+            state.doubt();
         }
         state.size
+    }
+
+    /// What bytes that are read from now on are of; none while others may have changed the size.
+    pub(crate) fn version(&self) -> Option<Version> {
+        let state = self.state();
+        (!state.doubtful).then_some(Version { stamp: state.stamp, turns: state.turns })
     }
 
     /// Whether others may have changed the size since it was learnt.
@@ -348,6 +367,12 @@ impl Drop for Inode {
 }
 
 impl State {
+    /// Others may have changed the size.
+    fn doubt(&mut self) {
+        self.doubtful = true;
+        self.turns += 1;
+    }
+
     /// One past the last byte written here of which the mgr need not know yet, or which can still be lost.
     fn own_end(&self) -> u64 {
         let pending = self.pending.end();

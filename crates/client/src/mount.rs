@@ -28,7 +28,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use tokio::runtime::Handle;
-use types::limits::PAYLOAD_MAX;
+use tokio::sync::Semaphore;
+use types::limits::{PAYLOAD_MAX, READ_AHEAD_BYTES};
 use types::{Cred, FileId, StatFs};
 use wire::nfs4::*;
 
@@ -55,6 +56,8 @@ pub(crate) struct Inner {
     pub(crate) options: Options,
     pub(crate) tally: Arc<Tally>,
     pub(crate) window: Window,
+    /// Room for bytes that nobody has asked for yet.
+    pub(crate) read_ahead: Arc<Semaphore>,
     /// What counts for all files.
     pub(crate) governor: Governor,
     /// What is known of service times, where the write threshold follows them.
@@ -148,6 +151,7 @@ impl Mount {
         let devices = Arc::new(Devices::new(session.clone(), options.clone(), tally.clone(), net)?);
         let drivers = Drivers::new(devices.clone(), tally.clone());
         let window = Window::new(options.window_bytes());
+        let read_ahead = Arc::new(Semaphore::new(READ_AHEAD_BYTES));
         let (owners, stamps) = (AtomicU64::new(0), AtomicU64::new(0));
         let (opening, timing) = (Mutex::default(), Mutex::default());
         let governor = Governor::new(options.driver, options.policy, options.environment);
@@ -162,6 +166,7 @@ impl Mount {
             options,
             tally,
             window,
+            read_ahead,
             governor,
             timing,
             devices,

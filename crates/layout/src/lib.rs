@@ -10,6 +10,7 @@ mod later;
 pub mod list_io;
 mod net_address;
 pub mod policy;
+pub mod read_ahead;
 pub mod threshold;
 
 pub use distributions::{BadGeometry, Distribution, DistributionId, Piece, Place};

@@ -170,7 +170,7 @@ parts! {
     GatherDelay gather_delay: Duration = NEVER, parse_time, format_time, "a time, as in 5ms or 2s, nor max";
     /// How long the mgr may keep small writes to join them; set in its configuration alone (`gather_delay_ms`).
     MgrGatherDelay mgr_gather_delay: Duration = Duration::from_millis(2), parse_time, format_time, "a time, as in 5ms or 2s";
-    /// How far the page cache of a mount reads ahead.
+    /// How far is read ahead of who reads in order or in strides, by the client or, with `access=page`, by the page cache.
     ReadAhead read_ahead: u64 = 1 << 20, values::read_ahead, format_size, "a size up to 64M, as in 128K or 1M";
 }
 

@@ -134,6 +134,8 @@ pub const IOD_GONE_MAX: usize = 64 << 10;
 pub const IOD_BUFFERS_MAX: usize = 256;
 /// Payload bytes that a client keeps in flight or uncommitted before writers wait.
 pub const CLIENT_WINDOW_BYTES: usize = 64 << 20;
+/// Bytes that a client may have read ahead for all its readers together.
+pub const READ_AHEAD_BYTES: usize = 64 << 20;
 /// Native requests of one client in flight to one iod.
 pub const IN_FLIGHT_PER_IOD: usize = 8;
 

@@ -42,6 +42,7 @@ impl Open {
     }
 
     async fn end(self, changes: SetAttrs, rename: Option<(Node, Bytes)>, attrs: bool) -> Result<Option<Attrs>> {
+        self.ahead.end().await;
         self.inode.end_appending(self.key).await;
         let written = if self.origin.flags.write { self.inode.fsync_data(self.key).await } else { Ok(()) };
         let written = written.and(self.inode.all_locks_kept(self.key));

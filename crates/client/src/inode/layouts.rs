@@ -242,7 +242,9 @@ impl Inode {
         if state.unreported == Some(end) {
             state.unreported = None;
             // What the iods said may be another size than the one that is known here.
-            state.doubtful |= std::mem::take(&mut state.ask_iods);
+            if std::mem::take(&mut state.ask_iods) {
+                state.doubt();
+            }
             // A size that was asked for before may be from before the report.
             state.stamp = self.mount.next_stamp();
         }
@@ -319,7 +321,7 @@ impl Inode {
         let reported = self.report_within(Duration::ZERO).await;
         let mut state = self.layout.lock().await;
         // Layouts are asked back for somebody who cuts or extends the file.
-        self.state().doubtful = true;
+        self.state().doubt();
         // Without a layout there was none to report under either: that is for the next sync or close.
         let Some(held) = state.held.take() else { return Ok(()) };
         let mut compound = Compound::new("returning a layout").cached();

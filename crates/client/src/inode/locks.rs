@@ -379,7 +379,7 @@ impl Inode {
             }
         }
         // Whoever had the lock before may have written.
-        state.doubtful = true;
+        state.doubt();
         true
     }
 

@@ -68,6 +68,7 @@ impl Inode {
     pub(crate) async fn punch(self: &Arc<Self>, key: u64, range: ByteRange) -> Result<()> {
         // Uncommitted bytes that had to be sent again would fill the hole.
         self.fsync_data(key).await?;
+        let _turn = Turn(self);
         let Some(range) = range.intersection(ByteRange { offset: 0, len: self.size() }) else { return Ok(()) };
         let mut stale = None;
         for _ in 0..3 {
@@ -179,6 +180,15 @@ impl Inode {
         let objects = try_join_all(objects).await?;
         let (distribution, object) = (*layout.distribution(), layout.object());
         Ok(Placement { distribution, object, objects, file_size: self.size() })
+    }
+}
+
+/// Says when dropped that bytes which were read before are of no use any more.
+struct Turn<'a>(&'a Inode);
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.0.state().turns += 1;
     }
 }
 

@@ -33,7 +33,8 @@ use types::{FileKind, Status};
   gather_size       how many bytes gather before they leave: a size, 0 (each write leaves), full: a request for each iod (full)
   gather_delay      how long they gather at most: a time as 5ms, max: until there are enough, or fsync or close (max)
   mgr_gather_delay  the same at the mgr; set as gather_delay_ms in its configuration (2ms)
-  read_ahead        how far the page cache of a mount reads ahead; only root's mounts can go beyond 128K (1M)
+  read_ahead        how far is read ahead of who reads in order or in strides; with access=page only root's
+                    mounts can go beyond 128K (1M)
 
 Examples:
   weir policy show /project                          what counts there for mounts without options, and who says so

@@ -1,0 +1,190 @@
+//! Reading ahead for an open file: bytes that a reader in order or in strides will ask for next are fetched before he does.
+
+use crate::file::{ReadResult, Segment};
+use crate::inode::{Inode, Version};
+use crate::{Result, counters};
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, Shared};
+use layout::policy::{Access, Policy};
+use layout::read_ahead::Streams;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::{OwnedSemaphorePermit, RwLock, oneshot};
+use tokio::time::Instant;
+use types::ByteRange;
+
+/// How long bytes are kept that nobody has asked for: as long as a mount believes attributes. What others write meanwhile is
+/// not seen in them.
+const LIFE: Duration = Duration::from_secs(1);
+
+/// What was read ahead for the readers of one open file.
+#[derive(Default)]
+pub(crate) struct Ahead {
+    state: Arc<Mutex<State>>,
+    /// Held for reading by whoever reads ahead.
+    reading: Arc<RwLock<()>>,
+}
+
+#[derive(Default)]
+struct State {
+    streams: Streams,
+    pieces: Vec<Piece>,
+}
+
+/// What was found, and the room that it takes; nothing where reading failed.
+type Found = Shared<BoxFuture<'static, Option<Arc<(ReadResult, OwnedSemaphorePermit)>>>>;
+
+/// A range that is being read, or was.
+struct Piece {
+    range: ByteRange,
+    /// That of the file before the reading began.
+    version: Version,
+    asked: Instant,
+    found: Found,
+}
+
+impl Ahead {
+    /// Reads a range as [`Inode::read`] does, as much of it as possible from what was read ahead; then sees to it that what
+    /// the reader will probably want next is on its way.
+    pub(super) async fn read(&self, inode: &Arc<Inode>, policy: Policy, offset: u64, len: usize) -> Result<ReadResult> {
+        // Who asks for much at once keeps the servers busy himself, and the page cache of a kernel does this on its own.
+        let worth = policy.access == Access::Direct && len > 0 && len as u64 * 2 <= policy.read_ahead;
+        if !worth {
+            return inode.read(policy, offset, len).await;
+        }
+        let range = ByteRange { offset, len: len as u64 };
+        let pieces = self.begin(inode, policy, range);
+        let mut segments = Vec::new();
+        let mut at = offset;
+        for (there, found) in pieces {
+            let Some(found) = found.await else { break };
+            let before = at;
+            at += cut(&found.0.segments, at - there.offset, range.end() - at, &mut segments);
+            counters::add(&inode.mount.tally.read_ahead, at - before);
+            if at < there.end().min(range.end()) {
+                // The file ended there when it was read.
+                break;
+            }
+        }
+        if at >= range.end() {
+            return Ok(ReadResult { segments, eof: at >= inode.size() });
+        }
+        let rest = inode.read(policy, at, (range.end() - at) as usize).await?;
+        segments.extend(rest.segments);
+        Ok(ReadResult { segments, eof: rest.eof })
+    }
+
+    /// Takes note of a request: starts what is to be read ahead, and answers the pieces that there are, in order and without a gap from
+    /// the beginning of the range on.
+    fn begin(&self, inode: &Arc<Inode>, policy: Policy, range: ByteRange) -> Vec<(ByteRange, Found)> {
+        let version = inode.version();
+        let now = Instant::now();
+        let mut state = lock(&self.state);
+        let before = state.pieces.len();
+        state.pieces.retain(|piece| Some(piece.version) == version && now < piece.asked + LIFE);
+        if state.pieces.len() < before {
+            // Somebody writes what is read here, or the reader stopped: he has to show again that it is worth it.
+            state.streams.forget();
+        }
+        let mut out = Vec::new();
+        let mut at = range.offset;
+        while at < range.end()
+            && let Some(piece) = state.pieces.iter().find(|piece| piece.range.offset <= at && at < piece.range.end())
+        {
+            out.push((piece.range, piece.found.clone()));
+            at = piece.range.end();
+        }
+        for wanted in state.streams.note(range, policy.read_ahead) {
+            let (Some(version), true) = (version, wanted.offset < inode.size()) else { break };
+            // Without room it is as if nobody had seen a pattern; there is some again when others have read on.
+            let Some(piece) = self.fetch(inode, policy, wanted, version) else { break };
+            state.pieces.push(piece);
+        }
+        // What was read to its end is not asked for again by who reads in order.
+        state.pieces.retain(|piece| piece.range.end() > range.end() || piece.range.end() <= range.offset);
+        out
+    }
+
+    /// Starts reading a range, if there is room for it.
+    fn fetch(&self, inode: &Arc<Inode>, policy: Policy, range: ByteRange, version: Version) -> Option<Piece> {
+        let room = inode.mount.read_ahead.clone().try_acquire_many_owned(u32::try_from(range.len).ok()?).ok()?;
+        let reading = self.reading.clone().try_read_owned().ok()?;
+        let (file, state) = (inode.clone(), Arc::downgrade(&self.state));
+        let (told, found) = oneshot::channel();
+        net::task::spawn_on(&inode.mount.runtime, async move {
+            let found = file.read(policy, range.offset, range.len as usize).await;
+            drop((file, reading));
+            let found = found.inspect_err(|error| tracing::debug!("reading ahead: {error}")).ok();
+            let _ = told.send(found.map(|found| Arc::new((found, room))));
+            // Nobody may come for it, and others want the room.
+            tokio::time::sleep(LIFE).await;
+            if let Some(state) = state.upgrade() {
+                lock(&state).tidy(Instant::now());
+            }
+        });
+        let found = found.map(|told| told.ok().flatten()).boxed().shared();
+        Some(Piece { range, version, asked: Instant::now(), found })
+    }
+
+    /// Nothing is read ahead any more, nor will be.
+    pub(super) async fn end(&self) {
+        let over = self.reading.clone().write_owned().await;
+        lock(&self.state).pieces.clear();
+        // Whoever asks for it again finds it taken.
+        std::mem::forget(over);
+    }
+}
+
+impl State {
+    fn tidy(&mut self, now: Instant) {
+        self.pieces.retain(|piece| now < piece.asked + LIFE);
+    }
+}
+
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Appends up to `len` bytes from `skip` on; answers how many there were.
+fn cut(segments: &[Segment], mut skip: u64, len: u64, out: &mut Vec<Segment>) -> u64 {
+    let mut left = len;
+    for segment in segments {
+        let here = segment.len();
+        if skip >= here {
+            skip -= here;
+            continue;
+        }
+        let take = (here - skip).min(left);
+        if take == 0 {
+            break;
+        }
+        out.push(match segment {
+            Segment::Data(data) => Segment::Data(data.slice(skip as usize..(skip + take) as usize)),
+            Segment::Hole(_) => Segment::Hole(take),
+        });
+        (skip, left) = (0, left - take);
+    }
+    len - left
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+
+    #[test]
+    fn any_part_can_be_cut_out() {
+        let all =
+            [Segment::Data(Bytes::from_static(b"abc")), Segment::Hole(2), Segment::Data(Bytes::from_static(b"fg"))];
+        let flat = b"abc\0\0fg";
+        for skip in 0..9 {
+            for len in 0..9 {
+                let mut out = Vec::new();
+                let got = cut(&all, skip as u64, len as u64, &mut out);
+                let wanted = &flat[skip.min(7)..(skip + len).min(7).max(skip.min(7))];
+                assert_eq!(ReadResult { segments: out, eof: false }.to_vec(), wanted, "{len} from {skip}");
+                assert_eq!(got, wanted.len() as u64);
+            }
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! Reading ahead: which readers go through a file in order or in equal strides, and what they will want next.
+
+use types::ByteRange;
+
+/// Readers told apart in one open file; a new one takes the place of the one that has been quiet for longest.
+const STREAMS: usize = 4;
+/// Requests that have to follow a pattern before anything is read ahead, the first of it not counted.
+const HITS: u32 = 2;
+/// The least that is read ahead of a reader in order; it doubles as he goes on, up to the limit.
+const FIRST: u64 = 64 << 10;
+/// Most records that are read ahead in a stride.
+const RECORDS: u64 = 16;
+
+/// The readers of an open file, as far as their requests tell them apart.
+///
+/// Pure: what was asked goes in, what to read ahead comes out. A limit bounds how much may wait for one reader.
+#[derive(Clone, Debug, Default)]
+pub struct Streams {
+    streams: Vec<Stream>,
+    /// Counts requests.
+    clock: u64,
+}
+
+/// One reader.
+#[derive(Clone, Debug)]
+struct Stream {
+    /// His last request.
+    last: ByteRange,
+    /// From the beginning of each request to that of the next; as long as the request for a reader in order.
+    step: u64,
+    /// How many requests followed the pattern, one after another.
+    hits: u32,
+    /// How far was read ahead: one past the last byte in order, the next record in a stride.
+    ahead: u64,
+    /// How much was read ahead at once the last time.
+    window: u64,
+    /// When he last asked for something.
+    used: u64,
+}
+
+impl Stream {
+    fn new(request: ByteRange, now: u64) -> Self {
+        // Who begins at the beginning will probably go on.
+        let hits = u32::from(request.offset == 0);
+        Stream { last: request, step: request.len, hits, ahead: 0, window: 0, used: now }
+    }
+
+    /// Whether this request goes on where he left off, in order or by the stride.
+    fn follows(&self, request: ByteRange) -> bool {
+        request.offset == self.last.end()
+            || (request.len == self.last.len && request.offset == self.last.offset + self.step)
+    }
+
+    fn in_order(&self) -> bool {
+        self.step == self.last.len
+    }
+
+    /// Takes a request that follows.
+    fn advance(&mut self, request: ByteRange, now: u64) {
+        let step = if request.offset == self.last.end() { request.len } else { self.step };
+        let changed = self.in_order() != (step == request.len);
+        self.hits = if changed { 1 } else { self.hits.saturating_add(1) };
+        if changed {
+            (self.ahead, self.window) = (0, 0);
+        }
+        (self.last, self.step, self.used) = (request, step, now);
+    }
+
+    /// What to read now so that it is there when he comes to it, at most `limit` bytes ahead of him.
+    fn plan(&mut self, limit: u64) -> Vec<ByteRange> {
+        if self.hits < HITS {
+            return Vec::new();
+        }
+        if self.in_order() { self.plan_in_order(limit) } else { self.plan_stride(limit) }
+    }
+
+    fn plan_in_order(&mut self, limit: u64) -> Vec<ByteRange> {
+        let end = self.last.end();
+        self.ahead = self.ahead.max(end);
+        // The next part leaves while half of the last one is still to be read.
+        if self.ahead - end > self.window / 2 {
+            return Vec::new();
+        }
+        self.window = (self.window * 2).max(FIRST).max(self.last.len * 2).min(limit);
+        let offset = self.ahead;
+        self.ahead = offset.saturating_add(self.window);
+        vec![ByteRange { offset, len: self.ahead - offset }]
+    }
+
+    fn plan_stride(&mut self, limit: u64) -> Vec<ByteRange> {
+        let next = self.last.offset.saturating_add(self.step);
+        self.ahead = self.ahead.max(next);
+        let records = (limit / self.last.len.max(1)).min(RECORDS);
+        let waiting = (self.ahead - next) / self.step.max(1);
+        if waiting > records / 2 {
+            return Vec::new();
+        }
+        let mut out = Vec::new();
+        for _ in waiting..records {
+            if self.ahead > i64::MAX as u64 - self.step.max(self.last.len) {
+                break;
+            }
+            out.push(ByteRange { offset: self.ahead, len: self.last.len });
+            self.ahead += self.step;
+        }
+        out
+    }
+}
+
+impl Streams {
+    /// Takes note of a request and says what to read ahead, each range by a request of its own; nothing as long as the reader
+    /// follows no pattern. `limit` is how many bytes may be read ahead of him.
+    pub fn note(&mut self, request: ByteRange, limit: u64) -> Vec<ByteRange> {
+        if request.is_empty() || limit < request.len || request.offset.checked_add(request.len).is_none() {
+            return Vec::new();
+        }
+        self.clock += 1;
+        let now = self.clock;
+        if let Some(stream) = self.streams.iter_mut().find(|stream| stream.follows(request)) {
+            stream.advance(request, now);
+            return stream.plan(limit);
+        }
+        // The second of two requests at a distance: the third will tell whether it is a stride.
+        let stranger = |s: &&mut Stream| s.hits <= 1 && s.last.len == request.len && request.offset > s.last.end();
+        if let Some(stream) = self.streams.iter_mut().filter(stranger).max_by_key(|stream| stream.used) {
+            *stream = Stream { step: request.offset - stream.last.offset, hits: 1, ..Stream::new(request, now) };
+            return Vec::new();
+        }
+        if self.streams.len() == STREAMS
+            && let Some(oldest) = (0..STREAMS).min_by_key(|at| self.streams[*at].used)
+        {
+            self.streams.swap_remove(oldest);
+        }
+        self.streams.push(Stream::new(request, now));
+        Vec::new()
+    }
+
+    /// What was read ahead was of no use, as the file changed: readers have to follow their patterns anew.
+    pub fn forget(&mut self) {
+        self.streams.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMIT: u64 = 1 << 20;
+
+    fn range(offset: u64, len: u64) -> ByteRange {
+        ByteRange { offset, len }
+    }
+
+    /// What is read ahead of these requests, in order.
+    fn all(streams: &mut Streams, requests: impl IntoIterator<Item = ByteRange>) -> Vec<ByteRange> {
+        requests.into_iter().flat_map(|request| streams.note(request, LIMIT)).collect()
+    }
+
+    #[test]
+    fn a_reader_in_order_finds_everything_read_once() {
+        for len in [1, 100, 4096, 5000, 128 << 10, 512 << 10] {
+            let mut streams = Streams::default();
+            let begin = 7 * len;
+            let mut end: Option<u64> = None;
+            let mut longest = 0;
+            for n in 0..2000 {
+                let request = range(begin + n * len, len);
+                if n > 2 {
+                    assert!(end.unwrap() >= request.end(), "{len}: request {n} was not read ahead");
+                }
+                for ahead in streams.note(request, LIMIT) {
+                    assert!(n >= 2, "{len}: the third of a row tells");
+                    assert_eq!(ahead.offset, end.unwrap_or(request.end()), "{len}: nothing twice, nothing left out");
+                    longest = longest.max(ahead.len);
+                    end = Some(ahead.end());
+                }
+                assert!(end.unwrap_or(0) <= request.end() + 2 * LIMIT, "{len}");
+            }
+            assert!(longest <= LIMIT && (len < 4096 || longest == LIMIT), "{len}: {longest}");
+        }
+    }
+
+    #[test]
+    fn who_begins_at_the_beginning_is_believed_sooner() {
+        let mut streams = Streams::default();
+        assert_eq!(all(&mut streams, [range(0, 4096)]), []);
+        assert_eq!(all(&mut streams, [range(4096, 4096)]), [range(8192, FIRST)]);
+    }
+
+    #[test]
+    fn a_stride_is_followed_by_its_records() {
+        for (step, len) in [(8192, 4096), (376_832, 47_104), (5000, 3)] {
+            let mut streams = Streams::default();
+            let mut there: Vec<ByteRange> = Vec::new();
+            for n in 0..500 {
+                let request = range(100 + n * step, len);
+                if n > 2 {
+                    let at = there.iter().position(|ahead| *ahead == request);
+                    there.remove(at.unwrap_or_else(|| panic!("{step}: record {n} was not read ahead: {there:?}")));
+                }
+                there.extend(streams.note(request, LIMIT));
+                assert!(there.len() <= RECORDS as usize && there.len() as u64 * len <= LIMIT);
+            }
+        }
+    }
+
+    #[test]
+    fn readers_without_a_pattern_cost_nothing() {
+        let mut streams = Streams::default();
+        let mut seed = 1_u64;
+        let mut ahead = 0;
+        for _ in 0..10_000 {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            ahead += all(&mut streams, [range((seed >> 40) * 4096, 4096)]).len();
+        }
+        assert_eq!(ahead, 0);
+    }
+
+    #[test]
+    fn readers_beside_each_other_are_told_apart() {
+        let mut streams = Streams::default();
+        let bases = [1 << 30, 5 << 30, 7 << 30];
+        let mut ends = [0; 3];
+        for n in 0..300 {
+            for (base, end) in bases.into_iter().zip(&mut ends) {
+                let request = range(base + n * 4096, 4096);
+                assert!(n < 8 || *end >= request.end(), "{n}");
+                for ahead in streams.note(request, LIMIT) {
+                    assert!(ahead.offset >= base && ahead.offset < base + (1 << 30));
+                    *end = ahead.end();
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_end_of_all_offsets_is_no_trouble() {
+        let mut streams = Streams::default();
+        let top = u64::MAX - 4 * 4096;
+        for n in 0..5 {
+            streams.note(range(top + n * 4096, 4096), LIMIT);
+        }
+        let mut streams = Streams::default();
+        for n in 0..4 {
+            streams.note(range((n + 1) << 61, 10), LIMIT);
+        }
+        assert_eq!(streams.note(range(0, 0), LIMIT), []);
+        assert_eq!(streams.note(range(0, 2 * LIMIT), LIMIT), [], "more than may be read ahead");
+    }
+}
