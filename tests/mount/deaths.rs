@@ -29,6 +29,13 @@ fn what_was_synced_outlives_the_mount() {
     let found = cluster.run(["cat", "/f"]);
     assert!(found.len() >= synced.len() && found[..synced.len()] == synced[..]);
     drop(place);
+    // Who mounts again in its place need not unmount what is dead.
+    let dead = Place::new(&cluster, &dir.path().join("mnt"), &[]);
+    rustix::process::kill_process(dead.daemon(), rustix::process::Signal::KILL).unwrap();
+    while fs::read_dir(dead.at("")).is_ok() {
+        std::thread::yield_now();
+    }
+    std::mem::forget(dead);
     let again = Place::new(&cluster, &dir.path().join("mnt"), &[]);
     assert!(fs::read(again.at("f")).unwrap()[..synced.len()] == synced[..]);
     again.unmount();

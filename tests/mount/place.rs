@@ -24,7 +24,10 @@ pub fn can_mount() -> bool {
 impl Place {
     /// Mounts a cluster's file system at a new directory.
     pub fn new(cluster: &Cluster, dir: &Path, options: &[&str]) -> Place {
-        std::fs::create_dir_all(dir).unwrap();
+        if let Err(error) = std::fs::create_dir_all(dir) {
+            // Or there is a mount whose process was killed.
+            assert_eq!(error.kind(), std::io::ErrorKind::AlreadyExists, "{error}");
+        }
         let transport = std::env::var(TRANSPORT).unwrap_or_else(|_| "device".to_owned());
         let mut command = Command::new(WEIR);
         command.args(["mount", "--transport", &transport, &cluster.url]).arg(dir).args(options);

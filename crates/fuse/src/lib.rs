@@ -24,7 +24,7 @@ mod transports;
 mod turns;
 
 pub use config::{Carrier, Config, driver};
-pub use mounted::{Mounted, unmount};
+pub use mounted::{Mounted, detach_dead, unmount};
 
 /// A number of errno, such as 2 for "no such file or directory".
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

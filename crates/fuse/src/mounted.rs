@@ -30,8 +30,9 @@ pub struct Mounted {
 }
 
 impl Mounted {
-    /// Mounts what is below `root` at a directory, which must exist. Must run inside a tokio runtime; requests are carried out in it.
+    /// Mounts what is below `root` at a directory, which must exist; a mount of ours there whose process was killed goes first. Must run inside a tokio runtime; requests are carried out in it.
     pub fn start(mount: Mount, root: Node, dir: &Path, config: Config) -> io::Result<Mounted> {
+        detach_dead(dir)?;
         let dir = dir.canonicalize()?;
         let carrier = carrier(&config)?;
         let fd = mounting::mount(&dir, &config)?;
@@ -111,14 +112,35 @@ fn transport(fd: OwnedFd, config: &Config, carrier: Carrier) -> (Arc<dyn Transpo
     (device, Carrier::Device)
 }
 
+/// Takes a mount of ours whose process was killed away from a directory, where every request fails (ENOTCONN) until somebody does;
+/// answers whether there was one.
+pub fn detach_dead(dir: &Path) -> io::Result<bool> {
+    match std::fs::metadata(dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotConnected => {}
+        _ => return Ok(false),
+    }
+    let dir = place_of(dir)?;
+    let dead = mounting::is_mounted(&dir)?;
+    if dead {
+        tracing::info!("what was mounted at {} is dead, and goes", dir.display());
+        mounting::unmount(&dir, true)?;
+    }
+    Ok(dead)
+}
+
+/// A directory as `/proc/self/mounts` has it, without looking at the directory itself: that would ask a file system whose servers may be
+/// gone.
+fn place_of(dir: &Path) -> io::Result<PathBuf> {
+    let parent = dir.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    match dir.file_name() {
+        Some(name) => Ok(parent.canonicalize()?.join(name)),
+        None => dir.canonicalize(),
+    }
+}
+
 /// Unmounts what is mounted at `dir`. With `lazy` it vanishes from there at once, and ends when nobody uses it any more.
 pub fn unmount(dir: &Path, lazy: bool) -> io::Result<()> {
-    // Looking at the directory itself would ask a file system whose servers may be gone.
-    let parent = dir.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let dir = match dir.file_name() {
-        Some(name) => parent.canonicalize()?.join(name),
-        None => dir.canonicalize()?,
-    };
+    let dir = place_of(dir)?;
     if !mounting::is_mounted(&dir)? {
         return Err(io::Error::new(io::ErrorKind::NotFound, "no Weir is mounted there"));
     }

@@ -107,15 +107,19 @@ pub(crate) fn unmount(dir: &Path, lazy: bool) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether something of ours is mounted at a directory.
+/// Whether what is mounted at a directory, over everything else there, is ours.
 pub(crate) fn is_mounted(dir: &Path) -> io::Result<bool> {
-    let mounts = std::fs::read("/proc/self/mounts")?;
+    Ok(type_at(&std::fs::read("/proc/self/mounts")?, dir).is_some_and(|kind| kind == TYPE.as_bytes()))
+}
+
+/// The type of what is mounted last at a directory, as `/proc/self/mounts` has it.
+fn type_at<'a>(mounts: &'a [u8], dir: &Path) -> Option<&'a [u8]> {
     let dir = dir.as_os_str().as_bytes();
-    let ours = |line: &[u8]| {
+    let of = |line: &'a [u8]| {
         let mut fields = line.split(|b| *b == b' ').skip(1);
-        fields.next().is_some_and(|at| unescape(at) == dir) && fields.next() == Some(TYPE.as_bytes())
+        fields.next().filter(|at| unescape(at) == dir).and_then(|_| fields.next())
     };
-    Ok(mounts.split(|b| *b == b'\n').any(ours))
+    mounts.rsplit(|b| *b == b'\n').find_map(of)
 }
 
 /// The number of what is mounted last at a directory, as `/proc/self/mountinfo` has it (proc(5)).
@@ -155,6 +159,14 @@ mod tests {
         assert_eq!(device_at(mounts, Path::new("/mnt/a b")).as_deref(), Some("0:51"));
         assert_eq!(device_at(mounts, Path::new("/mnt/a")), None);
         assert_eq!(device_at(b"1 2\n\n", Path::new("/")), None);
+    }
+
+    #[test]
+    fn what_is_on_top_counts() {
+        let mounts = b"weir://a /mnt/a\\040b fuse.weir rw 0 0\nx /mnt/c fuse.weir rw 0 0\ny /mnt/c ext4 rw 0 0\n";
+        assert_eq!(type_at(mounts, Path::new("/mnt/a b")), Some(&b"fuse.weir"[..]));
+        assert_eq!(type_at(mounts, Path::new("/mnt/c")), Some(&b"ext4"[..]));
+        assert_eq!(type_at(mounts, Path::new("/mnt")), None);
     }
 
     #[test]

@@ -73,7 +73,7 @@ pub enum Command {
     Du(du::Args),
     /// Walk trees and print what matches
     Find(find::Args),
-    /// Show and set how new files of a directory are laid out
+    /// Show and set how files are laid out, read and written
     Policy(policy::Args),
     /// Replay a trace of file operations, and time it; make traces
     Replay(replay::Args),

@@ -8,7 +8,7 @@ use crate::session::{environment, runtime};
 use crate::show;
 use crate::stop::Stop;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressFinish, ProgressStyle};
-use std::io::IsTerminal;
+use std::io::{ErrorKind, IsTerminal};
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -116,7 +116,11 @@ pub fn run(args: Args) -> Outcome {
 
 /// Mounts the file system in this process.
 async fn mount(url: &str, dir: &Path, how: &How) -> Result<Mounting, Failure> {
-    std::fs::create_dir_all(dir).map_err(|e| Failure::from(e).about(dir.display()))?;
+    fuse::detach_dead(dir).map_err(|e| Failure::from(e).about(dir.display()))?;
+    std::fs::create_dir_all(dir).map_err(|e| match e.kind() {
+        ErrorKind::AlreadyExists => Failure::usage(format_args!("--mount {}: this is no directory", dir.display())),
+        _ => Failure::from(e).about(dir.display()),
+    })?;
     let target = client::Target::parse(url)?;
     let mount = client::Mount::connect(
         &target,
