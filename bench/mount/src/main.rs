@@ -10,6 +10,7 @@ mod process;
 #[path = "../../stripe/src/report.rs"]
 mod report;
 mod rows;
+mod slow;
 mod work;
 
 use clap::Parser;
@@ -50,6 +51,18 @@ struct Cli {
     /// Use this program instead of building it
     #[arg(long)]
     weir: Option<PathBuf>,
+}
+
+impl Cli {
+    /// Whether a row is to be measured.
+    fn wants(&self, row: &str) -> bool {
+        self.rows.is_empty() || self.rows.iter().any(|part| row.contains(part.as_str()))
+    }
+
+    /// What amounts are divided by.
+    fn scale(&self) -> usize {
+        if self.quick { 16 } else { 1 }
+    }
 }
 
 /// Why something did not work.
@@ -97,18 +110,16 @@ impl Found {
 type Findings = BTreeMap<(usize, usize), Found>;
 
 fn measure(cli: &Cli, sides: &[Side]) -> Outcome<Findings> {
-    let wanted = |row: &Row| cli.rows.is_empty() || cli.rows.iter().any(|part| row.name.contains(part.as_str()));
     let mut findings = Findings::new();
-    let scale = if cli.quick { 16 } else { 1 };
     for round in 0..cli.rounds as usize {
         for side in sides {
             side.begin()?;
         }
-        for (number, row) in ROWS.iter().enumerate().filter(|(_, row)| wanted(row)) {
+        for (number, row) in ROWS.iter().enumerate().filter(|(_, row)| cli.wants(row.name)) {
             for turn in 0..sides.len() {
                 // Each begins in turn.
                 let index = (turn + round) % sides.len();
-                let Some(measured) = sides[index].measure(row, scale)? else { continue };
+                let Some(measured) = sides[index].measure(row, cli.scale())? else { continue };
                 findings.entry((number, index)).or_default().push(row, measured);
                 if rows::was_stopped() {
                     return Err("stopped".into());
@@ -187,7 +198,11 @@ fn run(cli: &Cli) -> Outcome<()> {
         sides.push(Side::weir(&weir, &room.join(format!("mnt-{}", sides.len())), options)?);
     }
     let findings = measure(cli, &sides)?;
-    let report = Report { machine: machine::facts(room), tables: tables(&sides, &findings) };
+    let mut tables = tables(&sides, &findings);
+    if cli.wants(slow::NAME) {
+        tables.push(slow::measure(&weir, room, cli.rounds, cli.scale())?);
+    }
+    let report = Report { machine: machine::facts(room), tables };
     if cli.json {
         println!("{}", serde_json::to_string(&report)?);
         return Ok(());

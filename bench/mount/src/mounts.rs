@@ -7,6 +7,7 @@ use crate::work::{Done, Room};
 use crate::{Outcome, process};
 use serde_json::Value;
 use std::fs;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread::sleep;
@@ -28,6 +29,11 @@ impl Weir {
         let ready: Value = serde_json::from_str(&line)?;
         let url = ready["url"].as_str().ok_or("a cluster without a URL")?.to_owned();
         Ok(Weir { program: program.to_owned(), url, daemon })
+    }
+
+    /// Where its mgr listens.
+    pub fn address(&self) -> Outcome<SocketAddr> {
+        Ok(self.url.trim_start_matches("weir://").trim_end_matches('/').parse()?)
     }
 
     /// How many syncs its servers have asked their disks for.
@@ -84,13 +90,23 @@ impl<'a> Side<'a> {
 
     /// A mount at a folder that is made for it.
     pub fn weir(weir: &'a Weir, at: &Path, options: &str) -> Outcome<Side<'a>> {
+        Side::by(weir, at, options, &weir.url)
+    }
+
+    /// The same by another URL.
+    pub fn by(weir: &'a Weir, at: &Path, options: &str, url: &str) -> Outcome<Side<'a>> {
         fs::create_dir(at)?;
         let mut command = Command::new(&weir.program);
-        command.args(["mount", "--foreground", "-o", options, &weir.url]).arg(at);
+        command.args(["mount", "--foreground", "-o", options, url]).arg(at);
         let (daemon, _) = Daemon::announced(command)?;
         let name = if options == "defaults" { "weir".to_owned() } else { format!("weir {options}") };
         let dir = at.join(at.file_name().unwrap_or_default());
         Ok(Side { name, dir, kind: Kind::Mount { weir, daemon, at: at.to_owned() } })
+    }
+
+    /// Where it works.
+    pub fn dir(&self) -> &Path {
+        &self.dir
     }
 
     pub fn name(&self) -> &str {
