@@ -4,6 +4,8 @@ use bytes::{BufMut, Bytes, BytesMut};
 
 /// Opaque data from this size on become a segment of their own instead of being copied.
 const OWN_SEGMENT: usize = 1024;
+/// Room that a message begins with: enough for most, which would otherwise move four times while they grow to it.
+const ROOM: usize = 128;
 
 /// Builds a message as a list of segments for a vectored write.
 #[derive(Debug, Default)]
@@ -74,7 +76,7 @@ impl From<Bytes> for Segments {
 impl Writer {
     /// An empty message.
     pub fn new() -> Self {
-        Self::default()
+        Writer { head: BytesMut::with_capacity(ROOM), ..Self::default() }
     }
 
     /// An empty message that gathers its small values in `buffer`, whose content is dropped; see [`Writer::into_buffer`].
