@@ -118,7 +118,7 @@ struct State {
 
 /// What is the same as long as nothing is known to have changed in a file: written or cut here, cut by others, or locked, so that what others
 /// wrote before has to be seen.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Version {
     stamp: u64,
     turns: u64,

@@ -7,7 +7,7 @@ use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared};
 use layout::policy::{Access, Policy};
 use layout::read_ahead::Streams;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, RwLock, oneshot};
 use tokio::time::Instant;
@@ -29,6 +29,8 @@ pub(crate) struct Ahead {
 struct State {
     streams: Streams,
     pieces: Vec<Piece>,
+    /// Whether a task gives back what nobody comes for.
+    tidied: bool,
 }
 
 /// What was found, and the room that it takes; nothing where reading failed.
@@ -100,6 +102,11 @@ impl Ahead {
             let Some(piece) = self.fetch(inode, policy, wanted, version) else { break };
             state.pieces.push(piece);
         }
+        if !state.tidied && !state.pieces.is_empty() {
+            // One for all pieces: of short ones there are thousands in the time that each may be kept.
+            state.tidied = true;
+            net::task::spawn_on(&inode.mount.runtime, tidy(Arc::downgrade(&self.state), now + LIFE));
+        }
         // What was read to its end is not asked for again by who reads in order.
         state.pieces.retain(|piece| piece.range.end() > range.end() || piece.range.end() <= range.offset);
         out
@@ -109,18 +116,13 @@ impl Ahead {
     fn fetch(&self, inode: &Arc<Inode>, policy: Policy, range: ByteRange, version: Version) -> Option<Piece> {
         let room = inode.mount.read_ahead.clone().try_acquire_many_owned(u32::try_from(range.len).ok()?).ok()?;
         let reading = self.reading.clone().try_read_owned().ok()?;
-        let (file, state) = (inode.clone(), Arc::downgrade(&self.state));
+        let file = inode.clone();
         let (told, found) = oneshot::channel();
         net::task::spawn_on(&inode.mount.runtime, async move {
             let found = file.read(policy, range.offset, range.len as usize).await;
             drop((file, reading));
             let found = found.inspect_err(|error| tracing::debug!("reading ahead: {error}")).ok();
             let _ = told.send(found.map(|found| Arc::new((found, room))));
-            // Nobody may come for it, and others want the room.
-            tokio::time::sleep(LIFE).await;
-            if let Some(state) = state.upgrade() {
-                lock(&state).tidy(Instant::now());
-            }
         });
         let found = found.map(|told| told.ok().flatten()).boxed().shared();
         Some(Piece { range, version, asked: Instant::now(), found })
@@ -136,8 +138,21 @@ impl Ahead {
 }
 
 impl State {
-    fn tidy(&mut self, now: Instant) {
+    /// Drops what is too old; when the oldest of what is left will be. The task that asks ends when nothing is left.
+    fn tidy(&mut self, now: Instant) -> Option<Instant> {
         self.pieces.retain(|piece| now < piece.asked + LIFE);
+        let next = self.pieces.iter().map(|piece| piece.asked + LIFE).min();
+        self.tidied = next.is_some();
+        next
+    }
+}
+
+/// Drops what nobody has come for, from a time on, as others want the room; ends when there is nothing.
+async fn tidy(state: Weak<Mutex<State>>, from: Instant) {
+    let mut next = Some(from);
+    while let Some(at) = next {
+        tokio::time::sleep_until(at).await;
+        next = state.upgrade().and_then(|state| lock(&state).tidy(Instant::now()));
     }
 }
 
@@ -171,6 +186,23 @@ fn cut(segments: &[Segment], mut skip: u64, len: u64, out: &mut Vec<Segment>) ->
 mod tests {
     use super::*;
     use bytes::Bytes;
+
+    #[test]
+    fn what_nobody_comes_for_goes_piece_by_piece() {
+        let start = Instant::now();
+        let piece = |age: u32| Piece {
+            range: ByteRange { offset: 0, len: 1 },
+            version: Version::default(),
+            asked: start - LIFE / 10 * age,
+            found: std::future::ready(None).boxed().shared(),
+        };
+        let mut state = State { pieces: [9, 3, 10].map(piece).into(), tidied: true, ..State::default() };
+        for (at, left, next) in [(0, 2, Some(1)), (1, 1, Some(7)), (6, 1, Some(7)), (7, 0, None)] {
+            let told = state.tidy(start + LIFE / 10 * at);
+            assert_eq!((state.pieces.len(), told), (left, next.map(|next| start + LIFE / 10 * next)), "{at}");
+            assert_eq!(state.tidied, told.is_some(), "whoever reads ahead afterwards starts another task");
+        }
+    }
 
     #[test]
     fn any_part_can_be_cut_out() {
