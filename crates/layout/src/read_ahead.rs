@@ -10,6 +10,9 @@ const HITS: u32 = 2;
 const FIRST: u64 = 64 << 10;
 /// Most records that are read ahead in a stride.
 const RECORDS: u64 = 16;
+/// The shortest of them: each is a request of its own, and the ends of long reads that the kernel cuts off at its limit of pages look like
+/// records, too.
+const RECORD: u64 = 1024;
 
 /// The readers of an open file, as far as their requests tell them apart.
 ///
@@ -96,6 +99,9 @@ impl Stream {
             return Vec::new();
         }
         let mut out = Vec::new();
+        if self.last.len < RECORD {
+            return out;
+        }
         for _ in waiting..records {
             if self.ahead > i64::MAX as u64 - self.step.max(self.last.len) {
                 break;
@@ -189,7 +195,7 @@ mod tests {
 
     #[test]
     fn a_stride_is_followed_by_its_records() {
-        for (step, len) in [(8192, 4096), (376_832, 47_104), (5000, 3)] {
+        for (step, len) in [(8192, 4096), (376_832, 47_104), (5000, 1024)] {
             let mut streams = Streams::default();
             let mut there: Vec<ByteRange> = Vec::new();
             for n in 0..500 {
@@ -202,6 +208,13 @@ mod tests {
                 assert!(there.len() <= RECORDS as usize && there.len() as u64 * len <= LIMIT);
             }
         }
+    }
+
+    #[test]
+    fn short_records_are_left_alone() {
+        let mut streams = Streams::default();
+        let requests = (0..100).map(|n| range((n << 20) + (1 << 20) - 16, 16));
+        assert_eq!(all(&mut streams, requests), []);
     }
 
     #[test]
