@@ -1,21 +1,15 @@
-//! Slow disks: file systems on loop devices whose users, by cgroup, are held to some requests and bytes a second.
+//! Slow disks: file systems on loop devices over files that take their time.
 //!
-//! Only what a process writes in its own name is held back, not what the kernel writes out later. So these file systems write
-//! everything at once (`-o sync`, no journal), as disks without a cache behind O_DSYNC would: each write costs requests. The bytes lie in memory.
+//! What the kernel writes out later nobody would wait for. So these file systems write everything at once (`-o sync`, no journal), as
+//! disks without a cache behind O_DSYNC would: what makes a file longer costs two writes, of the bytes and of the inode. All lies in memory.
 
-use crate::Outcome;
-use std::ffi::OsString;
+use crate::{Outcome, spindle};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Requests and bytes a second of one disk. The kernel holds back what exceeds the tenth of that in a tenth of a second and delays nothing
-/// else: what is measured has to be many times as much.
-pub const IOPS: u64 = 150;
-pub const RATE: u64 = 20_000_000;
 const PREFIX: &str = "weir-disks-";
 const MEMORY: &str = "/dev/shm";
-const CGROUPS: &str = "/sys/fs/cgroup/blkio";
 
 /// Disks; taken away when dropped.
 pub struct Disks {
@@ -23,50 +17,37 @@ pub struct Disks {
     made: usize,
 }
 
-/// One of them.
-pub struct Disk {
-    /// Where it is mounted.
-    pub dir: PathBuf,
-    /// What to run those under who use it.
-    pub prefix: Vec<OsString>,
-}
-
 impl Disks {
-    /// None yet; needs root and version 1 of the cgroups for block devices.
+    /// None yet; needs root.
     pub fn new() -> Outcome<Disks> {
-        if !Path::new(CGROUPS).join("blkio.throttle.write_iops_device").exists() {
-            return Err("slow disks need the cgroup controller blkio of version 1 and root".into());
-        }
         sweep(|owner| !Path::new("/proc").join(owner.to_string()).exists());
         let room = Path::new(MEMORY).join(format!("{PREFIX}{}", std::process::id()));
         fs::create_dir(&room)?;
         Ok(Disks { room, made: 0 })
     }
 
-    /// One more, which holds so many bytes and writes everything `at_once` or when it is synced.
-    pub fn add(&mut self, size: u64, at_once: bool) -> Outcome<Disk> {
+    /// A directory that no disk holds up.
+    pub fn memory(&self, name: &str) -> Outcome<PathBuf> {
+        let dir = self.room.join(name);
+        fs::create_dir(&dir)?;
+        Ok(dir)
+    }
+
+    /// One more, which holds so many bytes and writes everything `at_once` or when it is synced; where it is mounted.
+    pub fn add(&mut self, size: u64, at_once: bool) -> Outcome<PathBuf> {
         let name = self.made.to_string();
         self.made += 1;
-        let (image, dir) = (self.room.join(format!("{name}.img")), self.room.join(&name));
+        let [image, slow, dir] = ["img", "slow", "mnt"].map(|what| self.room.join(format!("{name}.{what}")));
         fs::File::create(&image)?.set_len(size)?;
-        let device = run(Command::new("losetup").args(["--find", "--show"]).arg(&image))?;
-        run(Command::new("mkfs.ext4").args(["-q", "-m", "0", "-O", "^has_journal", &device]))?;
+        let how = ["-q", "-b", "4096", "-m", "0", "-O", "^has_journal", "-E", "lazy_itable_init=0"];
+        run(Command::new("mkfs.ext4").args(how).arg(&image))?;
+        spindle::mount(&image, &slow)?;
+        let device = run(Command::new("losetup").args(["--find", "--show"]).arg(&slow))?;
         fs::create_dir(&dir)?;
         let how = if at_once { "sync,noatime" } else { "noatime" };
         run(Command::new("mount").args(["-o", how, &device]).arg(&dir))?;
-        let number = run(Command::new("lsblk").args(["--nodeps", "--noheadings", "--output", "MAJ:MIN", &device]))?;
-        let group = group(std::process::id(), &name);
-        fs::create_dir(&group)?;
-        fs::write(group.join("blkio.throttle.write_iops_device"), format!("{number} {IOPS}"))?;
-        fs::write(group.join("blkio.throttle.write_bps_device"), format!("{number} {RATE}"))?;
-        Ok(Disk { dir, prefix: inside(&group) })
+        Ok(dir)
     }
-}
-
-/// What to run a program under so that it belongs to a cgroup from its beginning.
-pub fn inside(group: &Path) -> Vec<OsString> {
-    let script = "echo $$ > \"$0/cgroup.procs\" && exec \"$@\"";
-    vec!["sh".into(), "-c".into(), script.into(), group.into()]
 }
 
 impl Drop for Disks {
@@ -80,43 +61,37 @@ pub fn sweep_own() {
     sweep(|owner| owner == std::process::id());
 }
 
-fn group(owner: u32, name: &str) -> PathBuf {
-    Path::new(CGROUPS).join(format!("{PREFIX}{owner}-{name}"))
-}
-
 /// Takes away the disks of those processes; what does not work is said, as nobody can do more.
 fn sweep(whose: impl Fn(u32) -> bool) {
     let Ok(entries) = fs::read_dir(MEMORY) else { return };
     for room in entries.flatten().map(|entry| entry.path()) {
         let name = room.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let owner = name.strip_prefix(PREFIX).and_then(|rest| rest.parse().ok());
-        if let Some(owner) = owner.filter(|owner| whose(*owner))
-            && let Err(error) = take_away(&room, owner)
+        if owner.is_some_and(&whose)
+            && let Err(error) = take_away(&room)
         {
             eprintln!("threshold: {}: {error}", room.display());
         }
     }
 }
 
-fn take_away(room: &Path, owner: u32) -> Outcome<()> {
-    for name in (0..).map(|n: usize| n.to_string()) {
-        let image = room.join(format!("{name}.img"));
+fn take_away(room: &Path) -> Outcome<()> {
+    for name in 0.. {
+        let [image, slow, dir] = ["img", "slow", "mnt"].map(|what| room.join(format!("{name}.{what}")));
         if !image.exists() {
             break;
         }
         // One that was not made to its end is not mounted, or has no device.
-        if room.join(&name).exists() {
-            let _ = run(Command::new("umount").arg(room.join(&name)));
+        if dir.exists() {
+            let _ = run(Command::new("umount").arg(dir));
         }
-        let devices =
-            run(Command::new("losetup").args(["--noheadings", "--output", "NAME", "--associated"]).arg(&image))?;
-        for device in devices.lines() {
-            run(Command::new("losetup").args(["--detach", device.trim()]))?;
+        // Not asked for by the file: who served it may be dead.
+        let devices = run(Command::new("losetup").args(["--list", "--noheadings", "--output", "NAME,BACK-FILE"]))?;
+        let file = slow.to_string_lossy();
+        for device in devices.lines().filter_map(|line| line.split_once(' ').filter(|(_, of)| of.trim() == file)) {
+            run(Command::new("losetup").args(["--detach", device.0]))?;
         }
-        let group = group(owner, &name);
-        if group.exists() {
-            fs::remove_dir(group)?;
-        }
+        let _ = run(Command::new("umount").args(["--lazy"]).arg(slow));
     }
     Ok(fs::remove_dir_all(room)?)
 }

@@ -24,12 +24,9 @@ pub fn run(which: Experiment, setup: &Setup, rig: &Rig, sheet: &mut Sheet, repor
         }
         Experiment::E5 => load::run(setup, rig)?,
         Experiment::E6 => gathering::run(setup, rig, sheet)?,
-        Experiment::E7 => {
-            for fsync in [false, true] {
-                report.tables.push(shares::run(fsync, setup, rig, sheet)?);
-            }
-            return Ok(());
-        }
+        Experiment::E7 => shares::run(shares::Kind::Short, setup, rig, sheet)?,
+        Experiment::E7Fsync => shares::run(shares::Kind::Fsync, setup, rig, sheet)?,
+        Experiment::E7Long => shares::run(shares::Kind::Long, setup, rig, sheet)?,
         Experiment::E23 => methods::clients(setup, rig, sheet)?,
         Experiment::E24 => methods::requests(setup, rig, sheet)?,
     };

@@ -18,6 +18,7 @@ mod process;
 mod report;
 mod rig;
 mod sheet;
+mod spindle;
 
 use clap::{Parser, ValueEnum};
 use report::Report;
@@ -32,7 +33,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 /// Small and large writes through the mgr and straight to the iods, on slow disks and links
 ///
-/// All ways take turns. Needs root: disks are loop devices throttled by cgroups, links are namespaces with token buckets. Nothing
+/// All ways take turns. Needs root: disks are loop devices over files that take their time, links are namespaces with token buckets. Nothing
 /// fails when a bound is missed: the tables say so.
 #[derive(Parser)]
 #[command(name = "threshold", max_term_width = 100)]
@@ -69,8 +70,12 @@ enum Experiment {
     E5,
     /// Eight clients that write the records of a file in turns, gathered at the mgr or not
     E6,
-    /// The digitisation trace under several thresholds, with and without fsyncs
+    /// The digitisation trace under several thresholds, without its fsyncs
     E7,
+    /// The same with them
+    E7Fsync,
+    /// Ten times as many events without fsyncs, one round
+    E7Long,
     /// Clients and ways of access: page cache, O_DIRECT, past the kernel, and all through the mgr
     E23,
     /// Length of requests to the page cache
@@ -106,28 +111,33 @@ fn run(cli: Cli) -> Outcome<()> {
     tidy_up_when_stopped(setup.room.clone())?;
     let mut report = Report { machine: machine::facts(&setup.room), tables: Vec::new() };
     let mut sheet = Sheet::default();
+    if !cli.json {
+        report.machine.iter().for_each(|(name, value)| println!("{name}: {value}"));
+        println!(
+            "disks: {} us for each write and {} bytes a second each; links: {} bytes a second",
+            spindle::POSITIONING.as_micros(),
+            spindle::RATE,
+            links::RATE
+        );
+    }
     let rig = Rig::make(&setup)?;
     for experiment in Experiment::value_variants() {
         if !cli.experiments.is_empty() && !cli.experiments.contains(experiment) {
             continue;
         }
-        let begun = Instant::now();
+        let (begun, before) = (Instant::now(), report.tables.len());
         experiments::run(*experiment, &setup, &rig, &mut sheet, &mut report)?;
         eprintln!("{experiment:?}: {:.0} s", begun.elapsed().as_secs_f64());
         fs::write(setup.out.join("threshold.csv"), sheet.text())?;
+        // At once: who stops the rest has these.
+        if !cli.json {
+            report.tables[before..].iter().for_each(|table| print!("{table}"));
+        }
     }
     if cli.json {
         println!("{}", serde_json::to_string(&report)?);
         return Ok(());
     }
-    report.machine.iter().for_each(|(name, value)| println!("{name}: {value}"));
-    println!(
-        "disks: {} requests and {} bytes a second each; links: {} bytes a second",
-        disks::IOPS,
-        disks::RATE,
-        links::RATE
-    );
-    report.tables.iter().for_each(|table| print!("{table}"));
     println!("\nall numbers and drawings: {}", setup.out.display());
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! What the experiments run on: an mgr and eight iods behind slow links, the iods on slow disks, and clients beside them.
 
 use crate::cluster::{Cluster, Place};
-use crate::disks::{Disk, Disks, inside};
+use crate::disks::Disks;
 use crate::links::Network;
 use crate::process::{self, Daemon, cpu_of_all};
 use crate::{Outcome, Setup};
@@ -30,7 +30,7 @@ pub struct Rig {
     /// The same for somebody else's.
     other: Vec<OsString>,
     /// A slow disk of nobody, which writes when it is synced.
-    pub local: Disk,
+    pub local: PathBuf,
     mgr_cpu: Group,
     /// Where traces are kept.
     pub room: PathBuf,
@@ -102,8 +102,8 @@ pub enum On<'a> {
     Weir,
     /// In the one whose mgr does not gather.
     Plain,
-    /// In a directory, under what its users are run.
-    Dir(&'a Path, &'a [OsString]),
+    /// In a directory.
+    Dir(&'a Path),
 }
 
 /// A cgroup for processor time; taken away when dropped.
@@ -125,6 +125,12 @@ impl Group {
     }
 }
 
+/// What to run a program under so that it belongs to a cgroup from its beginning.
+fn inside(group: &Path) -> Vec<OsString> {
+    let script = "echo $$ > \"$0/cgroup.procs\" && exec \"$@\"";
+    vec!["sh".into(), "-c".into(), script.into(), group.into()]
+}
+
 impl Drop for Group {
     fn drop(&mut self) {
         if let Err(error) = fs::remove_dir(&self.0) {
@@ -142,9 +148,8 @@ impl Rig {
         mgr.prefix = [inside(&mgr_cpu.0), mgr.prefix].concat();
         let mut iods = Vec::new();
         for _ in 0..IODS {
-            let (disk, mut place) = (disks.add(DISK, true)?, network.add(true)?);
-            place.prefix = [disk.prefix, place.prefix].concat();
-            place.store = Some(disk.dir);
+            let mut place = network.add(true)?;
+            place.store = Some(disks.add(DISK, true)?);
             iods.push(place);
         }
         let stores = |name: &str| -> Vec<Place> {
@@ -152,7 +157,10 @@ impl Rig {
             iods.iter().map(on).collect()
         };
         let weir = setup.weir.clone();
+        // In memory: this is not about how long the mgr's disk takes, least of all one that others of this machine use.
+        mgr.store = Some(disks.memory("mgr-a")?);
         let gathering = Cluster::start(&weir, &setup.room.join("a"), &mgr, &stores("a"), false)?;
+        mgr.store = Some(disks.memory("mgr-b")?);
         mgr.options = ["--gather-delay-ms", "0"].map(OsString::from).to_vec();
         let plain = Cluster::start(&weir, &setup.room.join("b"), &mgr, &stores("b"), false)?;
         // Not "ip netns exec": what is mounted under it nobody else sees.
@@ -177,7 +185,7 @@ impl Rig {
         match on {
             On::Weir => Ok(&self.gathering.url),
             On::Plain => Ok(&self.plain.url),
-            On::Dir(dir, _) => Ok(dir.to_str().ok_or("a path that is no text")?),
+            On::Dir(dir) => Ok(dir.to_str().ok_or("a path that is no text")?),
         }
     }
 
@@ -203,8 +211,8 @@ impl Rig {
         let (pids, start) = (cluster.pids(), Instant::now());
         let used = cpu_of_all(&pids)?;
         let prefix = match on {
-            On::Dir(_, prefix) => prefix,
-            _ => &self.client,
+            On::Dir(_) => &[][..],
+            _ => &self.client[..],
         };
         let mut all = vec!["replay", "--json", "--on", self.url(on)?];
         all.extend(words);

@@ -1,10 +1,11 @@
 //! E23, E24: page cache, O_DIRECT and the way past the kernel, by number of clients and length of requests.
 
 use super::sweep::{keep, median};
-use crate::disks::RATE;
+
 use crate::report::{Bound, Table, ratios};
 use crate::rig::{IODS, On, Rig};
 use crate::sheet::Sheet;
+use crate::spindle::RATE;
 use crate::{Outcome, Setup};
 use chart::{Chart, Curve, bytes};
 use std::fs;
@@ -38,7 +39,7 @@ pub fn clients(setup: &Setup, rig: &Rig, sheet: &mut Sheet) -> Outcome<Table> {
                 let trace = trace.to_str().ok_or("a path that is no text")?;
                 let words = [&[trace, "--clients", &number], *options].concat();
                 let mounted = mount.map(|options| rig.mount("mnt", options)).transpose()?;
-                let on = mounted.as_ref().map_or(On::Weir, |mounted| On::Dir(&mounted.dir, &[]));
+                let on = mounted.as_ref().map_or(On::Weir, |mounted| On::Dir(&mounted.dir));
                 let run = rig.replay(on, &words)?;
                 rates[way][at].push(run.rate() / 1e6);
                 busy = busy.max(run.busy);
@@ -100,7 +101,7 @@ pub fn requests(setup: &Setup, rig: &Rig, sheet: &mut Sheet) -> Outcome<Table> {
         for round in 0..setup.rounds {
             for (rates, access) in rates.iter_mut().zip(["access=page", "access=direct"]) {
                 let mounted = rig.mount("mnt", access)?;
-                let run = rig.replay(On::Dir(&mounted.dir, &[]), &[trace.to_str().ok_or("a path that is no text")?])?;
+                let run = rig.replay(On::Dir(&mounted.dir), &[trace.to_str().ok_or("a path that is no text")?])?;
                 rates[at].push(run.rate() / 1e6);
                 sheet.add("E24", access, u64::from(*request), round, &run);
             }

@@ -5,7 +5,6 @@ use crate::report::{Bound, Table, ratios};
 use crate::rig::{On, Rig};
 use crate::sheet::Sheet;
 use crate::{Outcome, Setup, process};
-use std::ffi::OsString;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -14,7 +13,7 @@ use std::time::Instant;
 pub fn replayed(setup: &Setup, rig: &Rig, sheet: &mut Sheet) -> Outcome<Table> {
     let (files, transactions) = if setup.quick { ("6", "16") } else { ("40", "160") };
     let words = ["--generate", "postmark", "--files", files, "--transactions", transactions];
-    let mut sides = vec![("local ext4", On::Dir(&rig.local.dir, &rig.local.prefix), &[][..])];
+    let mut sides = vec![("local ext4", On::Dir(&rig.local), &[][..])];
     sides.extend(WAYS.iter().map(|(name, options)| (*name, On::Weir, *options)));
     let mut found = vec![(Vec::new(), Vec::new(), Vec::new()); sides.len()];
     for round in 0..setup.rounds {
@@ -53,10 +52,10 @@ pub fn postmark(setup: &Setup, rig: &Rig) -> Outcome<Table> {
     for _ in 0..setup.rounds {
         for ((_, options), seconds) in MOUNTS.iter().zip(&mut seconds) {
             let mounted = rig.mount("mnt", options)?;
-            seconds.push(one(rig, &mounted.dir, &[], files, transactions)?);
+            seconds.push(one(rig, &mounted.dir, files, transactions)?);
         }
         if let Some(seconds) = seconds.last_mut() {
-            seconds.push(one(rig, &rig.local.dir, &rig.local.prefix, files, transactions)?);
+            seconds.push(one(rig, &rig.local, files, transactions)?);
         }
     }
     let title = format!("E2: postmark on the mount, {files} files of 1 to 500 KB, {transactions} transactions");
@@ -71,7 +70,7 @@ pub fn postmark(setup: &Setup, rig: &Rig) -> Outcome<Table> {
     Ok(table)
 }
 
-fn one(rig: &Rig, dir: &Path, prefix: &[OsString], files: u32, transactions: u32) -> Outcome<f64> {
+fn one(rig: &Rig, dir: &Path, files: u32, transactions: u32) -> Outcome<f64> {
     let room = dir.join("postmark");
     fs::create_dir(&room)?;
     let config = rig.room.join("postmark.cfg");
@@ -81,9 +80,8 @@ fn one(rig: &Rig, dir: &Path, prefix: &[OsString], files: u32, transactions: u32
         room.display()
     );
     fs::write(&config, text)?;
-    let mut line = prefix.iter().cloned().chain(["postmark".into(), config.into_os_string()]);
-    let mut command = Command::new(line.next().unwrap_or_default());
-    command.args(line);
+    let mut command = Command::new("postmark");
+    command.arg(config);
     let begun = Instant::now();
     process::run(command)?;
     let seconds = begun.elapsed().as_secs_f64();
