@@ -37,6 +37,7 @@ pub fn run(data: &[u8]) {
     reply::<ScrubReply>(&data);
     reply::<NewsReply>(&data);
     reply::<LengthsReply>(&data);
+    reply::<LendReply>(&data);
     reply::<Nothing>(&data);
     before_data(&data);
 }

@@ -13,8 +13,12 @@ pub struct Counters {
     pub rpcs: Vec<(String, u64)>,
     /// NFS operations sent inside COMPOUNDs, by name (`OPEN`, `LAYOUTGET`), SEQUENCE left out.
     pub operations: Vec<(String, u64)>,
-    /// Payload bytes read straight from iods.
+    /// Payload bytes read straight from iods, or from files that they lent.
     pub read_direct: u64,
+    /// Payload bytes read from files that iods lent; they are among those read straight.
+    pub read_lent: u64,
+    /// How many requests needed no iod because its file was lent.
+    pub reads_lent: u64,
     /// Payload bytes read through the mgr.
     pub read_via_mgr: u64,
     /// Bytes that readers found read ahead; they are among those read, too.
@@ -48,6 +52,8 @@ pub(crate) struct Tally {
     operations: Mutex<BTreeMap<u32, u64>>,
     native: Mutex<BTreeMap<Procedure, u64>>,
     pub(crate) read_direct: AtomicU64,
+    pub(crate) read_lent: AtomicU64,
+    pub(crate) reads_lent: AtomicU64,
     pub(crate) read_via_mgr: AtomicU64,
     pub(crate) read_ahead: AtomicU64,
     pub(crate) written_direct: AtomicU64,
@@ -88,6 +94,8 @@ impl Tally {
             rpcs,
             operations: operations.iter().map(|(number, count)| (name(*number), *count)).collect(),
             read_direct: self.read_direct.load(Relaxed),
+            read_lent: self.read_lent.load(Relaxed),
+            reads_lent: self.reads_lent.load(Relaxed),
             read_via_mgr: self.read_via_mgr.load(Relaxed),
             read_ahead: self.read_ahead.load(Relaxed),
             written_direct: self.written_direct.load(Relaxed),

@@ -1,15 +1,19 @@
 //! The iods of a mount: their addresses, asked once, and one connection to each.
 
+mod lender;
+
 use crate::counters::{Tally, add};
+use crate::lent::Shelf;
 use crate::session::Session;
 use crate::{Error, Options, Result};
 use layout::kinds::native;
 use layout::kinds::{Device, KindId};
+use lender::Lender;
 use net::rpc::{Connection, Limits, NoService};
 use net::{Address, Counters as NetCounters};
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::{Mutex as AsyncMutex, Semaphore};
@@ -29,6 +33,8 @@ const PAUSE: std::ops::RangeInclusive<Duration> = Duration::from_millis(20)..=Du
 pub(crate) struct Devices {
     shared: Arc<Shared>,
     iods: Mutex<HashMap<IodId, Arc<Iod>>>,
+    /// What these iods have lent.
+    loans: Arc<Shelf>,
 }
 
 struct Shared {
@@ -64,7 +70,12 @@ impl Devices {
         getrandom::fill(&mut owner).map_err(|e| Error::usage(format!("no random numbers: {e}")))?;
         let (boot_id, incarnation) = (net::address::boot_id(), AtomicU64::new(0));
         let shared = Arc::new(Shared { session, options, tally, net, boot_id, owner, incarnation });
-        Ok(Devices { shared, iods: Mutex::default() })
+        Ok(Devices { shared, iods: Mutex::default(), loans: Arc::new(Shelf::new()) })
+    }
+
+    /// What these iods have lent.
+    pub(crate) fn loans(&self) -> &Arc<Shelf> {
+        &self.loans
     }
 
     /// The iod with this id; nothing is sent yet.
@@ -76,6 +87,7 @@ impl Devices {
                 id,
                 shared: shared.clone(),
                 link: AsyncMutex::default(),
+                lends: AtomicBool::new(false),
                 places: Semaphore::new(shared.options.in_flight_per_iod.max(1)),
             })
         };
@@ -88,6 +100,8 @@ pub(crate) struct Iod {
     id: IodId,
     shared: Arc<Shared>,
     link: AsyncMutex<Link>,
+    /// Whether files may be borrowed over the connection that there is.
+    lends: AtomicBool,
     places: Semaphore,
 }
 
@@ -97,6 +111,8 @@ struct Line {
     connection: Connection,
     /// Whether the bytes in its replies have checksums.
     checksums: bool,
+    /// Where its iod may lend files.
+    lender: Option<Arc<Lender>>,
 }
 
 #[derive(Default)]
@@ -115,12 +131,12 @@ impl Iod {
         self.device(&mut link, false).await.map(|device| device.tcp.clone())
     }
 
-    /// Sends a request and gives its result, and whether the bytes in it have checksums; asks again when the connection
-    /// breaks, as every native request may be repeated.
+    /// Sends a request and gives its result, and whether the bytes in it have checksums, as `args` is told for its own; asks again when the
+    /// connection breaks, as every native request may be repeated.
     pub(crate) async fn call<T: Xdr>(
         &self,
         procedure: Procedure,
-        args: &Segments,
+        args: impl Fn(bool) -> Segments + Sync,
         what: &str,
     ) -> std::result::Result<(T, bool), Refused> {
         // The semaphore is never closed.
@@ -129,10 +145,10 @@ impl Iod {
         let mut pause = *PAUSE.start();
         let mut given_up: fn(Error) -> Refused = Refused::Unreachable;
         loop {
-            let Line { connection, checksums } = self.line().await.map_err(given_up)?;
+            let Line { connection, checksums, .. } = self.line().await.map_err(given_up)?;
             self.shared.tally.native(procedure);
             let timeout = self.shared.options.attempt_timeout();
-            let error = match exchange(&connection, procedure, args.clone(), timeout).await {
+            let error = match exchange(&connection, procedure, args(checksums), timeout).await {
                 Ok(Ok(result)) => return Ok((result, checksums)),
                 Ok(Err(failure)) if failure.status == Status::NoSession => {
                     connection.close();
@@ -250,7 +266,11 @@ impl Iod {
             let checksums = self.shared.options.checksums && on_the_way(&address);
             match Connection::connect(&address, Arc::new(NoService), limits, net, timeout).await {
                 Ok(connection) => match self.hello(&connection, &device, checksums).await {
-                    Ok(()) => return Ok(Line { connection, checksums }),
+                    Ok(origin) => {
+                        let lender = self.lender(address, origin);
+                        self.lends.store(lender.is_some(), Relaxed);
+                        return Ok(Line { connection, checksums, lender });
+                    }
                     Err(error) => last = error,
                 },
                 Err(error) => last = self.error("connecting", &error),
@@ -259,16 +279,28 @@ impl Iod {
         Err(last)
     }
 
-    async fn hello(&self, connection: &Connection, device: &native::Device, checksums: bool) -> Result<()> {
+    /// Who may lend files, where the iod is reached at this address.
+    fn lender(&self, address: Address, origin: Origin) -> Option<Arc<Lender>> {
+        match address {
+            Address::Unix(path) if self.shared.options.lent => {
+                Some(Arc::new(Lender::new(self.id, path, origin, self.shared.options.connect_timeout)))
+            }
+            _ => None,
+        }
+    }
+
+    async fn hello(&self, connection: &Connection, device: &native::Device, checksums: bool) -> Result<Origin> {
         let bad = |e| Error::protocol(format!("the mgr sent a ticket that makes no sense: {e}"));
+        // What was sent over earlier connections is sent again if need be: it must not come later still.
+        let incarnation = self.shared.incarnation.fetch_add(1, Relaxed);
+        let origin = Origin { owner: self.shared.owner, incarnation };
         let args = HelloArgs {
             ticket: Ticket::from_bytes(&device.ticket).map_err(bad)?,
             min_version: *REVISIONS.start(),
             max_version: *REVISIONS.end(),
             checksums,
             max_payload: PAYLOAD_MAX as u32,
-            // What was sent over earlier connections is sent again if need be: it must not come later still.
-            origin: Origin { owner: self.shared.owner, incarnation: self.shared.incarnation.fetch_add(1, Relaxed) },
+            origin,
         };
         let mut out = Writer::new();
         args.encode(&mut out);
@@ -288,7 +320,11 @@ impl Iod {
         let agreed = reply.checksums == checksums
             && reply.max_payload as usize >= PAYLOAD_MAX
             && reply.max_extents as usize >= EXTENTS_MAX;
-        if agreed { Ok(()) } else { Err(Error::protocol(format!("iod {} does not take full-size requests", self.id))) }
+        if agreed {
+            Ok(origin)
+        } else {
+            Err(Error::protocol(format!("iod {} does not take full-size requests", self.id)))
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use layout::Distribution;
 use layout::kinds::{Body, KindId};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use types::{ByteRange, FileId, Generation, IodId, Verifier};
 use wire::native::Crc32c;
 use xdr::Segments;
@@ -31,22 +31,26 @@ pub(crate) enum NotDone {
 /// What became of a request to a driver.
 pub(crate) type Attempt<T> = std::result::Result<T, NotDone>;
 
-/// Bytes on their way to one object, with their checksums.
+/// Bytes on their way to one object.
 #[derive(Clone, Debug)]
 pub(crate) struct Payload {
     /// Where they go, in order.
     pub(crate) extents: Vec<ByteRange>,
     /// The bytes of all extents.
     pub(crate) data: Segments,
-    /// CRC-32C of each extent, computed once however often the bytes are sent; empty without checksums.
-    pub(crate) checksums: Vec<u32>,
+    /// CRC-32C of each extent, computed when first wanted, and once however often the bytes are sent.
+    checksums: OnceLock<Vec<u32>>,
 }
 
 impl Payload {
     /// The bytes `data` for `extents`, which are as long together.
-    pub(crate) fn new(extents: Vec<ByteRange>, data: Segments, checksums: bool) -> Self {
-        let checksums = if checksums { extent_checksums(&extents, &data) } else { Vec::new() };
-        Payload { extents, data, checksums }
+    pub(crate) fn new(extents: Vec<ByteRange>, data: Segments) -> Self {
+        Payload { extents, data, checksums: OnceLock::new() }
+    }
+
+    /// CRC-32C of each extent.
+    pub(crate) fn checksums(&self) -> &[u32] {
+        self.checksums.get_or_init(|| extent_checksums(&self.extents, &self.data))
     }
 }
 
@@ -226,9 +230,9 @@ mod tests {
         data.push(Bytes::from_static(b"12345"));
         data.push(Bytes::from_static(b"6789abc"));
         let extents = vec![ByteRange { offset: 0, len: 9 }, ByteRange { offset: 50, len: 3 }];
-        let payload = Payload::new(extents, data, true);
+        let payload = Payload::new(extents, data);
         // The check value of CRC-32C.
-        assert_eq!(payload.checksums, [0xe306_9283, wire::native::crc32c(b"abc")]);
+        assert_eq!(payload.checksums(), [0xe306_9283, wire::native::crc32c(b"abc")]);
     }
 
     #[test]

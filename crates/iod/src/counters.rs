@@ -58,6 +58,8 @@ counters! {
     objects_created = "objects.created",
     /// Objects removed.
     objects_removed = "objects.removed",
+    /// Descriptors of object files lent to clients of this machine.
+    objects_lent = "objects.lent",
     /// Object files opened.
     objects_opened = "objects.opened",
     /// Object files closed to make room.

@@ -29,6 +29,14 @@ pub trait Disk: Send + Sync {
     /// `NotFound` when there is none, and those of the system.
     fn open(&self, path: &str) -> io::Result<Box<dyn DiskFile>>;
 
+    /// Opens a file for reading, for another process of this machine to have; `None` where the files are none of the system.
+    ///
+    /// # Errors
+    /// As those of [`Disk::open`].
+    fn open_to_lend(&self, _path: &str) -> io::Result<Option<File>> {
+        Ok(None)
+    }
+
     /// Makes a file and opens it for reading and writing.
     ///
     /// # Errors

@@ -1,6 +1,7 @@
 //! Serving a store over TCP and a Unix socket.
 
 mod connection;
+mod lend;
 mod lengths;
 mod lines;
 mod listen;
@@ -59,6 +60,9 @@ pub struct Config {
     pub data_server: Vec<String>,
     /// Whether clients of the same host may come by a Unix socket.
     pub unix: bool,
+    /// Whether those who could open them anyway, the superuser and the user that the iod runs as, get descriptors of object files over
+    /// the Unix socket, to read by themselves.
+    pub lend: bool,
     /// Congestion control of TCP connections; `None` leaves the system's.
     pub congestion: Option<String>,
     /// Most connections at a time.
@@ -71,7 +75,7 @@ pub struct Config {
 }
 
 impl Config {
-    /// Serve the store in `dir` on `listen`, everything else as usual: Unix socket, cubic, 30 seconds.
+    /// Serve the store in `dir` on `listen`, everything else as usual: Unix socket, files lent over it, cubic, 30 seconds.
     pub fn new(dir: impl Into<PathBuf>, fsid: Fsid, key: Key, listen: Vec<SocketAddr>) -> Self {
         Config {
             dir: dir.into(),
@@ -80,6 +84,7 @@ impl Config {
             listen,
             data_server: Vec::new(),
             unix: true,
+            lend: true,
             congestion: Some("cubic".into()),
             max_connections: CONNECTIONS_MAX,
             max_per_peer: CONNECTIONS_PER_PEER_MAX,
@@ -114,6 +119,7 @@ pub struct Served {
     key: Key,
     pool: Pool,
     local: Option<Local>,
+    lend: bool,
     data_server: Vec<String>,
     lines: Arc<Lines>,
     news: News,
@@ -131,6 +137,7 @@ impl Served {
             key,
             pool: Pool::default(),
             local: None,
+            lend: true,
             data_server: Vec::new(),
             lines: Arc::default(),
             news: News::default(),
@@ -208,6 +215,7 @@ impl Iod {
         let shared = Arc::new(Shared {
             served: Arc::new(Served {
                 local,
+                lend: config.lend,
                 data_server: config.data_server,
                 pulls: Pulls::over_sockets(),
                 ..Served::new(store, config.key)

@@ -12,6 +12,7 @@ mod shards;
 mod sums;
 
 use std::collections::HashSet;
+use std::fs::File;
 use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,7 +26,7 @@ use wire::native::{Counter, Failure};
 
 pub use format::StoreError;
 pub(crate) use head::HEAD_LEN;
-pub(crate) use object::{Object, Open, ReadPlan};
+pub(crate) use object::{Lent, Object, Open, ReadPlan};
 
 use crate::counters::Counters;
 use crate::disks::{Disk, DiskFile, Local, write_all};
@@ -243,6 +244,11 @@ impl Store {
             return Err(error);
         }
         Ok((file, leaf))
+    }
+
+    /// Opens an object's file for somebody else to read; `None` where that cannot be had.
+    fn open_to_lend(&self, id: FileId) -> io::Result<Option<File>> {
+        self.disk.open_to_lend(&Shards::path(id))
     }
 
     /// The checksums of the object that was made with this nonce, and whether their file had to be made. Those of a new

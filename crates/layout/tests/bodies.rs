@@ -41,13 +41,14 @@ fn record_golden() {
 
 #[test]
 fn update_golden() {
-    for bits in 0..8 {
+    for bits in 0..16 {
         let golden = [0, 0, 0, 1, 0, 0, 0, bits];
-        let update = Update { durable: bits & 1 != 0, measure: bits & 2 != 0, fence: bits & 4 != 0 };
+        let is = |bit| bits & bit != 0;
+        let update = Update { durable: is(1), measure: is(2), fence: is(4), holes: is(8) };
         assert_eq!(update.to_bytes(), &golden[..]);
         assert_eq!(Update::from_bytes(&golden.to_vec().into()), Ok(update));
     }
-    assert!(Update::from_bytes(&vec![0, 0, 0, 1, 0, 0, 0, 8].into()).is_err());
+    assert!(Update::from_bytes(&vec![0, 0, 0, 1, 0, 0, 0, 16].into()).is_err());
     assert!(Update::from_bytes(&vec![0, 0, 0, 2, 0, 0, 0, 1].into()).is_err());
 }
 

@@ -7,7 +7,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Wake, Waker};
 use tokio::runtime::Handle;
 use tokio::task::{AbortHandle, JoinHandle, JoinSet};
 
@@ -158,6 +158,53 @@ where
     }
 }
 
+/// As [`spawn_on`], but the task begins in this thread: what it does before it has to wait costs no switch to another one.
+///
+/// Nothing may be locked here that it wants.
+pub fn begin_on<F>(handle: &Handle, future: F)
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    if let Some(group) = Group::current() {
+        group.spawn(future);
+        return;
+    }
+    let begun =
+        Arc::new(Begun { handle: handle.clone(), work: Mutex::new(Some(Box::pin(future))), moved: false.into() });
+    let waker = Waker::from(begun.clone());
+    let _runtime = handle.enter();
+    let _ = begun.poll(&mut Context::from_waker(&waker));
+}
+
+/// A task that was begun outside of the runtime; the first to wake it takes it there.
+struct Begun {
+    handle: Handle,
+    /// `None` once it is over.
+    work: Mutex<Option<Pin<Box<dyn Future<Output = ()> + Send>>>>,
+    moved: AtomicBool,
+}
+
+impl Begun {
+    fn poll(&self, context: &mut Context<'_>) -> Poll<()> {
+        let mut work = self.work.lock().unwrap_or_else(PoisonError::into_inner);
+        let done = work.as_mut().is_none_or(|work| work.as_mut().poll(context).is_ready());
+        if !done {
+            return Poll::Pending;
+        }
+        *work = None;
+        Poll::Ready(())
+    }
+}
+
+impl Wake for Begun {
+    fn wake(self: Arc<Self>) {
+        // Once it was polled in the runtime nobody else's waker counts.
+        if !self.moved.swap(true, Relaxed) {
+            self.handle.clone().spawn(std::future::poll_fn(move |context| self.poll(context)));
+        }
+    }
+}
+
 /// Starts a task that ends with `set`.
 pub fn spawn_in<F>(set: &mut JoinSet<F::Output>, future: F)
 where
@@ -186,6 +233,26 @@ mod tests {
             let ran = self.0.clone();
             spawn(async move { ran.fetch_add(1, Relaxed) });
         }
+    }
+
+    #[tokio::test]
+    async fn a_task_begins_where_it_is_started_and_goes_on_in_the_runtime() {
+        let ran = Arc::new(AtomicU32::new(0));
+        let (tell, told) = oneshot::channel::<()>();
+        let (end, ended) = oneshot::channel();
+        let (count, handle) = (ran.clone(), Handle::current());
+        let begin = move || {
+            begin_on(&handle, async move {
+                count.fetch_add(1, Relaxed);
+                told.await.unwrap();
+                tokio::task::yield_now().await;
+                end.send(()).unwrap();
+            });
+        };
+        std::thread::spawn(begin).join().unwrap();
+        assert_eq!(ran.load(Relaxed), 1);
+        tell.send(()).unwrap();
+        ended.await.unwrap();
     }
 
     #[tokio::test]

@@ -67,6 +67,14 @@ impl Stream {
         }
     }
 
+    /// The address of this end; `None` where it says nothing.
+    pub(crate) fn local(&self) -> Option<Address> {
+        match self {
+            Stream::Tcp(s) => s.local_addr().ok().map(Address::from),
+            Stream::Unix(_) | Stream::Memory(_) => None,
+        }
+    }
+
     /// Both halves.
     ///
     /// # Errors

@@ -9,6 +9,7 @@ mod checksum;
 mod data_handle;
 mod hello;
 mod io;
+mod lend;
 mod lengths;
 mod news;
 mod object;
@@ -21,6 +22,7 @@ pub use checksum::{Crc32c, crc32c};
 pub use data_handle::{DATA_HANDLE_LEN, DataHandle};
 pub use hello::{HelloArgs, HelloReply, Local, Origin};
 pub use io::{Extent, Piece, PieceKind, ReadArgs, ReadHead, ReadReply, WriteArgs, WriteExtent, WriteHead, WriteReply};
+pub use lend::{LendReply, Loan};
 pub use lengths::{Length, LengthQuestion, LengthsArgs, LengthsReply};
 pub use news::{NewsArgs, NewsReply};
 pub use object::{
@@ -63,6 +65,8 @@ pub const SCRUB_FINDINGS_MAX: usize = 256;
 pub const NEWS_MAX: usize = 1024;
 /// Most questions in one LENGTHS reply, and most answers in the next call.
 pub const LENGTHS_MAX: usize = 1024;
+/// Longest beginning of a file by which a loan is known to be good, in bytes.
+pub const LOAN_MARK_MAX: usize = 512;
 /// Most counters in one STATS reply.
 pub const COUNTERS_MAX: usize = 512;
 
@@ -125,6 +129,8 @@ procedures! {
     Pull = 16,
     /// Answers how long files are, and waits for the next such questions: [`LengthsArgs`] to [`LengthsReply`].
     Lengths = 17,
+    /// Lends a descriptor of the file of an object, over Unix sockets alone: [`ObjectArgs`] to [`LendReply`].
+    Lend = 18,
 }
 
 impl Procedure {

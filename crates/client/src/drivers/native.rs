@@ -3,10 +3,12 @@
 use super::{Attempt, Driver, Found, Layout, NotDone, ObjectSize, Payload, Sought, Written};
 use crate::counters::{Tally, add};
 use crate::devices::{Devices, Iod, Refused};
+use crate::lent::{Place, Read, Shelf};
 use crate::{Error, Result};
 use async_trait::async_trait;
 use layout::Distribution;
 use layout::kinds::Body;
+use net::clock::unix_now;
 use std::sync::Arc;
 use types::{ByteRange, FileId, Generation, IodId, Status, Verifier};
 use wire::native::*;
@@ -37,9 +39,11 @@ impl Driver for Native {
         };
         let distribution = body.distribution().map_err(|e| bad(&e))?;
         let cap = Capability::from_bytes(&body.capability).map_err(|e| bad(&e))?;
-        let iods = body.devices.iter().map(|id| self.devices.iod(*id)).collect();
+        let iods: Vec<_> = body.devices.iter().map(|id| self.devices.iod(*id)).collect();
+        let places = iods.iter().map(|_| Arc::default()).collect();
+        let loans = self.devices.loans().clone();
         let tally = self.tally.clone();
-        Ok(Arc::new(Objects { distribution, object: body.object, cap, ids: body.devices, iods, tally }))
+        Ok(Arc::new(Objects { distribution, object: body.object, cap, ids: body.devices, iods, places, loans, tally }))
     }
 }
 
@@ -50,6 +54,9 @@ struct Objects {
     cap: Capability,
     ids: Vec<IodId>,
     iods: Vec<Arc<Iod>>,
+    /// The loan of each, as long as this layout is used.
+    places: Vec<Arc<Place>>,
+    loans: Arc<Shelf>,
     tally: Arc<Tally>,
 }
 
@@ -72,15 +79,16 @@ fn refused(refusal: Refused) -> NotDone {
 
 impl Objects {
     async fn call<T: Xdr>(&self, index: usize, procedure: Procedure, args: &Segments, what: &str) -> Attempt<T> {
-        self.call_for_bytes(index, procedure, args, what).await.map(|(result, _)| result)
+        self.call_for_bytes(index, procedure, |_| args.clone(), what).await.map(|(result, _)| result)
     }
 
-    /// As [`Objects::call`], and whether the bytes in the result have checksums.
+    /// As [`Objects::call`], for bytes that have checksums on some connections: `args` is told whether on this one, and so is who gets the
+    /// result.
     async fn call_for_bytes<T: Xdr>(
         &self,
         index: usize,
         procedure: Procedure,
-        args: &Segments,
+        args: impl Fn(bool) -> Segments + Sync,
         what: &str,
     ) -> Attempt<(T, bool)> {
         let Some(iod) = self.iods.get(index) else {
@@ -92,6 +100,32 @@ impl Objects {
             }
             refusal => refused(refusal),
         })
+    }
+
+    /// Reads from the file that the iod lent; nothing where there is none or the iod has to be asked. Sees to it that there is one
+    /// when that is worth it.
+    fn read_lent(&self, index: usize, extents: &[ByteRange]) -> Option<Vec<Found>> {
+        let (iod, place) = (self.iods.get(index)?, self.places.get(index)?);
+        if !iod.may_lend() {
+            return None;
+        }
+        match place.read(unix_now(), extents) {
+            Read::Done(found) => {
+                let bytes = |found: &Found| if let Found::Data(data) = found { data.len() as u64 } else { 0 };
+                let bytes = found.iter().map(bytes).sum();
+                add(&self.tally.read_direct, bytes);
+                add(&self.tally.read_lent, bytes);
+                add(&self.tally.reads_lent, 1);
+                return Some(found);
+            }
+            Read::Ask => {}
+            Read::AskAndBorrow => {
+                let (iod, loans, cap, place) =
+                    (iod.clone(), self.loans.clone(), self.cap.clone(), Arc::downgrade(place));
+                net::task::spawn(async move { loans.told(&place, iod.borrow(&cap).await) });
+            }
+        }
+        None
     }
 
     /// Finds out which bytes of the file are damaged, after a READ of these extents was refused because some are.
@@ -176,16 +210,20 @@ impl Layout for Objects {
     }
 
     async fn read(&self, index: usize, extents: &[ByteRange]) -> Attempt<Vec<Found>> {
+        if let Some(found) = self.read_lent(index, extents) {
+            return Ok(found);
+        }
         let extents: Vec<Extent> = extents.iter().map(|e| Extent { offset: e.offset, len: e.len as u32 }).collect();
         let wanted = extents.iter().map(|e| u64::from(e.len)).sum();
         let args = encode(&ReadArgs { cap: self.cap.clone(), extents: extents.clone() });
         for attempt in 1.. {
-            let (reply, checksums) = match self.call_for_bytes(index, Procedure::Read, &args, "reading").await {
-                Err(NotDone::Failed(e)) if e.is(Status::Corrupt) => {
-                    return Err(NotDone::Failed(self.locate(index, &extents, e).await));
-                }
-                other => other?,
-            };
+            let (reply, checksums) =
+                match self.call_for_bytes(index, Procedure::Read, |_| args.clone(), "reading").await {
+                    Err(NotDone::Failed(e)) if e.is(Status::Corrupt) => {
+                        return Err(NotDone::Failed(self.locate(index, &extents, e).await));
+                    }
+                    other => other?,
+                };
             if checksums && let Err(error) = self.check(&reply, index) {
                 if attempt == CHECKSUM_TRIES {
                     return Err(NotDone::Failed(error));
@@ -201,16 +239,19 @@ impl Layout for Objects {
     }
 
     async fn write(&self, index: usize, payload: &Payload, stable: bool) -> Attempt<Written> {
-        let sums = payload.checksums.iter().copied().chain(std::iter::repeat(0));
-        let extent = |(e, crc32c): (&ByteRange, u32)| WriteExtent { offset: e.offset, len: e.len as u32, crc32c };
-        let extents = payload.extents.iter().zip(sums).map(extent).collect();
-        let head = WriteHead { cap: self.cap.clone(), stable, extents };
-        let args = encode(&WriteArgs { head, data: payload.data.clone() });
+        let args = |checksums: bool| {
+            let sums: &[u32] = if checksums { payload.checksums() } else { &[] };
+            let sums = sums.iter().copied().chain(std::iter::repeat(0));
+            let extent = |(e, crc32c): (&ByteRange, u32)| WriteExtent { offset: e.offset, len: e.len as u32, crc32c };
+            let extents = payload.extents.iter().zip(sums).map(extent).collect();
+            let head = WriteHead { cap: self.cap.clone(), stable, extents };
+            encode(&WriteArgs { head, data: payload.data.clone() })
+        };
         let mut attempt = 1;
         loop {
             add(&self.tally.written_direct, payload.data.len() as u64);
-            match self.call::<WriteReply>(index, Procedure::Write, &args, "writing").await {
-                Ok(reply) => return Ok(Written { verifier: reply.verifier, stable: reply.stable }),
+            match self.call_for_bytes::<WriteReply>(index, Procedure::Write, args, "writing").await {
+                Ok((reply, _)) => return Ok(Written { verifier: reply.verifier, stable: reply.stable }),
                 Err(NotDone::Failed(e)) if e.is(Status::BadChecksum) && attempt < CHECKSUM_TRIES => {
                     add(&self.tally.retries, 1);
                     attempt += 1;

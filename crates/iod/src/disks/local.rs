@@ -66,6 +66,12 @@ impl Disk for Local {
         options().open(self.at(path)).map(boxed)
     }
 
+    fn open_to_lend(&self, path: &str) -> io::Result<Option<File>> {
+        let mut options = OpenOptions::new();
+        options.read(true).custom_flags(rustix::fs::OFlags::NOFOLLOW.bits() as i32);
+        options.open(self.at(path)).map(Some)
+    }
+
     fn create_new(&self, path: &str) -> io::Result<Box<dyn DiskFile>> {
         options().create_new(true).open(self.at(path)).map(boxed)
     }

@@ -75,6 +75,10 @@ impl<C: Channel> Connection<C> {
             Procedure::Scrub => self.with(xid, &mut input, Self::scrub),
             Procedure::News => self.with(xid, &mut input, Self::news),
             Procedure::Lengths => self.with(xid, &mut input, Self::lengths),
+            Procedure::Lend => match take(&mut input) {
+                Ok(args) => self.lend(xid, &args),
+                Err(error) => self.garbage(xid, error),
+            },
         }
     }
 

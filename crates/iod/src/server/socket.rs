@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use bytes::{BufMut, BytesMut};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::sockopt::{self, Timeout};
-use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown};
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown};
 use rustix::time::ClockId;
 
 /// Send and receive buffers of Unix sockets, whose default is small for payloads of 1 MiB.
@@ -40,6 +40,16 @@ pub(super) trait Channel {
 
     /// Whether [`Channel::send_file`] is of use.
     fn sends_files(&self) -> bool;
+
+    /// Whether the peer could open the files of the store by itself, and can be sent descriptors of them.
+    fn may_have_files(&self) -> bool {
+        false
+    }
+
+    /// Sends `head`, with a descriptor of `file` at its first byte.
+    fn send_lending(&mut self, _head: &[u8], _file: &File) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
 
     /// Sends `len` bytes of `file` from `offset`; zeros for what lies past its end.
     fn send_file(&mut self, file: &File, offset: u64, len: u64) -> Result<(), SendFile>;
@@ -225,6 +235,27 @@ impl Channel for Arc<Socket> {
 
     fn sends_files(&self) -> bool {
         true
+    }
+
+    fn may_have_files(&self) -> bool {
+        // Those of the peer when it connected, as the system knows them.
+        let peer = || sockopt::socket_peercred(&self.fd).map(|peer| peer.uid);
+        self.restless && peer().is_ok_and(|uid| uid.is_root() || uid == rustix::process::geteuid())
+    }
+
+    fn send_lending(&mut self, head: &[u8], file: &File) -> io::Result<()> {
+        let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let files = [file.as_fd()];
+        let mut lent = SendAncillaryBuffer::new(&mut room);
+        lent.push(SendAncillaryMessage::ScmRights(&files));
+        let sent = loop {
+            match rustix::net::sendmsg(&self.fd, &[IoSlice::new(head)], &mut lent, SendFlags::NOSIGNAL) {
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return Err(io::ErrorKind::TimedOut.into()),
+                sent => break sent?,
+            }
+        };
+        self.send_all(&head[sent..], &[], false)
     }
 
     fn send_file(&mut self, file: &File, mut offset: u64, len: u64) -> Result<(), SendFile> {

@@ -46,6 +46,12 @@ impl Head {
         out
     }
 
+    /// The bytes in which anything is said, from the first on: other ones mean another object or another generation.
+    pub(crate) fn mark(&self) -> Vec<u8> {
+        let checked = CHECKED[usize::from(self.nonce.is_some())];
+        self.encode()[..checked + 4].to_vec()
+    }
+
     /// Reads the beginning of an object file, which may be shorter than a head.
     ///
     /// `Ok(None)`: nothing but zeros, the trace of an object that was never committed before a power cut.

@@ -1,5 +1,6 @@
 //! One object: its file, what is known about it in memory, and the operations on it.
 
+mod lend;
 mod open;
 
 use std::io;
@@ -17,6 +18,7 @@ use super::{Store, failure};
 use crate::counters::Counters;
 use crate::disks::{DiskFile, read_full, write_all};
 use crate::lock::{read, write};
+pub(crate) use lend::Lent;
 pub(crate) use open::{Open, ReadPlan};
 
 /// An object that exists or not. Reads, writes and syncs share it; what changes its identity has it alone.

@@ -25,6 +25,7 @@ fn everything(client: &mut Client, cap: &Capability) -> Vec<(Procedure, Result<(
     out.push((Procedure::Reserve, client.call::<Nothing>(Procedure::Reserve, &reserve).map(drop)));
     let seek = SeekArgs { cap: cap(), offset: 0, what: SeekWhat::Data };
     out.push((Procedure::Seek, client.call::<SeekReply>(Procedure::Seek, &seek).map(drop)));
+    out.push((Procedure::Lend, client.call::<LendReply>(Procedure::Lend, &object).map(drop)));
     let fence = FenceArgs { cap: cap(), generation: Generation(1) };
     out.push((Procedure::Fence, client.call::<Nothing>(Procedure::Fence, &fence).map(drop)));
     out.push((Procedure::Remove, client.call::<Nothing>(Procedure::Remove, &object).map(drop)));
@@ -41,7 +42,7 @@ fn sign(change: impl FnOnce(&mut (Fsid, FileId, Generation, Rights, u64, u64))) 
 #[test]
 fn bad_capabilities_open_nothing() {
     let server = Server::new();
-    let mut client = server.client();
+    let mut client = server.local_client(true);
     client.write(1, 0, b"secret").unwrap();
     let mut forged = cap(1, ALL);
     forged.mac[0] ^= 1;
@@ -63,20 +64,20 @@ fn bad_capabilities_open_nothing() {
             assert_eq!(result.unwrap_err().status(), *status, "{procedure:?} {cap:?}");
         }
     }
-    assert_eq!(server.counter("refused.expired"), 10);
-    assert_eq!(server.counter("refused.capability"), 10 * (cases.len() as u64 - 1));
+    assert_eq!(server.counter("refused.expired"), 11);
+    assert_eq!(server.counter("refused.capability"), 11 * (cases.len() as u64 - 1));
     assert_eq!(client.read(1, 0, 100).unwrap(), b"secret");
 }
 
 #[test]
 fn each_procedure_needs_its_right() {
     let server = Server::new();
-    let mut client = server.client();
+    let mut client = server.local_client(true);
     client.write(1, 0, b"data").unwrap();
     for rights in 0..8 {
         for (procedure, result) in everything(&mut client, &cap(1, Rights(rights))) {
             let needed = match procedure {
-                Procedure::Read | Procedure::Size | Procedure::Seek => Rights::READ,
+                Procedure::Read | Procedure::Size | Procedure::Seek | Procedure::Lend => Rights::READ,
                 Procedure::Remove | Procedure::Fence => Rights::ADMIN,
                 _ => Rights::WRITE,
             };
@@ -106,7 +107,7 @@ fn nothing_but_null_before_hello() {
     }
     assert_eq!(client.stats().unwrap_err().status(), Status::NoSession);
     assert_eq!(client.list(0, 1).unwrap_err().status(), Status::NoSession);
-    assert_eq!(server.counter("refused.no_session"), 12);
+    assert_eq!(server.counter("refused.no_session"), 13);
     client.hello(true).unwrap();
     client.write(1, 0, b"now").unwrap();
 }
@@ -150,14 +151,14 @@ fn bad_tickets_open_no_session() {
 #[test]
 fn fences_hold_and_survive_a_restart() {
     let mut server = Server::new();
-    let mut client = server.client();
+    let mut client = server.local_client(true);
     client.write(1, 0, b"old").unwrap();
     client.fence(1, 5).unwrap();
     client.fence(2, 5).unwrap();
     for restarted in [false, true] {
         if restarted {
             server.restart();
-            client = server.client();
+            client = server.local_client(true);
         }
         for object in [1, 2] {
             for (procedure, result) in everything(&mut client, &cap_of(object, 4, ALL)) {
@@ -167,7 +168,7 @@ fn fences_hold_and_survive_a_restart() {
         let read = ReadArgs { cap: cap_of(1, 5, ALL), extents: vec![Extent { offset: 0, len: 9 }] };
         assert_eq!(client.call::<ReadReply>(Procedure::Read, &read).unwrap().data, "old");
     }
-    assert_eq!(server.counter("refused.fenced"), 20);
+    assert_eq!(server.counter("refused.fenced"), 22);
     // A fence never goes down, and newer capabilities are welcome.
     let args = FenceArgs { cap: cap_of(1, 7, ALL), generation: Generation(3) };
     client.call::<Nothing>(Procedure::Fence, &args).unwrap();

@@ -4,6 +4,7 @@ mod access;
 mod cluster;
 mod damage;
 mod faults;
+mod lending;
 mod life;
 mod model;
 mod news;

@@ -195,30 +195,34 @@ pub struct Update {
     /// Whether what the layouts of this file allowed so far shall be worth nothing: the client gave up requests that may
     /// still reach an iod.
     pub fence: bool,
+    /// Whether the file may have holes: what was written began behind the end, or a range was forgotten.
+    pub holes: bool,
 }
 
 impl Update {
     const DURABLE: u32 = 1;
     const MEASURE: u32 = 2;
     const FENCE: u32 = 4;
+    const HOLES: u32 = 8;
 }
 
 impl Xdr for Update {
     fn encode(&self, out: &mut Writer) {
         out.u32(VERSION);
         let bit = |set: bool, bit| if set { bit } else { 0 };
-        let measure = bit(self.measure, Self::MEASURE);
-        out.u32(bit(self.durable, Self::DURABLE) | measure | bit(self.fence, Self::FENCE));
+        let (durable, measure) = (bit(self.durable, Self::DURABLE), bit(self.measure, Self::MEASURE));
+        out.u32(durable | measure | bit(self.fence, Self::FENCE) | bit(self.holes, Self::HOLES));
     }
 
     fn decode(input: &mut Reader) -> Result<Self, Malformed> {
         version(input)?;
         let bits = input.u32()?;
-        if bits & !(Self::DURABLE | Self::MEASURE | Self::FENCE) != 0 {
+        if bits & !(Self::DURABLE | Self::MEASURE | Self::FENCE | Self::HOLES) != 0 {
             return Err(Malformed::BadValue { what: "flags of an update of a layout", value: bits });
         }
         let is = |bit| bits & bit != 0;
-        Ok(Update { durable: is(Self::DURABLE), measure: is(Self::MEASURE), fence: is(Self::FENCE) })
+        let (durable, measure) = (is(Self::DURABLE), is(Self::MEASURE));
+        Ok(Update { durable, measure, fence: is(Self::FENCE), holes: is(Self::HOLES) })
     }
 }
 

@@ -85,6 +85,7 @@ pub struct Connection {
 struct Link {
     id: u64,
     peer: Address,
+    local: Option<Address>,
     limits: Limits,
     outbox: Outbox,
     xid: AtomicU32,
@@ -160,11 +161,12 @@ impl Connection {
     ) -> io::Result<(Self, Receiver)> {
         let account = memory.account();
         let begun = Begun::default();
-        let peer = stream.peer();
+        let (peer, local) = (stream.peer(), stream.local());
         let (read, write) = stream.into_split()?;
         let link = Arc::new(Link {
             id: connection_id(),
             peer,
+            local,
             limits,
             outbox: Outbox::new(write, limits.stall, counters.clone()),
             xid: AtomicU32::new(1),
@@ -246,6 +248,11 @@ impl Connection {
     /// The peer's address; empty for a client that came over a Unix socket.
     pub fn peer(&self) -> &Address {
         &self.link.peer
+    }
+
+    /// The address of this end; `None` unless it is one of TCP.
+    pub fn local(&self) -> Option<&Address> {
+        self.link.local.as_ref()
     }
 
     /// Whether the connection has ended.

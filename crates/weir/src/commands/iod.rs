@@ -26,6 +26,7 @@ const LISTEN: &str = "0.0.0.0:2050";
   nfs_listen = [\"0.0.0.0:2051\"]             the port behind that of listen; [\"none\"]: no NFS
   nfs_advertise = []                         where NFS clients come, if not there
   unix = true
+  lend = true
   congestion = \"cubic\"
   max_connections = 4096
   stall_secs = 30
@@ -66,6 +67,9 @@ struct Settings {
     /// Whether clients of this machine may come by a Unix socket
     #[arg(long, value_name = "BOOL")]
     unix: Option<bool>,
+    /// Whether root, and the user that the iod runs as, may have the files of objects over the Unix socket, to read them without asking
+    #[arg(long, value_name = "BOOL")]
+    lend: Option<bool>,
     /// Congestion control of TCP connections; "system" leaves the system's choice
     #[arg(long, value_name = "NAME")]
     congestion: Option<String>,
@@ -121,6 +125,7 @@ impl Settings {
             nfs_listen: self.nfs_listen.or(other.nfs_listen),
             nfs_advertise: self.nfs_advertise.or(other.nfs_advertise),
             unix: self.unix.or(other.unix),
+            lend: self.lend.or(other.lend),
             congestion: self.congestion.or(other.congestion),
             max_connections: self.max_connections.or(other.max_connections),
             stall_secs: self.stall_secs.or(other.stall_secs),
@@ -149,6 +154,7 @@ impl Settings {
         let cluster = ClusterFile::load(&file)?;
         let mut config = Config::new(dir, cluster.fsid, cluster.key, listen);
         config.unix = self.unix.unwrap_or(config.unix);
+        config.lend = self.lend.unwrap_or(config.lend);
         match self.congestion.as_deref() {
             None => {}
             Some("system") => config.congestion = None,

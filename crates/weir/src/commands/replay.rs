@@ -287,6 +287,10 @@ impl Summary {
                 |direct, via_mgr| format!("{} straight, {} through the mgr", show::size(direct), show::size(via_mgr));
             show::line(&format!("writes   {}", way(counters.written_direct, counters.written_via_mgr)))?;
             show::line(&format!("reads    {}", way(counters.read_direct, counters.read_via_mgr)))?;
+            if counters.reads_lent > 0 {
+                let (requests, bytes) = (counters.reads_lent, show::size(counters.read_lent));
+                show::line(&format!("lent     {requests} requests, {bytes} of what was read straight"))?;
+            }
             for (what, counts) in [("RPCs", &counters.rpcs), ("NFS", &counters.operations)] {
                 let counts: Vec<String> = counts.iter().map(|(name, n)| format!("{n} {name}")).collect();
                 show::line(&format!("{what:<9}{}", counts.join(", ")))?;

@@ -14,6 +14,10 @@ pub struct Sums {
     pub operations: BTreeMap<String, u64>,
     /// Payload by way.
     pub read_direct: u64,
+    /// Payload by way: of what was read straight, from lent files.
+    pub read_lent: u64,
+    /// Requests that needed no iod.
+    pub reads_lent: u64,
     /// Payload by way.
     pub read_via_mgr: u64,
     /// Payload by way.
@@ -30,6 +34,8 @@ impl Sums {
             rpcs: counters.rpcs.into_iter().collect(),
             operations: counters.operations.into_iter().collect(),
             read_direct: counters.read_direct,
+            read_lent: counters.read_lent,
+            reads_lent: counters.reads_lent,
             read_via_mgr: counters.read_via_mgr,
             written_direct: counters.written_direct,
             written_via_mgr: counters.written_via_mgr,
@@ -48,6 +54,8 @@ impl Sums {
         }
         Sums {
             read_direct: join(self.read_direct, other.read_direct),
+            read_lent: join(self.read_lent, other.read_lent),
+            reads_lent: join(self.reads_lent, other.reads_lent),
             read_via_mgr: join(self.read_via_mgr, other.read_via_mgr),
             written_direct: join(self.written_direct, other.written_direct),
             written_via_mgr: join(self.written_via_mgr, other.written_via_mgr),

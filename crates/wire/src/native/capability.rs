@@ -95,7 +95,7 @@ impl fmt::Debug for Key {
 pub struct Rights(pub u32);
 
 impl Rights {
-    /// READ, SIZE, SEEK, and the object that PULL reads.
+    /// READ, SIZE, SEEK, LEND, and the object that PULL reads.
     pub const READ: Rights = Rights(1);
     /// WRITE, COMMIT, TRUNCATE, PUNCH, RESERVE, and the object that PULL writes.
     pub const WRITE: Rights = Rights(2);

@@ -5,10 +5,10 @@ use xdr::{Malformed, Reader, Writer, Xdr};
 
 use super::Capability;
 
-/// Arguments of COMMIT, SIZE and REMOVE: nothing but the object.
+/// Arguments of COMMIT, SIZE, REMOVE and LEND: nothing but the object.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ObjectArgs {
-    /// Names the object; COMMIT needs WRITE, SIZE READ, REMOVE ADMIN.
+    /// Names the object; COMMIT needs WRITE, SIZE and LEND READ, REMOVE ADMIN.
     pub cap: Capability,
 }
 

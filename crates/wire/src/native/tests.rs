@@ -106,6 +106,19 @@ fn questions_for_lengths_have_their_golden_bytes() {
 }
 
 #[test]
+fn loans_have_their_golden_bytes_and_a_mark() {
+    let loan = Loan { begin: 4096, mark: Bytes::from_static(b"head!") };
+    golden(&LendReply { loan: Some(loan) }, "000000010000000000001000000000056865616421000000");
+    golden(&LendReply { loan: None }, "00000000");
+    let long = LendReply { loan: Some(Loan { begin: 0, mark: vec![1; LOAN_MARK_MAX].into() }) };
+    assert_eq!(LendReply::from_bytes(&long.to_bytes()).unwrap(), long);
+    for len in [0, LOAN_MARK_MAX + 1] {
+        let bad = LendReply { loan: Some(Loan { begin: 0, mark: vec![1; len].into() }) };
+        LendReply::from_bytes(&bad.to_bytes()).unwrap_err();
+    }
+}
+
+#[test]
 fn messages_about_objects_have_their_golden_bytes() {
     golden(&ObjectArgs { cap: plain() }, CAP);
     golden(&CommitReply { verifier: Verifier([1; 8]), size: 7 }, "01010101010101010000000000000007");
@@ -448,6 +461,7 @@ proptest! {
         let _ = decode_reply::<ScrubReply>(&mut Reader::new(bytes.clone()));
         let _ = LengthsArgs::from_bytes(&bytes);
         let _ = decode_reply::<LengthsReply>(&mut Reader::new(bytes.clone()));
+        let _ = decode_reply::<LendReply>(&mut Reader::new(bytes.clone()));
         let _ = decode_reply::<StatsReply>(&mut Reader::new(bytes));
     }
 }

@@ -1,0 +1,84 @@
+//! Memory to read into, used again so that a large read does not fault in fresh pages each time.
+
+use bytes::Bytes;
+use std::sync::{Mutex, PoisonError};
+
+/// What is at most this long has memory of its own.
+const SHORT: usize = 16 << 10;
+/// Lengths of the buffers that are kept, and how many of each.
+const CLASSES: [(usize, usize); 3] = [(64 << 10, 32), (256 << 10, 16), (types::limits::PAYLOAD_MAX, 16)];
+
+static IDLE: [Mutex<Vec<Vec<u8>>>; CLASSES.len()] = [const { Mutex::new(Vec::new()) }; CLASSES.len()];
+
+/// Bytes to be filled. Those of an earlier use may be in it.
+pub(super) struct Buffer {
+    data: Vec<u8>,
+    len: usize,
+}
+
+impl Buffer {
+    /// So many bytes.
+    pub(super) fn new(len: usize) -> Self {
+        let class = CLASSES.iter().position(|(whole, _)| len > SHORT && len <= *whole);
+        let idle = class.and_then(|class| IDLE[class].lock().unwrap_or_else(PoisonError::into_inner).pop());
+        let data = idle.unwrap_or_else(|| vec![0; class.map_or(len, |class| CLASSES[class].0)]);
+        Buffer { data, len }
+    }
+
+    /// The bytes.
+    pub(super) fn bytes(&mut self) -> &mut [u8] {
+        &mut self.data[..self.len]
+    }
+
+    /// The bytes, shared.
+    pub(super) fn freeze(mut self) -> Bytes {
+        // Memory that is not used again needs nobody who sees to it.
+        if self.len == self.data.len() && self.len <= SHORT {
+            return Bytes::from(std::mem::take(&mut self.data));
+        }
+        Bytes::from_owner(self)
+    }
+}
+
+impl AsRef<[u8]> for Buffer {
+    fn as_ref(&self) -> &[u8] {
+        &self.data[..self.len]
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        let Some(class) = CLASSES.iter().position(|(whole, _)| self.data.len() == *whole) else { return };
+        let mut idle = IDLE[class].lock().unwrap_or_else(PoisonError::into_inner);
+        if idle.len() < CLASSES[class].1 {
+            idle.push(std::mem::take(&mut self.data));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_buffer_has_as_many_bytes_as_were_asked_for_and_is_used_again() {
+        for len in
+            [0, 1, 4096, SHORT, SHORT + 1, 64 << 10, (64 << 10) + 1, 256 << 10, (256 << 10) + 1, 1 << 20, (1 << 20) + 1]
+        {
+            let mut buffer = Buffer::new(len);
+            assert_eq!(buffer.bytes().len(), len);
+            buffer.bytes().fill(7);
+            assert_eq!(buffer.freeze(), vec![7; len]);
+        }
+        // No other test of this process takes buffers of this length.
+        let first = Buffer::new(100 << 10);
+        let at = first.as_ref().as_ptr();
+        let (bytes, part) = (first.freeze(), ..5);
+        let part = bytes.slice(part);
+        drop(bytes);
+        assert_ne!(Buffer::new(100 << 10).as_ref().as_ptr(), at, "memory in use was given away");
+        drop(part);
+        let again: Vec<Buffer> = (0..CLASSES[1].1).map(|_| Buffer::new(200 << 10)).collect();
+        assert!(again.iter().any(|buffer| buffer.as_ref().as_ptr() == at), "memory was not used again");
+    }
+}

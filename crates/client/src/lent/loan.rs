@@ -1,0 +1,290 @@
+//! One lent file: reading from it what is in memory, and knowing when it is over.
+
+use super::buffers::Buffer;
+use crate::drivers::Found;
+use bytes::Bytes;
+use rustix::fs::{FileType, Stat};
+use rustix::io::{Errno, ReadWriteFlags};
+use std::io::{self, IoSliceMut};
+use std::os::fd::OwnedFd;
+use types::ByteRange;
+
+/// `f_type` of file systems in memory (Linux `include/uapi/linux/magic.h`): they know no reads that do not wait, and have nothing to wait for.
+const TMPFS: i64 = 0x0102_1994;
+
+/// The unit of `st_blocks` in bytes.
+const STAT_BLOCK: u64 = 512;
+/// Holes are as long as this at least, and lie in whole ones in the file.
+const PAGE: u64 = 4096;
+
+/// A file that an iod lent.
+pub(crate) struct Loan {
+    file: OwnedFd,
+    /// Where the bytes of the object begin.
+    begin: u64,
+    /// How the file begins as long as the loan is good.
+    mark: Bytes,
+    /// When the capability ends under which it was lent, in Unix seconds.
+    expires: u64,
+    /// Whether the iod that lent it is there.
+    is_there: Box<dyn Fn() -> bool + Send + Sync>,
+    flags: ReadWriteFlags,
+}
+
+/// The loan is over: it may show what nobody is to see any more, or cannot be read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Over;
+
+impl Loan {
+    /// What an iod lent under a capability that ends at `expires`. May wait for the disk.
+    ///
+    /// # Errors
+    /// It cannot be read as it has to be.
+    pub(crate) fn new(
+        file: OwnedFd,
+        loan: wire::native::Loan,
+        expires: u64,
+        is_there: impl Fn() -> bool + Send + Sync + 'static,
+    ) -> io::Result<Self> {
+        if FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode) != FileType::RegularFile {
+            return Err(io::Error::other("what was lent is no file"));
+        }
+        let wire::native::Loan { begin, mark } = loan;
+        let (is_there, mut flags) = (Box::new(is_there), ReadWriteFlags::NOWAIT);
+        // From here on the beginning of the file is in memory.
+        rustix::io::pread(&file, &mut vec![0; mark.len()], 0)?;
+        match rustix::io::preadv2(&file, &mut [IoSliceMut::new(&mut [0])], 0, flags) {
+            Err(Errno::OPNOTSUPP) if rustix::fs::fstatfs(&file)?.f_type as i64 == TMPFS => {
+                flags = ReadWriteFlags::empty();
+            }
+            Err(Errno::AGAIN) => {}
+            read => drop(read?),
+        }
+        Ok(Loan { file, begin, mark, expires, is_there, flags })
+    }
+
+    /// Reads extents of the object at `now` (Unix seconds): what covers them, or nothing when not all of it is in memory, or there may be
+    /// holes in it, of which the iod knows.
+    ///
+    /// # Errors
+    /// The loan is over, and nothing that was read counts.
+    pub(crate) fn read(&self, now: u64, extents: &[ByteRange]) -> Result<Option<Vec<Found>>, Over> {
+        if now >= self.expires || !(self.is_there)() {
+            return Err(Over);
+        }
+        let all: u64 = extents.iter().map(|extent| extent.len).sum();
+        let mut buffer = Buffer::new(usize::try_from(all).map_err(|_| Over)?);
+        let mut got = Vec::with_capacity(extents.len());
+        let mut rest = buffer.bytes();
+        for extent in extents {
+            let (here, behind) = rest.split_at_mut(extent.len as usize);
+            let at = self.begin.checked_add(extent.offset).ok_or(Over)?;
+            got.push(self.read_at(here, at)?);
+            rest = behind;
+        }
+        // Only now: what was read before these signs were good, was read while they were.
+        let (end, has_holes) = self.checked()?;
+        let lacking = |(extent, got): (&ByteRange, &u64)| *got < extent.len && self.begin + extent.offset + got < end;
+        if extents.iter().zip(&got).any(lacking) || has_holes && has_zeros(extents, &got, self.begin, buffer.bytes()) {
+            return Ok(None);
+        }
+        let mut bytes = buffer.freeze();
+        let mut found = Vec::with_capacity(extents.len());
+        for (extent, got) in extents.iter().zip(got) {
+            let mut here = bytes.split_to(extent.len as usize);
+            here.truncate(got as usize);
+            if got > 0 {
+                found.push(Found::Data(here));
+            }
+            if got < extent.len {
+                found.push(Found::Nothing(extent.len - got));
+            }
+        }
+        Ok(Some(found))
+    }
+
+    /// Reads what is in memory from a place of the file on; fewer bytes than there is room for where that is not all.
+    fn read_at(&self, buffer: &mut [u8], at: u64) -> Result<u64, Over> {
+        loop {
+            match rustix::io::preadv2(&self.file, &mut [IoSliceMut::new(buffer)], at, self.flags) {
+                Ok(got) => return Ok(got as u64),
+                Err(Errno::AGAIN) => return Ok(0),
+                Err(Errno::INTR) => {}
+                Err(_) => return Err(Over),
+            }
+        }
+    }
+
+    /// The length of the file, and whether some of it is not stored, if everything says that the loan is good.
+    fn checked(&self) -> Result<(u64, bool), Over> {
+        let mut mark = [0; wire::native::LOAN_MARK_MAX];
+        let mark = mark.get_mut(..self.mark.len()).ok_or(Over)?;
+        if self.read_at(mark, 0)? < self.mark.len() as u64 || *mark != *self.mark {
+            return Err(Over);
+        }
+        match rustix::fs::fstat(&self.file) {
+            Ok(Stat { st_nlink: 1.., st_size, st_blocks, .. }) => {
+                let end = u64::try_from(st_size).map_err(|_| Over)?;
+                Ok((end, u64::try_from(st_blocks).is_ok_and(|blocks| blocks * STAT_BLOCK < end)))
+            }
+            _ => Err(Over),
+        }
+    }
+}
+
+/// Whether any page of the file, as far as it is among what was read, is all zeros.
+fn has_zeros(extents: &[ByteRange], got: &[u64], begin: u64, bytes: &[u8]) -> bool {
+    let mut rest = bytes;
+    extents.iter().zip(got).any(|(extent, got)| {
+        let (here, behind) = rest.split_at(extent.len as usize);
+        rest = behind;
+        let (mut at, mut here) = (begin + extent.offset, &here[..*got as usize]);
+        while !here.is_empty() {
+            let (page, next) = here.split_at(here.len().min((PAGE - at % PAGE) as usize));
+            if page.iter().all(|byte| *byte == 0) {
+                return true;
+            }
+            (at, here) = (at + page.len() as u64, next);
+        }
+        false
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+    use std::os::unix::fs::FileExt;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+    const MARK: &[u8] = b"this is the beginning";
+    const BEGIN: u64 = 4096;
+
+    struct Lent {
+        _dir: tempfile::TempDir,
+        path: std::path::PathBuf,
+        file: File,
+        loan: Loan,
+        is_there: Arc<AtomicBool>,
+    }
+
+    /// A file of an object with these bytes, and a loan of it until second 100.
+    fn lent(bytes: &[u8]) -> Lent {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("object");
+        let file = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
+        file.write_all_at(MARK, 0).unwrap();
+        file.set_len(BEGIN).unwrap();
+        file.write_all_at(bytes, BEGIN).unwrap();
+        let is_there = Arc::new(AtomicBool::new(true));
+        let there = is_there.clone();
+        let mark = wire::native::Loan { begin: BEGIN, mark: Bytes::from_static(MARK) };
+        let read_only = File::open(&path).unwrap().into();
+        let loan = Loan::new(read_only, mark, 100, move || there.load(Relaxed)).unwrap();
+        Lent { _dir: dir, path, file, loan, is_there }
+    }
+
+    impl Lent {
+        fn read(&self, now: u64, extents: &[(u64, u64)]) -> Result<Option<Vec<Found>>, Over> {
+            let extents: Vec<_> =
+                extents.iter().map(|(offset, len)| ByteRange { offset: *offset, len: *len }).collect();
+            self.loan.read(now, &extents)
+        }
+    }
+
+    fn data(bytes: &'static [u8]) -> Found {
+        Found::Data(Bytes::from_static(bytes))
+    }
+
+    #[test]
+    fn bytes_and_what_lies_beyond_them() {
+        let lent = lent(b"0123456789");
+        let read = |extents: &[(u64, u64)]| lent.read(99, extents).unwrap().unwrap();
+        assert_eq!(read(&[(0, 10)]), [data(b"0123456789")]);
+        assert_eq!(
+            read(&[(8, 1), (2, 3), (9, 5), (50, 7)]),
+            [data(b"8"), data(b"234"), data(b"9"), Found::Nothing(4), Found::Nothing(7)]
+        );
+        assert_eq!(read(&[]), []);
+        assert_eq!(lent.read(99, &[(u64::MAX - 5, 1)]), Err(Over), "an offset that there cannot be");
+        lent.file.set_len(BEGIN + 3).unwrap();
+        assert_eq!(read(&[(0, 10)]), [data(b"012"), Found::Nothing(7)]);
+    }
+
+    #[test]
+    fn every_sign_ends_it() {
+        let good = |lent: &Lent, now| lent.read(now, &[(0, 4)]).is_ok();
+        let one = lent(b"bytes");
+        assert!(good(&one, 99) && !good(&one, 100), "the second from which on the capability is refused");
+        one.is_there.store(false, Relaxed);
+        assert!(!good(&one, 99), "the iod is gone");
+
+        for (at, byte) in MARK.iter().enumerate() {
+            let fenced = lent(b"bytes");
+            fenced.file.write_all_at(&[byte ^ 1], at as u64).unwrap();
+            assert!(!good(&fenced, 99), "byte {at}");
+        }
+
+        let removed = lent(b"bytes");
+        std::fs::remove_file(&removed.path).unwrap();
+        std::fs::write(&removed.path, std::fs::read("/proc/self/exe").unwrap()).unwrap();
+        assert!(!good(&removed, 99));
+
+        let cut = lent(b"bytes");
+        cut.file.set_len(5).unwrap();
+        assert!(!good(&cut, 99), "a file that is no object any more");
+    }
+
+    #[test]
+    fn what_is_not_in_memory_is_neither_waited_for_nor_taken_for_the_end() {
+        let bytes = Bytes::from((0..1 << 20).map(|n: u32| (n / 4096) as u8).collect::<Vec<_>>());
+        let lent = lent(&bytes);
+        lent.file.sync_all().unwrap();
+        if rustix::fs::fstatfs(&lent.file).unwrap().f_type as i64 == TMPFS {
+            eprintln!("all of it is in memory: nothing is tested");
+            return;
+        }
+        let (mut missed, half) = (0, 1 << 19);
+        for len in [1 << 20, 3 << 18, 4096].into_iter().cycle().take(300) {
+            let there = std::num::NonZeroU64::new(1 << 20);
+            rustix::fs::fadvise(&lent.file, BEGIN + half, there, rustix::fs::Advice::DontNeed).unwrap();
+            let at = if len == 4096 { 3 << 18 } else { 0 };
+            // A system that is asked for what is missing begins to read it, and may be quick.
+            match lent.read(0, &[(at, len)]).unwrap() {
+                None => missed += 1,
+                Some(found) => assert!(found == [Found::Data(bytes.slice(at as usize..(at + len) as usize))]),
+            }
+            assert!(lent.read(0, &[(1 << 20, 9)]).unwrap().unwrap() == [Found::Nothing(9)], "the end needs no disk");
+        }
+        assert!(missed > 0, "no read ever found something missing");
+    }
+
+    #[test]
+    fn zeros_may_be_holes_where_a_file_has_some() {
+        let mut bytes = vec![7; 3 * PAGE as usize];
+        bytes[PAGE as usize..2 * PAGE as usize].fill(0);
+        let lent = lent(&bytes);
+        lent.file.write_all_at(&vec![1; BEGIN as usize - MARK.len()], MARK.len() as u64).unwrap();
+        lent.file.sync_all().unwrap();
+        let all = [(0, 3 * PAGE)];
+        assert!(lent.read(0, &all).unwrap().unwrap() == [Found::Data(bytes.into())], "zeros that are stored");
+        lent.file.set_len(BEGIN + 90 * PAGE).unwrap();
+        let read = |offset, len| lent.read(0, &[(0, 5), (offset, len)]).unwrap().is_some();
+        assert!(read(0, PAGE) && read(2 * PAGE, PAGE) && read(0, PAGE - 1));
+        for (offset, len) in
+            [(PAGE / 2, PAGE), (PAGE, PAGE), (PAGE, 1), (2 * PAGE - 1, 2), (0, 3 * PAGE), (50 * PAGE, 5)]
+        {
+            assert!(!read(offset, len), "{len} bytes at {offset}");
+        }
+    }
+
+    #[test]
+    fn only_files_can_be_lent() {
+        let (reader, _writer) = std::io::pipe().unwrap();
+        let loan = || wire::native::Loan { begin: 0, mark: Bytes::from_static(b"m") };
+        assert!(Loan::new(reader.into(), loan(), 9, || true).is_err());
+        let dir = File::open("/").unwrap();
+        assert!(Loan::new(dir.into(), loan(), 9, || true).is_err());
+    }
+}

@@ -1,0 +1,209 @@
+//! All loans of a mount: there are never more than a process may have files open, with room for everything else.
+
+use super::standing::{Standing, Told, Turn};
+use super::{Loan, Over};
+use crate::drivers::Found;
+use rustix::process::{Resource, getrlimit};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use types::ByteRange;
+
+/// Most loans of a mount.
+const LOANS_MAX: u64 = 4096;
+
+/// One object of a layout, with its loan or without.
+#[derive(Default)]
+pub(crate) struct Place(Mutex<Standing<Held>>);
+
+/// A loan, and whether it was used since the shelf looked.
+#[derive(Clone)]
+struct Held {
+    loan: Arc<Loan>,
+    used: Arc<AtomicBool>,
+}
+
+impl PartialEq for Held {
+    fn eq(&self, other: &Held) -> bool {
+        Arc::ptr_eq(&self.loan, &other.loan)
+    }
+}
+
+/// What a reader finds at a place.
+pub(crate) enum Read {
+    /// The bytes.
+    Done(Vec<Found>),
+    /// The iod has to be asked.
+    Ask,
+    /// The same, and a loan is to be asked for ([`Shelf::told`]).
+    AskAndBorrow,
+}
+
+/// The loans, the one that is to go next first.
+pub(crate) struct Shelf {
+    most: usize,
+    loans: Mutex<VecDeque<Shelved>>,
+}
+
+/// A loan and where it is; both may be gone.
+struct Shelved {
+    place: Weak<Place>,
+    loan: Weak<Loan>,
+    used: Arc<AtomicBool>,
+}
+
+impl Place {
+    fn standing(&self) -> MutexGuard<'_, Standing<Held>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reads extents from the loan, if there is one, at `now` (Unix seconds).
+    pub(crate) fn read(&self, now: u64, extents: &[ByteRange]) -> Read {
+        let turn = self.standing().read();
+        let held = match turn {
+            Turn::Lent(held) => held,
+            Turn::Usual => return Read::Ask,
+            Turn::UsualAndAsk => return Read::AskAndBorrow,
+        };
+        held.used.store(true, Relaxed);
+        match held.loan.read(now, extents) {
+            Ok(Some(found)) => Read::Done(found),
+            Ok(None) => Read::Ask,
+            Err(Over) => {
+                self.standing().give_up(&held);
+                Read::Ask
+            }
+        }
+    }
+}
+
+impl Shelf {
+    /// As many as suit the number of files that this process may have open.
+    pub(crate) fn new() -> Self {
+        let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+        Shelf::of((files / 4).min(LOANS_MAX) as usize)
+    }
+
+    /// At most so many.
+    fn of(most: usize) -> Self {
+        Shelf { most: most.max(1), loans: Mutex::default() }
+    }
+
+    /// This came of asking for the loan of a place, which may be gone.
+    pub(crate) fn told(&self, place: &Weak<Place>, told: Told<Loan>) {
+        let Some(there) = place.upgrade() else { return };
+        let told = match told {
+            Told::Lent(loan) => {
+                let held = Held { loan: Arc::new(loan), used: Arc::default() };
+                let (loan, used) = (Arc::downgrade(&held.loan), held.used.clone());
+                self.put(Shelved { place: place.clone(), loan, used });
+                Told::Lent(held)
+            }
+            Told::NotNow => Told::NotNow,
+            Told::Never => Told::Never,
+        };
+        there.standing().told(told);
+    }
+
+    /// Takes a loan in; the one goes that has been there for longest, of those that were not used lately.
+    fn put(&self, new: Shelved) {
+        let mut loans = self.loans.lock().unwrap_or_else(PoisonError::into_inner);
+        if loans.len() >= self.most {
+            // Given up, or gone with their layouts.
+            loans.retain(|shelved| shelved.loan.strong_count() > 0);
+        }
+        let mut looks = loans.len();
+        while loans.len() >= self.most
+            && let Some(oldest) = loans.pop_front()
+        {
+            if looks > 0 && oldest.used.swap(false, Relaxed) {
+                looks -= 1;
+                loans.push_back(oldest);
+            } else if let (Some(place), Some(loan)) = (oldest.place.upgrade(), oldest.loan.upgrade()) {
+                place.standing().give_up(&Held { loan, used: oldest.used });
+            }
+        }
+        loans.push_back(new);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+    use std::io::Write;
+
+    fn loan() -> Loan {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(b"mark and bytes").unwrap();
+        let loan = wire::native::Loan { begin: 9, mark: Bytes::from_static(b"mark") };
+        let loan = Loan::new(file.reopen().unwrap().into(), loan, u64::MAX, || true).unwrap();
+        FILES.with_borrow_mut(|files| files.push(file));
+        loan
+    }
+
+    thread_local! {
+        /// They keep their names until the test is over.
+        static FILES: std::cell::RefCell<Vec<tempfile::NamedTempFile>> = const { std::cell::RefCell::new(Vec::new()) };
+    }
+
+    fn reads(place: &Place) -> bool {
+        matches!(place.read(0, &[ByteRange { offset: 0, len: 3 }]), Read::Done(found) if found == [Found::Data(Bytes::from_static(b"byt"))])
+    }
+
+    /// A place with a loan, as its readers bring it about.
+    fn borrowed(shelf: &Shelf) -> Arc<Place> {
+        let place = Arc::new(Place::default());
+        while !matches!(place.read(0, &[]), Read::AskAndBorrow) {}
+        shelf.told(&Arc::downgrade(&place), Told::Lent(loan()));
+        place
+    }
+
+    fn held(place: &Place) -> bool {
+        matches!(&*place.standing(), Standing::Lent(_))
+    }
+
+    #[test]
+    fn there_are_never_more_than_so_many_and_the_oldest_goes() {
+        let shelf = Shelf::of(8);
+        let mut places = Vec::new();
+        for n in 0..50 {
+            places.push(borrowed(&shelf));
+            let there: Vec<usize> = (0..places.len()).filter(|n| held(&places[*n])).collect();
+            assert_eq!(there, (places.len().saturating_sub(8)..=n).collect::<Vec<_>>());
+        }
+        assert!(places[42..].iter().all(|place| reads(place)));
+        // What is read stays, beside what is not.
+        let favourite = borrowed(&shelf);
+        for _ in 0..100 {
+            assert!(reads(&favourite));
+            borrowed(&shelf);
+        }
+        let strong =
+            |shelf: &Shelf| shelf.loans.lock().unwrap().iter().filter(|one| one.loan.strong_count() > 0).count();
+        assert!(held(&favourite) && strong(&shelf) <= 8);
+    }
+
+    #[test]
+    fn a_loan_goes_with_its_place() {
+        let shelf = Shelf::of(8);
+        let place = borrowed(&shelf);
+        let loan = shelf.loans.lock().unwrap()[0].loan.clone();
+        assert_eq!(loan.strong_count(), 1);
+        drop(place);
+        assert_eq!(loan.strong_count(), 0, "its descriptor stays open");
+        // Nobody is there any more for whom it was asked.
+        let gone = Arc::downgrade(&Arc::new(Place::default()));
+        shelf.told(&gone, Told::Lent(self::loan()));
+        assert_eq!(shelf.loans.lock().unwrap().len(), 1);
+    }
+
+    #[test]
+    fn everybody_in_use_is_no_way_round_the_bound() {
+        let shelf = Shelf::of(4);
+        let places: Vec<_> = (0..4).map(|_| borrowed(&shelf)).collect();
+        assert!(places.iter().all(|place| reads(place)));
+        let fifth = borrowed(&shelf);
+        assert!(held(&fifth) && !held(&places[0]) && places[1..].iter().all(|place| held(place)));
+    }
+}

@@ -1,0 +1,323 @@
+//! Reads from files that iods of this machine lend: they show what reads that ask the iods show.
+
+#[path = "support/cluster.rs"]
+mod cluster;
+
+use bytes::Bytes;
+use client::{CreateOptions, File, Mount, OpenFlags, Options, Origin, Settings};
+use cluster::{Cluster, options};
+use iod::{Features, Peer};
+use std::os::unix::ffi::OsStrExt;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::SeqCst};
+use std::time::Duration;
+use types::{FileId, Generation};
+use wire::native::*;
+use wire::rpc::{Auth, CallHeader, decode_message};
+use xdr::{Reader, Writer, Xdr};
+
+const BLOCK: usize = 4096;
+
+/// Nothing is read ahead: each read is one of the servers'.
+fn plain() -> Options {
+    Options { policy: Settings::parse(Origin::Mount, "read_ahead=0").unwrap(), ..options() }
+}
+
+fn never_lent() -> Options {
+    Options { lent: false, ..plain() }
+}
+
+/// Bytes that tell where they belong.
+fn fill(seed: u64, len: usize) -> Bytes {
+    (0..len as u64).map(|i| (seed.wrapping_mul(31).wrapping_add(i * 7 + i / 251)) as u8).collect::<Vec<_>>().into()
+}
+
+async fn create(mount: &Mount, name: &str, data: Bytes) -> File {
+    let file = mount.create(&mount.root(), name.as_bytes(), CreateOptions::default()).await.unwrap();
+    file.write_at(0, data).await.unwrap();
+    file.fsync().await.unwrap();
+    file
+}
+
+async fn open(mount: &Mount, name: &str) -> File {
+    let (node, _) = mount.lookup(&mount.root(), name.as_bytes()).await.unwrap();
+    mount.open(&node, OpenFlags::READ).await.unwrap()
+}
+
+async fn read(file: &File, offset: u64, len: usize) -> Vec<u8> {
+    file.read_at(offset, len).await.unwrap().to_vec()
+}
+
+/// Asks until the answer is yes; a test that waits in vain fails.
+async fn soon(mut done: impl AsyncFnMut() -> bool) {
+    let asked = async {
+        while !done().await {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), asked).await.expect("waited in vain");
+}
+
+/// Reads until reads of this range come from lent files.
+async fn borrow(mount: &Mount, file: &File, offset: u64, len: usize) {
+    let before = mount.counters().reads_lent;
+    soon(async || {
+        read(file, offset, len).await;
+        mount.counters().reads_lent > before
+    })
+    .await;
+}
+
+/// The descriptors of this process of files in a store that can be read and not written.
+fn lent_files(cluster: &Cluster, iod: usize) -> usize {
+    let store = cluster.store(iod).canonicalize().unwrap();
+    let of_store = |fd: &std::ffi::OsStr| {
+        let link = std::fs::read_link(std::path::Path::new("/proc/self/fd").join(fd)).unwrap_or_default();
+        let info = std::fs::read_to_string(std::path::Path::new("/proc/self/fdinfo").join(fd)).unwrap_or_default();
+        let flags = info.lines().find_map(|line| line.strip_prefix("flags:")).map(str::trim).unwrap_or("1");
+        link.as_os_str().as_bytes().starts_with(store.join("objects").as_os_str().as_bytes()) && flags.ends_with('0')
+    };
+    std::fs::read_dir("/proc/self/fd").unwrap().filter(|fd| of_store(&fd.as_ref().unwrap().file_name())).count()
+}
+
+/// Does to an object what only the mgr may.
+fn as_mgr(
+    cluster: &Cluster,
+    iod: usize,
+    procedure: Procedure,
+    args: impl FnOnce(Capability) -> xdr::Segments,
+    object: FileId,
+) {
+    let (fsid, key) = (cluster.file.fsid, &cluster.file.key);
+    let mut peer = Peer::new(cluster.iods[iod].as_ref().unwrap().served());
+    let mut call = |procedure: Procedure, args: xdr::Segments| {
+        let mut out = Writer::new();
+        let (procedure, cred, verf) = (procedure as u32, Auth::None, Auth::None);
+        CallHeader { xid: 1, program: PROGRAM, version: VERSION, procedure, cred, verf }.encode(&mut out);
+        let mut message = out.finish();
+        message.extend(args);
+        let mut reply = Reader::new(peer.record(message.to_bytes()).unwrap());
+        decode_message(&mut reply).unwrap();
+        assert_eq!(reply.u32().unwrap(), 0, "refused");
+    };
+    let encoded = |args: &dyn Fn(&mut Writer)| {
+        let mut out = Writer::new();
+        args(&mut out);
+        out.finish()
+    };
+    let hello = HelloArgs {
+        ticket: key.sign_ticket(fsid, 5, u64::MAX),
+        min_version: 1,
+        max_version: 1,
+        checksums: false,
+        max_payload: 4096,
+        origin: wire::native::Origin { owner: [7; 16], incarnation: 0 },
+    };
+    call(Procedure::Hello, encoded(&|out| hello.encode(out)));
+    let cap = key.sign_capability(fsid, object, Generation(1000), Rights::ADMIN, u64::MAX, 5);
+    call(procedure, args(cap));
+}
+
+fn encode(args: &impl Xdr) -> xdr::Segments {
+    let mut out = Writer::new();
+    args.encode(&mut out);
+    out.finish()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reader_sees_what_others_have_written_before() {
+    let cluster = Cluster::start(2).await;
+    let (one, other) = (cluster.mount(plain()).await, cluster.mount(plain()).await);
+    let len = 3 << 20;
+    let file = create(&one, "f", vec![0; len].into()).await;
+    let reader = open(&other, "f").await;
+    borrow(&other, &reader, 0, BLOCK).await;
+    // What was answered, and what was begun.
+    let (done, begun, over) = (AtomicU8::new(0), AtomicU8::new(0), AtomicBool::new(false));
+    let writing = async {
+        for round in 1..=60 {
+            begun.store(round, SeqCst);
+            file.write_at(5, vec![round; len - 9].into()).await.unwrap();
+            file.push().await.unwrap();
+            file.fsync().await.unwrap();
+            done.store(round, SeqCst);
+        }
+        over.store(true, SeqCst);
+    };
+    let reading = async {
+        let mut at = 5;
+        while !over.load(SeqCst) {
+            at = 5 + (at * 31 + 4099) % (len as u64 - 9 - BLOCK as u64);
+            let least = done.load(SeqCst);
+            let got = read(&reader, at, BLOCK).await;
+            let most = begun.load(SeqCst);
+            assert_eq!(got.len(), BLOCK);
+            assert!(got.iter().all(|byte| (least..=most).contains(byte)), "{least} to {most} at {at}");
+            tokio::task::yield_now().await;
+        }
+    };
+    let before = other.counters();
+    tokio::join!(writing, reading);
+    let after = other.counters();
+    assert!(after.reads_lent > before.reads_lent && after.read_lent > before.read_lent);
+    assert!(after.read_direct - before.read_direct >= after.read_lent - before.read_lent);
+    assert!(read(&reader, 0, len).await[5..len - 4] == vec![60; len - 9]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_length_and_offset_gives_the_same_bytes() {
+    let cluster = Cluster::start(3).await;
+    let mount = cluster.mount(plain()).await;
+    let data = fill(1, (3 << 20) + 777);
+    let file = create(&mount, "f", data.clone()).await;
+    for n in 0..600u64 {
+        let at = n * 7_919_111 % data.len() as u64;
+        let len = [1, 511, BLOCK, 47_000, 200_000, 1 << 20][n as usize % 6];
+        let end = data.len().min(at as usize + len);
+        assert!(read(&file, at, len).await == data[at as usize..end], "{len} from {at}");
+    }
+    let counters = mount.counters();
+    assert!(counters.reads_lent > 300, "{counters:?}");
+    assert_eq!(counters.rpc("LEND"), 3, "one for each object");
+    // Holes, and what was written behind them.
+    file.write_at(9 << 20, Bytes::from_static(b"far")).await.unwrap();
+    file.punch(types::ByteRange { offset: 1 << 20, len: 1 << 20 }).await.unwrap();
+    let mut model = data.to_vec();
+    model.resize(9 << 20, 0);
+    model[1 << 20..2 << 20].fill(0);
+    model.extend(b"far");
+    for n in 0..60u64 {
+        let at = n * 7_919_111 % model.len() as u64;
+        let end = model.len().min(at as usize + 300_000);
+        assert!(read(&file, at, 300_000).await == model[at as usize..end], "from {at}");
+    }
+    // Who copies leaves holes out, and so has to hear of them.
+    let far = file.read_at(4 << 20, 1 << 20).await.unwrap();
+    assert_eq!(far.segments, [client::Segment::Hole(1 << 20)]);
+    file.close().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_others_cut_is_not_there_and_comes_back_as_zeros() {
+    let cluster = Cluster::start(1).await;
+    let (one, other) = (cluster.mount(plain()).await, cluster.mount(plain()).await);
+    let data = fill(2, 100_000);
+    let file = create(&one, "f", data.clone()).await;
+    let reader = open(&other, "f").await;
+    for round in 0..5 {
+        borrow(&other, &reader, 0, BLOCK).await;
+        file.set_len(50_000).await.unwrap();
+        assert_eq!(read(&reader, 49_990, 100).await, data[49_990..50_000], "{round}");
+        file.set_len(100_000).await.unwrap();
+        let got = read(&reader, 49_990, 100).await;
+        assert_eq!(got, [&data[49_990..50_000], &[0; 90]].concat(), "{round}");
+        file.write_at(0, data.clone()).await.unwrap();
+        file.fsync().await.unwrap();
+        assert!(read(&reader, 0, 100_000).await == data, "{round}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_fence_ends_a_loan_as_it_ends_reads() {
+    let cluster = Cluster::start(1).await;
+    let quick = |options: Options| Options { retry_timeout: Duration::from_secs(2), ..options };
+    let (one, asks) = (cluster.mount(quick(plain())).await, cluster.mount(quick(never_lent())).await);
+    let file = create(&one, "f", fill(3, 100_000)).await;
+    let (lent, asking) = (open(&one, "f").await, open(&asks, "f").await);
+    borrow(&one, &lent, 0, BLOCK).await;
+    read(&asking, 0, BLOCK).await;
+    assert_eq!(lent_files(&cluster, 0), 1);
+    let object = file.node().id;
+    as_mgr(&cluster, 0, Procedure::Fence, |cap| encode(&FenceArgs { cap, generation: Generation(1000) }), object);
+    let before = one.counters().reads_lent;
+    let (mine, theirs) = tokio::join!(lent.read_at(0, BLOCK), asking.read_at(0, BLOCK));
+    // Nobody gets another capability: the mgr knows nothing of this fence.
+    assert_eq!(mine.unwrap_err().as_status(), theirs.unwrap_err().as_status());
+    assert_eq!(one.counters().reads_lent, before);
+    assert_eq!(lent_files(&cluster, 0), 0);
+    assert_eq!(asks.counters().rpc("LEND"), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_object_that_was_removed_and_made_again_is_read_anew() {
+    let cluster = Cluster::start(1).await;
+    let (one, other) = (cluster.mount(plain()).await, cluster.mount(plain()).await);
+    let file = create(&one, "f", fill(4, 100_000)).await;
+    let reader = open(&other, "f").await;
+    borrow(&other, &reader, 0, BLOCK).await;
+    as_mgr(&cluster, 0, Procedure::Remove, |cap| encode(&ObjectArgs { cap }), file.node().id);
+    let lent = other.counters().reads_lent;
+    // As an iod answers of an object that does not exist.
+    assert_eq!(read(&reader, 0, BLOCK).await, [0; BLOCK]);
+    file.write_at(0, fill(5, 100_000)).await.unwrap();
+    file.fsync().await.unwrap();
+    assert_eq!(read(&reader, 0, BLOCK).await, fill(5, BLOCK));
+    assert_eq!(other.counters().reads_lent, lent);
+    borrow(&other, &reader, 0, BLOCK).await;
+    assert!(read(&reader, 0, 100_000).await == fill(5, 100_000));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dead_iod_is_dead_and_lends_again_when_it_is_back() {
+    let mut cluster = Cluster::start(1).await;
+    let short = Duration::from_secs(1);
+    let mount = cluster.mount(Options { connect_timeout: short, retry_timeout: short, ..plain() }).await;
+    let file = create(&mount, "f", fill(6, 100_000)).await;
+    borrow(&mount, &file, 0, BLOCK).await;
+    cluster.stop_iod(0);
+    // The end of the connection is heard of a moment later.
+    soon(async || file.read_at(0, BLOCK).await.is_err()).await;
+    let lent = mount.counters().reads_lent;
+    assert_eq!(lent_files(&cluster, 0), 0, "nothing is kept of a dead iod");
+    file.read_at(0, BLOCK).await.unwrap_err();
+    assert_eq!(mount.counters().reads_lent, lent);
+    cluster.start_iod(0);
+    soon(async || file.read_at(0, BLOCK).await.is_ok()).await;
+    borrow(&mount, &file, 0, BLOCK).await;
+    assert!(read(&file, 0, 100_000).await == fill(6, 100_000));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn loans_go_with_the_layout_and_at_last_with_the_file() {
+    let cluster = Cluster::start(1).await;
+    let (one, other) = (cluster.mount(plain()).await, cluster.mount(plain()).await);
+    let file = create(&one, "f", fill(7, 100_000)).await;
+    let reader = open(&other, "f").await;
+    borrow(&other, &reader, 0, BLOCK).await;
+    assert_eq!(lent_files(&cluster, 0), 1);
+    // Whoever cuts the file has the layouts of others given back.
+    file.set_len(90_000).await.unwrap();
+    assert_eq!(lent_files(&cluster, 0), 0);
+    assert!(read(&reader, 0, 100_000).await == fill(7, 90_000));
+    borrow(&other, &reader, 0, BLOCK).await;
+    reader.close().await.unwrap();
+    assert_eq!(lent_files(&cluster, 0), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn where_nothing_is_lent_it_is_asked_for_once_at_most() {
+    let summed = Features { block_checksums: true };
+    let features = |features, lend| async move {
+        Cluster::start_with(1, |address| address, features, |config| config.lend = lend).await
+    };
+    for (cluster, asked) in [(features(summed, true).await, 1), (features(Features::default(), false).await, 1)] {
+        let mount = cluster.mount(plain()).await;
+        for name in ["f", "g"] {
+            let file = create(&mount, name, fill(8, 100_000)).await;
+            for _ in 0..20 {
+                assert_eq!(read(&file, 10, BLOCK).await, fill(8, 100_000)[10..10 + BLOCK]);
+            }
+            soon(async || mount.counters().rpc("LEND") >= asked).await;
+            file.close().await.unwrap();
+        }
+        let counters = mount.counters();
+        assert_eq!((counters.rpc("LEND"), counters.reads_lent), (asked, 0));
+    }
+    let far = Cluster::start_behind(1, false, |address| address).await;
+    let mount = far.mount(plain()).await;
+    let file = create(&mount, "f", fill(9, 100_000)).await;
+    for _ in 0..20 {
+        read(&file, 0, BLOCK).await;
+    }
+    assert_eq!(mount.counters().rpc("LEND"), 0, "over TCP");
+    file.close().await.unwrap();
+}

@@ -1,0 +1,218 @@
+//! Files that are lent: who gets them, what they show, and how they tell that a loan is over.
+
+use std::fs::{File, Permissions};
+use std::io::{IoSliceMut, Read};
+use std::mem::MaybeUninit;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+
+use iod::{Features, Local, Memory, Peer, Served, Store};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
+use types::Status;
+use wire::native::*;
+use wire::rpc::record::Mark;
+
+use crate::cluster::{Client, FSID, Fault, Nowhere, Server, cap, cap_of, decoded, key, pattern};
+
+/// A client that takes descriptors.
+struct Borrower {
+    client: Client,
+    stream: UnixStream,
+}
+
+/// What was lent.
+struct Borrowed {
+    file: File,
+    loan: Loan,
+}
+
+impl Borrower {
+    fn new(server: &Server) -> Self {
+        let stream = UnixStream::connect(server.running().unix_path().unwrap()).unwrap();
+        let mut client = Client::new(stream.try_clone().unwrap());
+        client.hello(false).unwrap();
+        Borrower { client, stream }
+    }
+
+    fn lend(&mut self, cap: Capability) -> Result<Option<Borrowed>, Fault> {
+        let xid = self.client.send(Procedure::Lend, &ObjectArgs { cap });
+        let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+        let mut lent = RecvAncillaryBuffer::new(&mut room);
+        let mut mark = [0; 4];
+        let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::WAITALL;
+        let got = rustix::net::recvmsg(&self.stream, &mut [IoSliceMut::new(&mut mark)], &mut lent, flags).unwrap();
+        assert_eq!(got.bytes, 4);
+        let files = lent.drain().flat_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(files) => files.map(File::from).collect::<Vec<_>>(),
+            _ => panic!("another kind of message"),
+        });
+        let mut files: Vec<File> = files.collect();
+        let mut body = vec![0; Mark::from_bytes(mark).len];
+        self.stream.read_exact(&mut body).unwrap();
+        let reply = decoded::<LendReply>(body.into(), xid);
+        assert_eq!(files.len(), usize::from(matches!(&reply, Ok(LendReply { loan: Some(_) }))), "{reply:?}");
+        Ok(reply?.loan.map(|loan| Borrowed { file: files.remove(0), loan }))
+    }
+
+    fn borrow(&mut self, object: u64) -> Borrowed {
+        self.lend(cap(object, Rights::READ)).unwrap().expect("the object is there")
+    }
+}
+
+impl Borrowed {
+    fn read(&self, offset: u64, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        let n = self.file.read_at(&mut bytes, self.loan.begin + offset).unwrap();
+        bytes.truncate(n);
+        bytes
+    }
+
+    /// Whether both signs say so.
+    fn is_good(&self) -> bool {
+        let mut mark = vec![0; self.loan.mark.len()];
+        self.file.read_exact_at(&mut mark, 0).unwrap();
+        mark == self.loan.mark && self.file.metadata().unwrap().nlink() > 0
+    }
+}
+
+#[test]
+fn a_lent_file_shows_the_object_as_it_is_and_cannot_be_written() {
+    let server = Server::new();
+    let mut borrower = Borrower::new(&server);
+    let (mut writer, bytes) = (server.client(), pattern(100_000, 1));
+    assert!(borrower.lend(cap(1, Rights::READ)).unwrap().is_none(), "of an object that is not there");
+    writer.write(1, 0, &bytes).unwrap();
+    let lent = borrower.borrow(1);
+    assert_eq!(lent.read(0, 200_000), bytes);
+    assert_eq!(lent.file.metadata().unwrap().len(), lent.loan.begin + 100_000);
+    // Written and cut afterwards.
+    writer.write(1, 99_999, b"xyz").unwrap();
+    assert_eq!(lent.read(99_998, 9), [bytes[99_998], b'x', b'y', b'z']);
+    writer.punch(1, 0, 5).unwrap();
+    writer.truncate(1, 7).unwrap();
+    assert_eq!(lent.read(0, 100), [&[0; 5], &bytes[5..7]].concat());
+    assert!(lent.is_good());
+    lent.file.write_at(b"no", 0).unwrap_err();
+    lent.file.set_len(0).unwrap_err();
+    // The connection goes on as before, and lends again.
+    assert_eq!(borrower.client.read(1, 5, 100).unwrap(), bytes[5..7]);
+    assert!(borrower.borrow(1).is_good());
+    assert_eq!(server.counter("objects.lent"), 2);
+}
+
+#[test]
+fn a_fence_that_was_answered_is_seen_by_who_borrowed_before() {
+    let mut server = Server::new();
+    let (mut borrower, mut mgr) = (Borrower::new(&server), server.client());
+    mgr.write(1, 0, b"old").unwrap();
+    let lent = borrower.borrow(1);
+    mgr.fence(1, 1).unwrap();
+    assert!(lent.is_good(), "a fence that fences nobody");
+    mgr.fence(1, 5).unwrap();
+    assert!(!lent.is_good());
+    assert_eq!(borrower.lend(cap(1, Rights::READ)).map(drop).unwrap_err().status(), Status::Fenced);
+    let newer = borrower.lend(cap_of(1, 5, Rights::READ)).unwrap().unwrap();
+    assert!(newer.is_good());
+    let ahead = borrower.lend(cap_of(1, 9, Rights::READ)).unwrap().unwrap();
+    assert!(ahead.is_good(), "a capability that no fence has come for yet");
+    server.restart();
+    assert!(newer.is_good(), "the head is what it was");
+    server.client().fence(1, 6).unwrap();
+    assert!(!newer.is_good() && !ahead.is_good(), "whoever the iod was that lent it");
+}
+
+#[test]
+fn a_removed_object_is_not_taken_for_the_next_one_of_its_number() {
+    let server = Server::new();
+    let (mut borrower, mut mgr) = (Borrower::new(&server), server.client());
+    mgr.write(1, 0, b"first").unwrap();
+    let first = borrower.borrow(1);
+    mgr.remove(1).unwrap();
+    assert!(!first.is_good());
+    assert!(borrower.lend(cap(1, Rights::READ)).unwrap().is_none());
+    mgr.write(1, 0, b"second").unwrap();
+    let second = borrower.borrow(1);
+    assert!(second.is_good() && !first.is_good());
+    assert_eq!((first.read(0, 9), second.read(0, 9)), (b"first".to_vec(), b"second".to_vec()));
+}
+
+#[test]
+fn nothing_is_lent_over_tcp_nor_where_it_is_switched_off_nor_without_the_right() {
+    let refused =
+        |client: &mut Client, cap| client.call::<LendReply>(Procedure::Lend, &ObjectArgs { cap }).unwrap_err().status();
+    let server = Server::new();
+    server.client().write(1, 0, b"bytes").unwrap();
+    assert_eq!(refused(&mut server.client(), cap(1, Rights::READ)), Status::NotSupp);
+    let mut local = server.local_client(false);
+    assert_eq!(refused(&mut local, cap(1, Rights::WRITE)), Status::CapRefused);
+    let mut forged = cap(1, Rights::READ);
+    forged.mac[31] ^= 1;
+    assert_eq!(refused(&mut local, forged), Status::CapRefused);
+    let (generation, other) = (types::Generation(1), crate::cluster::SESSION + 1);
+    let now = crate::cluster::now();
+    let sign =
+        |expires, session| key().sign_capability(FSID, types::FileId(1), generation, Rights::READ, expires, session);
+    assert_eq!(refused(&mut local, sign(now + 1000, other)), Status::CapRefused);
+    assert_eq!(refused(&mut local, sign(now, crate::cluster::SESSION)), Status::CapExpired);
+    assert_eq!(server.counter("objects.lent"), 0);
+
+    let off = Server::with(|config| config.lend = false);
+    off.client().write(1, 0, b"bytes").unwrap();
+    assert_eq!(refused(&mut off.local_client(false), cap(1, Rights::READ)), Status::NotSupp);
+}
+
+#[test]
+fn stores_with_block_checksums_and_stores_in_memory_lend_nothing() {
+    let mut server = Server::new();
+    server.running.take().unwrap().stop();
+    let dir = server.dir.path().join("summed");
+    Store::format_with(&Local::new(&dir), FSID, Features { block_checksums: true }).unwrap();
+    server.running = Some(iod::Iod::start(crate::cluster::config(&dir)).unwrap());
+    let mut borrower = Borrower::new(&server);
+    borrower.client.write(1, 0, b"bytes").unwrap();
+    assert_eq!(borrower.lend(cap(1, Rights::READ)).map(drop).unwrap_err().status(), Status::NotSupp);
+
+    let disk = Memory::new("m", 1 << 20);
+    Store::format_on(&disk, FSID).unwrap();
+    let mut peer = Peer::new(Arc::new(Served::new(Store::open_on(Arc::new(disk)).unwrap(), key())));
+    let mut client = Client::new(Nowhere);
+    let ticket = key().sign_ticket(FSID, crate::cluster::SESSION, crate::cluster::now() + 9);
+    let origin = Origin { owner: [1; 16], incarnation: 0 };
+    let hello = HelloArgs { ticket, min_version: 1, max_version: 1, checksums: false, max_payload: 4096, origin };
+    let message = client.message(Procedure::Hello as u32, &hello).to_bytes();
+    decoded::<HelloReply>(peer.record(message).unwrap(), client.xid()).unwrap();
+    let write = client.write_args(1, false, &[(0, b"bytes")]);
+    let message = client.message(Procedure::Write as u32, &write).to_bytes();
+    decoded::<WriteReply>(peer.record(message).unwrap(), client.xid()).unwrap();
+    let message = client.message(Procedure::Lend as u32, &ObjectArgs { cap: cap(1, Rights::READ) }).to_bytes();
+    let reply = decoded::<LendReply>(peer.record(message).unwrap(), client.xid());
+    assert_eq!(reply.unwrap_err().status(), Status::NotSupp);
+}
+
+#[test]
+fn only_who_could_open_the_files_gets_them() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("only root can be somebody else: nothing is tested");
+        return;
+    }
+    let server = Server::new();
+    server.client().write(1, 0, b"bytes").unwrap();
+    for dir in [server.dir.path(), &server.store_dir()] {
+        std::fs::set_permissions(dir, Permissions::from_mode(0o755)).unwrap();
+    }
+    let outcome = std::thread::scope(|scope| {
+        let somebody = scope.spawn(|| {
+            let nobody = rustix::process::Uid::from_raw(65534);
+            // Of this thread alone.
+            rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
+            let mut borrower = Borrower::new(&server);
+            let lent = borrower.lend(cap(1, Rights::READ)).map(|lent| lent.is_some());
+            (lent, borrower.client.read(1, 0, 9).unwrap())
+        });
+        somebody.join().unwrap()
+    });
+    assert_eq!(outcome.0.unwrap_err().status(), Status::NotSupp);
+    assert_eq!(outcome.1, b"bytes", "what others get by READ");
+    assert!(Borrower::new(&server).borrow(1).is_good());
+}
