@@ -5,7 +5,7 @@ use crate::ids::{BLOCK, Ids};
 use crate::ops::rename::End;
 use crate::ops::{self, Answer, Plan};
 use crate::schema::{
-    self, Body, CookieKey, Core, Counts, Delta, FormatRecord, Intent, NextId, Noted, Record, Tail, XattrTally,
+    self, Body, CookieKey, Core, Counts, Delta, FormatRecord, Intent, NextId, Noted, Reach, Record, Tail, XattrTally,
 };
 use crate::tx::{Settled, Tx};
 use crate::{
@@ -402,7 +402,22 @@ impl<E: Engine> Namespace<E> {
         how: &How,
         layout: Option<&Layout>,
     ) -> Result<Created, Status> {
-        let op = |tx: &mut Tx<'_>, id| ops::create::plan(tx, dir, name, how, layout, id);
+        let op = |tx: &mut Tx<'_>, id| ops::create::plan(tx, dir, name, how, (layout, true), id);
+        self.make(cred, now, |made: &Created| made.file.attrs.id, op).await
+    }
+
+    /// As [`Self::create`], but the answer does not wait for the disk: the file is there to stay once [`Self::settle`], or anything
+    /// that waits for the disk, was begun afterwards and has completed. What was there before may still be about to reach the disk, too.
+    pub async fn create_soon(
+        &self,
+        cred: &Cred,
+        now: Timestamp,
+        dir: FileId,
+        name: &[u8],
+        how: &How,
+        layout: Option<&Layout>,
+    ) -> Result<Created, Status> {
+        let op = |tx: &mut Tx<'_>, id| ops::create::plan(tx, dir, name, how, (layout, false), id);
         self.make(cred, now, |made: &Created| made.file.attrs.id, op).await
     }
 
@@ -508,7 +523,7 @@ impl<E: Engine> Namespace<E> {
         self.change(cred, now, |tx| ops::setattr::plan(tx, id, set, writable, true)).await
     }
 
-    /// The file was written up to `end`, and iods have it on disk: its size grows to that, its times change (`mtime` if given, else `now`).
+    /// The file was written as far as `to` says, and iods have it on disk: its size grows to that, its times change (`mtime` if given, else `now`).
     ///
     /// Durable when it completes (LAYOUTCOMMIT, stable writes). Calls for one file never conflict with one another.
     pub async fn set_size(
@@ -516,10 +531,11 @@ impl<E: Engine> Namespace<E> {
         cred: &Cred,
         now: Timestamp,
         id: FileId,
-        end: u64,
+        to: impl Into<Reach>,
         mtime: Option<Timestamp>,
     ) -> Result<Changed, Status> {
-        self.change(cred, now, |tx| ops::set_size::plan(tx, id, end, mtime, true)).await
+        let to = to.into();
+        self.change(cred, now, |tx| ops::set_size::plan(tx, id, to, mtime, true)).await
     }
 
     /// As [`Self::set_size`], but of bytes that iods may still lose.
@@ -528,20 +544,28 @@ impl<E: Engine> Namespace<E> {
         cred: &Cred,
         now: Timestamp,
         id: FileId,
-        end: u64,
+        to: impl Into<Reach>,
         mtime: Option<Timestamp>,
     ) -> Result<Changed, Status> {
-        self.change(cred, now, |tx| ops::set_size::plan(tx, id, end, mtime, false)).await
+        let to = to.into();
+        self.change(cred, now, |tx| ops::set_size::plan(tx, id, to, mtime, false)).await
     }
 
     /// As [`Self::set_size`] for an unstable write: visible when it completes, but durable only by a later
     /// [`Self::settle`] or durable change.
     ///
     /// Notes that arrive together share one commit, and one that arrives with durable changes shares their flush.
-    pub async fn note_write(&self, cred: &Cred, now: Timestamp, id: FileId, end: u64) -> Result<Changed, Status> {
+    pub async fn note_write(
+        &self,
+        cred: &Cred,
+        now: Timestamp,
+        id: FileId,
+        to: impl Into<Reach>,
+    ) -> Result<Changed, Status> {
+        let to = to.into();
         let op = |tx: &mut Tx<'_>| {
             tx.not_durable();
-            ops::set_size::plan(tx, id, end, None, false)
+            ops::set_size::plan(tx, id, to, None, false)
         };
         self.change(cred, now, op).await
     }

@@ -262,7 +262,7 @@ impl<'a> Tx<'a> {
     pub(crate) fn change_dir(&mut self, dir: FileId, entries: i32, subdirs: i32) -> Touch {
         let size = schema::SizeDelta::Entries(entries);
         let now = Some(self.now);
-        let delta = TailDelta { size, subdirs, mtime: now, ctime: now, atime: None };
+        let delta = TailDelta { size, subdirs, mtime: now, ctime: now, ..TailDelta::default() };
         Touch::Merge(self.change_tail(dir, delta))
     }
 

@@ -300,8 +300,16 @@ fn creates_in_one_directory_never_conflict_and_never_outlive_it() {
 
 #[test]
 fn creates_of_many_threads_do_not_conflict() {
-    let disk = Disk::default();
-    let store = Embedded::on(disk.clone(), disk.log(64 << 10), [9; 16], merge, || None).expect("store");
+    let store = || {
+        let disk = Disk::default();
+        Embedded::on(disk.clone(), disk.log(64 << 10), [9; 16], merge, || None).expect("store")
+    };
+    for store in [store(), store().led_by_callers()] {
+        create_from_many_threads(store);
+    }
+}
+
+fn create_from_many_threads(store: Embedded) {
     let fs = Arc::new(namespace(store));
     std::thread::scope(|scope| {
         for thread in 0..8 {

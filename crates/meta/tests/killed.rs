@@ -13,6 +13,8 @@ use types::{Cred, FileId, Fsid, SetAttrs, Timestamp};
 const NOW: Timestamp = Timestamp { secs: 100, nanos: 0 };
 /// Says to this program that it is the one to be killed, and where its store is.
 const STORE: &str = "WEIR_TEST_KILLED_STORE";
+/// Says to it that callers lead the store.
+const LED: &str = "WEIR_TEST_KILLED_LED";
 
 fn open(path: &Path) -> Namespace<Embedded> {
     Namespace::open(Embedded::open(path, merge).expect("store")).expect("open")
@@ -20,7 +22,9 @@ fn open(path: &Path) -> Namespace<Embedded> {
 
 /// Makes files for ever and says so.
 fn make_files(path: &Path) {
-    let fs = open(path);
+    let store = Embedded::open(path, merge).expect("store");
+    let store = if std::env::var_os(LED).is_some() { store.led_by_callers() } else { store };
+    let fs = Namespace::open(store).expect("open");
     std::thread::scope(|scope| {
         for thread in 0..4 {
             let fs = &fs;
@@ -52,8 +56,12 @@ fn what_a_killed_process_promised_is_there() {
     drop(block(Namespace::format(Embedded::create(&path, [9; 16], merge).expect("store"), format)).expect("format"));
     let full = std::env::var("WEIR_TEST_SCALE").is_ok_and(|scale| scale == "full");
     let mut promised = Vec::new();
-    for round in 0..if full { 60 } else { 3 } {
-        let mut child = Command::new(std::env::current_exe().expect("this program"))
+    for round in 0..if full { 60 } else { 4 } {
+        let mut child = Command::new(std::env::current_exe().expect("this program"));
+        if round % 2 == 0 {
+            child.env(LED, "1");
+        }
+        let mut child = child
             .args(["--exact", "what_a_killed_process_promised_is_there", "--nocapture"])
             .env(STORE, &path)
             .stdout(Stdio::piped())

@@ -30,7 +30,7 @@ fn core(body: Body) -> Core {
 }
 
 fn tail() -> Tail {
-    Tail { change: 7, size: 4096, written: 4095, subdirs: 2, atime: T, mtime: T, ctime: T }
+    Tail { change: 7, size: 4096, written: 4095, subdirs: 2, holes: false, atime: T, mtime: T, ctime: T }
 }
 
 /// Every kind of record with its bytes.
@@ -40,7 +40,14 @@ fn golden() -> Vec<(Bytes, Vec<u8>)> {
     let doomed = Doomed { id: FileId(9), generation: Generation(5), layout: layout() };
     let cookies = CookieKey([0xcc; 16]);
     let dentry = Dentry { child: FileId(9), kind: FileKind::Fifo, name: Bytes::from_static(b"name!") };
-    let delta = TailDelta { size: SizeDelta::Set(10, T), subdirs: -1, atime: None, mtime: Some(T), ctime: Some(T) };
+    let delta = TailDelta {
+        size: SizeDelta::Set(10, T),
+        holes: Holes::Before(9),
+        subdirs: -1,
+        atime: None,
+        mtime: Some(T),
+        ctime: Some(T),
+    };
     let lay = "80005745 00000003 6c617900";
     let cases = [
         (core(regular(None, None)).to_value(), format!("{head} 00000001 00000005 00000000 00000000")),
@@ -77,7 +84,7 @@ fn golden() -> Vec<(Bytes, Vec<u8>)> {
         (
             Delta::Tail(delta).to_bytes(),
             format!(
-                "00000001 00000001 000000000000000a {T_BYTES} ffffffff 00000000 00000001 {T_BYTES} 00000001 {T_BYTES}"
+                "00000001 00000001 000000000000000a {T_BYTES} 00000001 0000000000000009 ffffffff 00000000 00000001 {T_BYTES} 00000001 {T_BYTES}"
             ),
         ),
         (Delta::Files(-1).to_bytes(), "00000002 ffffffffffffffff".into()),
@@ -140,6 +147,87 @@ fn cookies_are_the_same_everywhere() {
 }
 
 #[test]
+fn records_without_the_bit_are_of_files_without_holes() {
+    let old = tail().to_value();
+    let with = Tail { holes: true, ..tail() }.to_value();
+    assert_eq!((old.len(), &old[28..32], &with[28..32]), (with.len(), &[0, 0, 0, 2][..], &[0x80, 0, 0, 2][..]));
+    assert_eq!(Tail::read(old), Ok(tail()));
+    assert_eq!(Tail::read(with), Ok(Tail { holes: true, ..tail() }));
+    // More than there is room for is as many as there can be, and no hole.
+    let many = Tail { subdirs: u32::MAX, ..tail() }.to_value();
+    assert_eq!(Tail::read(many), Ok(Tail { subdirs: (1 << 31) - 1, ..tail() }));
+    // Only regular files have any.
+    let directory = core(Body::Directory { parent: FileId::ROOT });
+    let regular = core(Body::Regular { generation: Generation(1), layout: None, verifier: None });
+    let holes = |core: Core, holes| core.attrs(FileId(9), &Tail { holes, ..tail() }).holes;
+    assert_eq!([holes(regular.clone(), true), holes(regular, false), holes(directory, true)], [true, false, false]);
+}
+
+/// Every short history of a file against one that keeps a bit for each block: what lacks a whole one is known to have holes. What was
+/// written in order has none.
+#[test]
+fn holes_are_known_of() {
+    #[derive(Clone, Copy, Debug)]
+    enum Step {
+        Write(u64, u64),
+        Cut(u64),
+        Punch,
+    }
+    const K4: u64 = 4096;
+    let mut steps = vec![Step::Punch];
+    for end in [0, 1, K4, K4 + 1, 3 * K4] {
+        steps.push(Step::Cut(end));
+    }
+    for (from, end) in
+        [(0, K4), (0, 100), (100, K4), (K4, 2 * K4), (K4 + 1, 2 * K4), (2 * K4, 3 * K4), (2 * K4 + 9, 9 * K4)]
+    {
+        steps.push(Step::Write(from, end));
+    }
+    let tail_of = |value: Bytes| Tail::from_value(value).expect("a tail");
+    let mut histories = 0;
+    for number in 0..steps.len().pow(4) {
+        let mut value = Tail::new(T, 0).to_value();
+        // What was written, by bytes of blocks that are there.
+        let (mut there, mut size) = (std::collections::BTreeSet::new(), 0);
+        let mut in_order = true;
+        let mut rest = number;
+        for _ in 0..4 {
+            let step = steps[rest % steps.len()];
+            rest /= steps.len();
+            let change = match step {
+                Step::Write(from, end) => {
+                    in_order &= from <= size;
+                    there.extend(from / K4..end.div_ceil(K4));
+                    size = size.max(end);
+                    TailDelta { size: SizeDelta::Grow(end), holes: Holes::Before(from), ..TailDelta::default() }
+                }
+                Step::Cut(end) => {
+                    in_order = end == 0 || (in_order && end <= size);
+                    there.retain(|block| *block < end.div_ceil(K4));
+                    // A block that the file ends in is taken for one with bytes.
+                    there.extend((end % K4 > 0).then_some(end / K4));
+                    size = end;
+                    TailDelta { size: SizeDelta::Set(end, T), ..TailDelta::default() }
+                }
+                Step::Punch => {
+                    in_order = false;
+                    there.clear();
+                    TailDelta { holes: Holes::Made, ..TailDelta::default() }
+                }
+            };
+            value = merge(Some(&value), &Delta::Tail(change).to_bytes()).expect("within bounds");
+            let tail = tail_of(value.clone());
+            assert_eq!(tail.size, size);
+            let whole_holes = (0..size / K4).any(|block| !there.contains(&block));
+            assert!(!whole_holes || tail.holes, "{step:?} of {number} leaves a hole that nobody knows of");
+            assert!(!in_order || !tail.holes, "{step:?} of {number} leaves none");
+        }
+        histories += 1;
+    }
+    assert_eq!(histories, 13usize.pow(4));
+}
+
+#[test]
 fn merges_keep_to_their_bounds() {
     let merged = |old: Bytes, delta: Delta| merge(Some(&old), &delta.to_bytes());
     let size = |size| Delta::Tail(TailDelta { size, ..TailDelta::default() });
@@ -156,6 +244,11 @@ fn merges_keep_to_their_bounds() {
     assert_eq!(after(size(SizeDelta::Wrote(4096))), Some(Tail { change: 8, written: 4096, ..tail() }));
     assert_eq!(after(size(SizeDelta::Wrote(5000))), Some(Tail { change: 8, size: 5000, written: 5000, ..tail() }));
     assert_eq!(after(size(SizeDelta::Wrote(5))), Some(Tail { change: 8, ..tail() }));
+    let directory = Tail { subdirs: 3, ..tail() };
+    assert_eq!(
+        after(Delta::Tail(TailDelta { subdirs: 1, ..TailDelta::default() })),
+        Some(Tail { change: 8, ..directory })
+    );
     let cut = Tail { change: 8, size: 1, written: 1, mtime: Timestamp::default(), ..tail() };
     assert_eq!(after(size(SizeDelta::Set(1, Timestamp::default()))), Some(cut));
     assert_eq!(after(size(SizeDelta::Set(u64::MAX, T))), None);

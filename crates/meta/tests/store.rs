@@ -353,6 +353,33 @@ fn unstable_notes_survive_once_settled() {
 }
 
 #[test]
+fn what_is_due_comes_by_itself_when_callers_lead() {
+    let disk = Disk::default();
+    let fs = block(Namespace::format(on(&disk).expect("store").led_by_callers(), format())).expect("format");
+    let (root, target) = (Cred::root(), vec![b't'; 3000]);
+    let link = |n: usize| {
+        let made = block(fs.symlink(&root, NOW, FileId::ROOT, format!("{n}").as_bytes(), &target, &mode()));
+        assert!(made.is_ok(), "{made:?}");
+    };
+    // The first takes a block of numbers along.
+    link(0);
+    let before = fs.standing().counters;
+    (1..11).for_each(link);
+    let after = fs.standing().counters;
+    assert_eq!((after.flushes - before.flushes, after.batches - before.batches), (10, 10));
+    // Nobody asks for anything now, and the log goes into the table all the same.
+    while fs.standing().counters.checkpoints == before.checkpoints {
+        std::thread::yield_now();
+    }
+    // Much more than is kept above the table.
+    (11..2000).for_each(link);
+    drop(fs);
+    let fs = Namespace::open(on(&disk).expect("store")).expect("open");
+    assert_eq!(fs.getattr(FileId::ROOT).map(|root| root.size), Ok(2000));
+    assert_eq!(fs.check(), Ok(Vec::new()));
+}
+
+#[test]
 fn concurrent_creates_share_a_flush() {
     let disk = Disk::default();
     let fs = block(Namespace::format(on(&disk).expect("store"), format())).expect("format");

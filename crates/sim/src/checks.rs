@@ -36,8 +36,9 @@ pub async fn all(world: &World, cluster: &RefCell<Cluster>) -> Result<(), String
         for (index, list) in lists.into_iter().enumerate() {
             let (began, ended) = (book.model.tick(), book.model.tick());
             let said = Said::Names(list);
-            book.names[index].push(Operation { client: AUDITOR, ask: Ask::List, began, ended: Some(ended), said });
-            match names::explain(&book.names[index], &book.mgr_deaths) {
+            let listed = Operation { ended: Some(ended), said, ..Operation::new(AUDITOR, Ask::List, began) };
+            book.names[index].push(listed);
+            match names::explain(&book.names[index], (&book.mgr_deaths, &book.power_cuts)) {
                 Ok(Search::Explained) => {}
                 Ok(Search::GivenUp) => book.unsearched += 1,
                 Err(why) => book.model.fail(format!("directory {index}: {why}")),

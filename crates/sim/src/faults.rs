@@ -231,6 +231,9 @@ impl<'a> Faults<'a> {
         if cluster.mgr.is_up() {
             self.world.book().mgr_died();
         }
+        if death == Death::PowerCut {
+            self.world.book().mgr_lost_power();
+        }
         cluster.mgr.die(death);
     }
 

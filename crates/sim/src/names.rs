@@ -6,6 +6,9 @@
 //!
 //! One exception is by `docs/SEMANTICS.md`: a mgr that dies over the answer to a creation has forgotten it, and the file is
 //! simply created again. If somebody renamed or removed it in between, there were two.
+//!
+//! Another one: a file that was made without waiting until it is durable may be gone after its mgr's host has lost power, until it
+//! was synced or closed, or something that is durable was made or removed in its directory.
 
 use crate::model::Moment;
 use std::collections::{BTreeMap, HashSet};
@@ -63,6 +66,22 @@ pub struct Operation {
     pub ended: Option<Moment>,
     /// What was answered.
     pub said: Said,
+    /// Whether it made a file, if any, without waiting until that is durable.
+    pub unsynced: bool,
+    /// When what it made was found to be there to stay: synced, or closed.
+    pub kept: Option<Moment>,
+}
+
+impl Operation {
+    /// One that begins.
+    pub fn new(client: u64, ask: Ask, began: Moment) -> Self {
+        Operation { client, ask, began, ended: None, said: Said::Unknown, unsynced: false, kept: None }
+    }
+
+    /// Whether everything that was answered before it began is there to stay when it was answered.
+    fn is_durable(&self) -> bool {
+        matches!(self.ask, Ask::Mkdir { .. } | Ask::Remove { .. }) && matches!(self.said, Said::Ok(_))
+    }
 }
 
 /// A file whose number nobody was told.
@@ -153,6 +172,8 @@ struct Part {
     operation: Operation,
     /// For a creation that a mgr may have carried out before it died over the answer: the one that was answered.
     again: Option<usize>,
+    /// For the loss of what was made: the creation.
+    lost: Option<usize>,
 }
 
 /// What is searched for an order.
@@ -163,26 +184,61 @@ struct Parts {
 }
 
 impl Parts {
-    fn new(operations: &[Operation], mgr_deaths: &[Moment]) -> Self {
+    fn new(operations: &[Operation], (mgr_deaths, power_cuts): (&[Moment], &[Moment])) -> Self {
         // What only looks and was not answered says nothing.
         let tells = |op: &&Operation| op.said != Said::Unknown || !matches!(op.ask, Ask::Lookup { .. } | Ask::List);
         let mut operations: Vec<&Operation> = operations.iter().filter(tells).collect();
         operations.sort_by_key(|op| op.began);
         let mut all: Vec<Part> = Vec::new();
         for operation in operations {
-            all.push(Part { operation: operation.clone(), again: None });
+            all.push(Part { operation: operation.clone(), again: None, lost: None });
             let last = all.len() - 1;
             let span = operation.began..operation.ended.unwrap_or(Moment::MAX);
             for death in mgr_deaths.iter().filter(|_| matches!(operation.ask, Ask::Create { .. })) {
                 if span.contains(death) {
                     let earlier = Operation { ended: Some(*death), said: Said::Unknown, ..operation.clone() };
-                    all.push(Part { operation: earlier, again: Some(last) });
+                    all.push(Part { operation: earlier, again: Some(last), lost: None });
                 }
             }
         }
+        Self::add_losses(&mut all, power_cuts);
         let took_place = all.iter().enumerate().filter(|(_, part)| part.operation.said != Said::Unknown);
         let answered = took_place.fold(0, |set, (i, _)| set | 1u128.checked_shl(i as u32).unwrap_or(0));
         Parts { all, answered }
+    }
+
+    /// Files that were made without waiting may be lost when the power is.
+    fn add_losses(all: &mut Vec<Part>, power_cuts: &[Moment]) {
+        for made in 0..all.len() {
+            let Part { operation: making, again, .. } = &all[made];
+            // Who was told that it is there to stay found it there.
+            let is_kept = making.kept.is_some() && again.is_none();
+            if is_kept || !(making.unsynced && matches!(making.ask, Ask::Create { .. })) {
+                continue;
+            }
+            let answered = making.ended.filter(|_| making.said != Said::Unknown).unwrap_or(Moment::MAX);
+            let after = all.iter().map(|part| &part.operation).filter(|other| other.began > answered);
+            let settled = after.filter(|other| other.is_durable()).filter_map(|other| other.ended).min();
+            let span = making.began..settled.unwrap_or(Moment::MAX);
+            let cuts = power_cuts.iter().filter(|cut| span.contains(cut));
+            let loss =
+                |cut: &Moment| Operation { began: *cut, ended: Some(*cut), said: Said::Unknown, ..making.clone() };
+            let losses: Vec<Operation> = cuts.map(loss).collect();
+            all.extend(losses.into_iter().map(|operation| Part { operation, again: None, lost: Some(made) }));
+        }
+    }
+
+    /// The state after this part, if it can have taken place in this one.
+    fn step(&self, state: &State, index: usize) -> Option<State> {
+        let Part { operation, lost, .. } = &self.all[index];
+        let Some(made) = *lost else { return step(state, index, operation) };
+        let (Ask::Create { name, .. }, making) = (&operation.ask, &self.all[made].operation) else { return None };
+        let file = match making.said {
+            Said::Ok(Some(file)) => file,
+            _ => UNTOLD + made as u64,
+        };
+        let mut next = state.clone();
+        (next.remove(name) == Some(file)).then_some(next)
     }
 
     /// What may take place next when `done` has, what is tried first at the end.
@@ -196,7 +252,8 @@ impl Parts {
         // The mgr died before what was asked of the next one.
         let in_time = |i: usize| latest.is_none_or(|latest| part(i).ended.is_none_or(|ended| latest < ended));
         let still = |i: usize| self.all[i].again.is_none_or(|answered| !is_done(answered) && in_time(i));
-        let mut ready: Vec<usize> = (0..self.all.len()).filter(|i| !is_done(*i) && still(*i)).collect();
+        let there = |i: usize| self.all[i].lost.is_none_or(|made| is_done(made) && in_time(i));
+        let mut ready: Vec<usize> = (0..self.all.len()).filter(|i| !is_done(*i) && still(*i) && there(*i)).collect();
         ready.retain(|i| part(*i).began < horizon);
         // What was answered first is tried first, what is in doubt last.
         ready.sort_by_key(|i| std::cmp::Reverse((part(*i).said == Said::Unknown, part(*i).ended)));
@@ -204,22 +261,26 @@ impl Parts {
     }
 
     fn left(&self, done: u128) -> String {
-        let left = (0..self.all.len()).filter(|i| done & (1 << i) == 0 && self.all[*i].again.is_none());
+        let is_own = |i: &usize| self.all[*i].again.is_none() && self.all[*i].lost.is_none();
+        let left = (0..self.all.len()).filter(|i| done & (1 << i) == 0 && is_own(i));
         left.take(6).map(|i| format!("{:?}", self.all[i].operation)).collect::<Vec<_>>().join("; ")
     }
 }
 
-/// Searches for an order that explains all operations of one directory, which was empty at first; the mgr died at
-/// `mgr_deaths`. Tells how far it came when there is none.
-pub fn explain(operations: &[Operation], mgr_deaths: &[Moment]) -> Result<Search, String> {
-    explain_within(NODES_MAX, operations, mgr_deaths)
+/// When the mgr died, and when its host lost power.
+pub type Ends<'a> = (&'a [Moment], &'a [Moment]);
+
+/// Searches for an order that explains all operations of one directory, which was empty at first, with a mgr that ended at
+/// these times. Tells how far it came when there is none.
+pub fn explain(operations: &[Operation], ends: Ends<'_>) -> Result<Search, String> {
+    explain_within(NODES_MAX, operations, ends)
 }
 
-fn explain_within(nodes: usize, operations: &[Operation], mgr_deaths: &[Moment]) -> Result<Search, String> {
+fn explain_within(nodes: usize, operations: &[Operation], ends: Ends<'_>) -> Result<Search, String> {
     if operations.len() > OPERATIONS_MAX {
         return Err(format!("{} operations are too many to be searched", operations.len()));
     }
-    let parts = Parts::new(operations, mgr_deaths);
+    let parts = Parts::new(operations, ends);
     if parts.all.len() > u128::BITS as usize {
         return Ok(Search::GivenUp);
     }
@@ -238,7 +299,7 @@ fn explain_within(nodes: usize, operations: &[Operation], mgr_deaths: &[Moment])
             farthest = (count, done, state.clone());
         }
         for i in parts.ready(done) {
-            if let Some(next) = step(&state, i, &parts.all[i].operation) {
+            if let Some(next) = parts.step(&state, i) {
                 let node = (done | 1 << i, next);
                 if seen.insert(node.clone()) {
                     stack.push(node);
@@ -255,7 +316,7 @@ mod tests {
     use super::*;
 
     fn op(ask: Ask, span: (Moment, Option<Moment>), said: Said) -> Operation {
-        Operation { client: 0, ask, began: span.0, ended: span.1, said }
+        Operation { ended: span.1, said, ..Operation::new(0, ask, span.0) }
     }
 
     fn create(span: (Moment, Option<Moment>), said: Said) -> Operation {
@@ -267,7 +328,7 @@ mod tests {
     }
 
     fn plain(operations: &[Operation]) -> Result<Search, String> {
-        explain(operations, &[])
+        explain(operations, (&[], &[]))
     }
 
     fn ok(file: u64) -> Said {
@@ -314,21 +375,51 @@ mod tests {
         let rename = |at| op(Ask::Rename { from: 1, to: 2 }, (at, Some(at + 1)), Said::Ok(None));
         let list = |names: &[(u8, u64)]| op(Ask::List, (20, Some(21)), Said::Names(names.iter().copied().collect()));
         let twice = [create((1, Some(9)), ok(8)), rename(6), list(&[(1, 8), (2, 7)])];
-        assert!(explain(&twice, &[4]).is_ok());
+        assert!(explain(&twice, (&[4], &[])).is_ok());
         // Nobody died, or not while it was asked; or what was made before that was renamed only by those who came later.
-        assert!(explain(&twice, &[]).is_err());
-        assert!(explain(&twice, &[10]).is_err());
+        assert!(explain(&twice, (&[], &[])).is_err());
+        assert!(explain(&twice, (&[10], &[])).is_err());
         let late = [create((1, Some(9)), ok(8)), rename(10), list(&[(1, 8), (2, 7)])];
-        assert!(explain(&late, &[4]).is_err());
+        assert!(explain(&late, (&[4], &[])).is_err());
         // Once for each death.
         let found = op(Ask::Lookup { name: 1 }, (5, Some(6)), Said::Missing);
         let thrice = [create((1, Some(9)), ok(8)), found, remove((7, Some(8)), Said::Ok(None)), list(&[(1, 8)])];
-        assert!(explain(&thrice, &[4]).is_err());
+        assert!(explain(&thrice, (&[4], &[])).is_err());
         // The mgr that died before somebody looked and found nothing had not made it.
-        assert!(explain(&thrice, &[6]).is_ok());
+        assert!(explain(&thrice, (&[6], &[])).is_ok());
         // Nothing else is done again.
         let removed = [create((1, Some(2)), ok(7)), remove((3, Some(9)), Said::Missing)];
-        assert!(explain(&removed, &[5]).is_err());
+        assert!(explain(&removed, (&[5], &[])).is_err());
+    }
+
+    #[test]
+    fn what_nobody_waited_for_may_go_with_the_power_and_nothing_else() {
+        let soon = |kept| Operation { unsynced: true, kept, ..create((1, Some(2)), ok(7)) };
+        let found = |at, said| op(Ask::Lookup { name: 1 }, (at, Some(at + 1)), said);
+        let explained = |history: &[Operation], cuts: &[Moment]| explain(history, (&[], cuts)).is_ok();
+        let gone = [found(3, ok(7)), found(8, Said::Missing)];
+        assert!(explained(&[&[soon(None)], &gone[..]].concat(), &[6]));
+        // The power stayed, or went at another time; it was synced, before or after; it was never said that nobody waits.
+        assert!(!explained(&[&[soon(None)], &gone[..]].concat(), &[]));
+        assert!(!explained(&[&[soon(None)], &gone[..]].concat(), &[20]));
+        assert!(!explained(&[&[soon(Some(5))], &gone[..]].concat(), &[6]));
+        assert!(!explained(&[&[soon(Some(7))], &gone[..]].concat(), &[6]));
+        assert!(!explained(&[&[create((1, Some(2)), ok(7))], &gone[..]].concat(), &[6]));
+        // It was lost before somebody found it, and comes back for nobody.
+        assert!(!explained(&[soon(None), found(8, Said::Missing), found(10, ok(7))], &[6]));
+        assert!(!explained(&[soon(None), found(4, Said::Missing)], &[6]));
+        // What others made durably afterwards took it along; under another name it is there to stay.
+        let other = op(Ask::Mkdir { name: 2 }, (3, Some(4)), ok(8));
+        assert!(!explained(&[soon(None), other, found(8, Said::Missing)], &[6]));
+        let renamed = op(Ask::Rename { from: 1, to: 3 }, (3, Some(4)), Said::Ok(None));
+        let there = op(Ask::Lookup { name: 3 }, (8, Some(9)), Said::Missing);
+        assert!(!explained(&[soon(None), renamed, there], &[6]));
+        // An answer that the power overtook.
+        assert!(explained(&[Operation { ended: Some(9), ..soon(None) }, found(10, Said::Missing)], &[6]));
+        // Made, lost, and made again by another.
+        let again = Operation { began: 10, ended: Some(11), ..create((10, Some(11)), ok(9)) };
+        assert!(explained(&[soon(None), again.clone()], &[6]));
+        assert!(!explained(&[soon(None), again], &[]));
     }
 
     #[test]
@@ -340,6 +431,6 @@ mod tests {
         let lost: Vec<Operation> = many(Said::Unknown).into_iter().chain(removals).collect();
         let open =
             [&lost[..], &contradiction[..], &[op(Ask::List, (60, Some(61)), Said::Names([(3, 9)].into()))]].concat();
-        assert_eq!(explain_within(1000, &open, &[]), Ok(Search::GivenUp));
+        assert_eq!(explain_within(1000, &open, (&[], &[])), Ok(Search::GivenUp));
     }
 }

@@ -137,6 +137,8 @@ pub struct Plan {
     pub flush_ms: u64,
     /// Files of the data directory.
     pub files: u64,
+    /// Of a hundred files that are made, so many are without waiting until they are durable.
+    pub unsynced_percent: u64,
     /// Of a hundred operations, so many lock or unlock.
     pub lock_percent: u64,
     /// What goes wrong, when, in milliseconds.
@@ -207,7 +209,7 @@ impl Plan {
             think_ms: *rng.pick(&[0, 5, 50, 500]),
         };
         let mut clients: Vec<ClientPlan> = (0..rng.between(1, 4)).map(|_| client(&mut rng)).collect();
-        let mut policies = Rng::new(seed, "policies");
+        let (mut policies, mut gathering) = (Rng::new(seed, "policies"), Rng::new(seed, "gathering"));
         for client in &mut clients {
             let (name, value) = *policies.pick(POLICIES);
             // Where the threshold is drawn again, that of before is another one.
@@ -221,7 +223,6 @@ impl Plan {
             late_ms: *rng.pick(&[5, 50, 300]),
             window: *rng.pick(&[4 << 10, 64 << 10, 1 << 20]),
         };
-        let mut gathering = Rng::new(seed, "gathering");
         let mut plan = Plan {
             seed,
             planted: None,
@@ -238,6 +239,7 @@ impl Plan {
             weather,
             flush_ms: *rng.pick(&[0, 1, 5]),
             files: rng.between(1, 3),
+            unsynced_percent: *Rng::new(seed, "unsynced").pick(&[0, 50, 100]),
             lock_percent: 7,
             faults: Vec::new(),
             quiet_ms: 0,

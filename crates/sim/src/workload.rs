@@ -24,6 +24,8 @@ pub struct Book {
     pub names: Vec<Vec<Operation>>,
     /// When the mgr died.
     pub mgr_deaths: Vec<Moment>,
+    /// When its host lost power.
+    pub power_cuts: Vec<Moment>,
     /// Directories whose names have too many orders to search all of them, and so were not judged.
     pub unsearched: u64,
     /// Operations that were answered, and those that failed.
@@ -77,6 +79,20 @@ impl Book {
         self.mgr_deaths.push(now);
     }
 
+    /// The host of the mgr has lost power, and with it what was not synced.
+    pub fn mgr_lost_power(&mut self) {
+        let now = self.model.tick();
+        self.power_cuts.push(now);
+    }
+
+    /// What was made by an operation on names is there to stay.
+    fn kept(&mut self, made: Option<(usize, usize)>) {
+        let now = self.model.tick();
+        if let Some((dir, index)) = made {
+            self.names[dir][index].kept.get_or_insert(now);
+        }
+    }
+
     /// A client is gone, and what it has locked is free for others.
     pub fn client_died(&mut self, client: u64) {
         self.model.client_died(client);
@@ -115,6 +131,8 @@ impl World {
         let fine = match self.plan.level {
             Level::Rough => error.kind() != ErrorKind::Protocol,
             // A mgr that lives knows what it has done, and what is in doubt then somebody else has undone.
+            // What was made without waiting may be lost with the power.
+            Level::Mild if error.is(Status::Stale) && !self.book().power_cuts.is_empty() => true,
             Level::Mild => error.is_in_doubt() && (error.is(Status::Stale) || !self.book().mgr_deaths.is_empty()),
             Level::Calm => false,
         };
@@ -133,6 +151,8 @@ struct Handle {
     writable: bool,
     /// When it was locked, while it is.
     locked: Option<Moment>,
+    /// The operation on names that made it, by directory and number.
+    made: Option<(usize, usize)>,
 }
 
 impl Handle {
@@ -254,7 +274,7 @@ impl Process {
         if names.len() + 8 > crate::names::OPERATIONS_MAX {
             return None;
         }
-        names.push(Operation { client: self.client, ask, began, ended: None, said: Said::Unknown });
+        names.push(Operation::new(self.client, ask, began));
         Some(names.len() - 1)
     }
 

@@ -28,7 +28,8 @@ impl Pending {
         Pending(State::Known(Some(outcome)))
     }
 
-    /// Puts `job` into `queue`, now or as soon as there is room.
+    /// Puts `job` into `queue`, now or as soon as there is room. In the first case it is the caller's to see to it that somebody takes
+    /// it from there.
     pub(crate) fn queued(job: Job, answer: oneshot::Receiver<Outcome>, queue: &Arc<Queue>) -> Self {
         match queue.push(job, None) {
             Ok(()) => Pending(State::Sent(answer)),
@@ -68,6 +69,7 @@ impl Future for Pending {
                 *job = Some(refused);
                 return Poll::Pending;
             }
+            queue.call();
             if let State::Waiting(_, answer, _) = std::mem::replace(&mut self.0, State::Known(None)) {
                 self.0 = State::Sent(answer);
             }

@@ -20,7 +20,7 @@ pub(crate) struct Job {
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     inner: Mutex<Inner>,
-    filled: Condvar,
+    called: Condvar,
 }
 
 #[derive(Debug, Default)]
@@ -30,6 +30,8 @@ struct Inner {
     waiting: Vec<Waker>,
     /// Whoever takes jobs without waiting for them, and wants to know when there are some.
     watching: Option<Waker>,
+    /// Whether the writer's thread has been called and has not come yet.
+    called: bool,
     closed: bool,
 }
 
@@ -56,7 +58,8 @@ impl Queue {
 
     /// Adds a job, or gives it back when the queue is full; `waker` is then called once there is room.
     ///
-    /// A closed queue drops the job, by which its sender learns that nobody will answer.
+    /// A closed queue drops the job, by which its sender learns that nobody will answer. The writer's thread does not know of
+    /// the job before it is called.
     pub(crate) fn push(&self, job: Job, waker: Option<&Waker>) -> Result<(), Box<Job>> {
         let mut inner = self.lock();
         if inner.closed {
@@ -71,27 +74,39 @@ impl Queue {
         inner.jobs.push_back((len, job));
         let watching = inner.watching.take();
         drop(inner);
-        self.filled.notify_one();
         if let Some(watching) = watching {
             watching.wake();
         }
         Ok(())
     }
 
-    /// Waits for jobs, about `longest` at most, and takes as many as one window holds, none if there are none; `None`
-    /// when the queue is closed and empty.
-    pub(crate) fn window(&self, longest: Option<Duration>) -> Option<Vec<Job>> {
+    /// Tells the writer's thread to look what there is.
+    pub(crate) fn call(&self) {
         let mut inner = self.lock();
-        while inner.jobs.is_empty() && !inner.closed {
+        let first = !std::mem::replace(&mut inner.called, true);
+        drop(inner);
+        if first {
+            self.called.notify_one();
+        }
+    }
+
+    /// Waits until the thread is called or the queue is closed, about `longest` at most.
+    pub(crate) fn called(&self, longest: Option<Duration>) {
+        let mut inner = self.lock();
+        while !inner.called && !inner.closed {
             let Some(longest) = longest else {
-                inner = self.filled.wait(inner).unwrap_or_else(PoisonError::into_inner);
+                inner = self.called.wait(inner).unwrap_or_else(PoisonError::into_inner);
                 continue;
             };
-            drop(self.filled.wait_timeout(inner, longest).unwrap_or_else(PoisonError::into_inner));
-            return self.take();
+            inner = self.called.wait_timeout(inner, longest).unwrap_or_else(PoisonError::into_inner).0;
+            break;
         }
-        drop(inner);
-        self.take()
+        inner.called = false;
+    }
+
+    /// Whether there are no jobs.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.lock().jobs.is_empty()
     }
 
     /// Takes as many jobs as one window holds, none if there are none; `None` when the queue is closed and empty.
@@ -127,7 +142,7 @@ impl Queue {
         let watching = inner.watching.take();
         drop(inner);
         waiting.into_iter().chain(watching).for_each(Waker::wake);
-        self.filled.notify_all();
+        self.called.notify_all();
     }
 
     /// Closes the queue and drops the jobs inside, as nobody will take them.
@@ -161,7 +176,11 @@ mod tests {
         let mut next = 0;
         let mut last = None;
         while last != Some(1_000_000) {
-            let window = queue.window(None).expect("open");
+            // Calls are not counted: who has taken everything looks again when it is called again.
+            if queue.is_empty() {
+                queue.called(None);
+            }
+            let window = queue.take().expect("open");
             assert!(window.len() <= limits::META_WINDOW_BATCHES);
             for job in window {
                 last = Some(job.batch.id.0);
@@ -180,8 +199,9 @@ mod tests {
         let inside = submit(&queue, 1);
         queue.close();
         assert!(matches!(submit(&queue, 2).wait(), Outcome::Unknown(_)));
-        assert_eq!(queue.window(None).map(|jobs| jobs.len()), Some(1));
-        assert!(queue.window(None).is_none());
+        queue.called(None);
+        assert_eq!(queue.take().map(|jobs| jobs.len()), Some(1));
+        assert!(queue.take().is_none());
         assert!(matches!(inside.wait(), Outcome::Unknown(_)));
     }
 }

@@ -1,5 +1,6 @@
 //! The embedded store: a redb file below a batch log, with one writer, by whom everything queued shares one flush.
 
+mod desk;
 mod error;
 mod file;
 mod guard;
@@ -15,6 +16,7 @@ pub use writer::{Step, Stepper};
 
 use crate::engine::{Batch, Broken, Counters, Engine, Job, MergeFn, Outcome, Pending, Queue, Standing, View};
 use crate::log::LogDisk;
+use desk::Desk;
 use futures_channel::oneshot;
 use guard::{Guarded, guarded};
 use opening::{Base, attach};
@@ -44,7 +46,11 @@ const ANCHOR: &[u8] = b"anchor";
 #[derive(Debug)]
 pub struct Embedded {
     shared: Arc<Shared>,
-    writer: Option<JoinHandle<()>>,
+    /// Where the writer works; none if somebody steps it.
+    desk: Option<Arc<Desk>>,
+    thread: Option<JoinHandle<()>>,
+    /// Whether those who hand over batches may sit down at the desk.
+    led: bool,
 }
 
 struct Shared {
@@ -175,7 +181,15 @@ impl Embedded {
         free: impl Fn() -> Option<u64> + Send + Sync + 'static,
     ) -> Result<(Self, Stepper), StoreError> {
         let writer = Self::attach_on(storage, log, id, merge, free)?;
-        Ok((Embedded { shared: writer.shared().clone(), writer: None }, Stepper::new(writer)))
+        let shared = writer.shared().clone();
+        Ok((Embedded { shared, desk: None, thread: None, led: false }, Stepper::new(writer)))
+    }
+
+    /// The same store, whose callers write and flush what they hand over themselves, inside [`Engine::submit`], when nobody else does
+    /// and flushes are quick. Else the writer's thread does it, as always for a store that this was not asked of.
+    pub fn led_by_callers(mut self) -> Self {
+        self.led = true;
+        self
     }
 
     fn attach_on(
@@ -208,8 +222,10 @@ impl Embedded {
 
     fn start(writer: Writer) -> Result<Self, StoreError> {
         let shared = writer.shared().clone();
-        match std::thread::Builder::new().name("meta-writer".into()).spawn(|| writer.run()) {
-            Ok(writer) => Ok(Embedded { shared, writer: Some(writer) }),
+        let desk = Desk::new(writer);
+        let works = desk.clone();
+        match std::thread::Builder::new().name("meta-writer".into()).spawn(move || works.run()) {
+            Ok(thread) => Ok(Embedded { shared, desk: Some(desk), thread: Some(thread), led: false }),
             Err(cause) => Err(StoreError::Unusable { path: shared.path.clone(), cause: cause.to_string() }),
         }
     }
@@ -219,9 +235,9 @@ impl Drop for Embedded {
     /// Finishes what was submitted, then closes the files.
     fn drop(&mut self) {
         self.shared.queue.close();
-        if let Some(writer) = self.writer.take() {
+        if let Some(thread) = self.thread.take() {
             // A writer that panicked has nothing more to tell: its callers got `Unknown`.
-            let _ = writer.join();
+            let _ = thread.join();
         }
     }
 }
@@ -239,7 +255,13 @@ impl Engine for Embedded {
             return Pending::known(Outcome::TooLarge);
         }
         let (answer, outcome) = oneshot::channel();
-        Pending::queued(Job { batch, answer }, outcome, &self.shared.queue)
+        let pending = Pending::queued(Job { batch, answer }, outcome, &self.shared.queue);
+        match &self.desk {
+            Some(desk) if self.led => desk.look(),
+            Some(_) => self.shared.queue.call(),
+            None => {}
+        }
+        pending
     }
 
     fn standing(&self) -> Standing {

@@ -9,13 +9,14 @@ use crate::{ChangeInfo, Created, FileInfo, How, Layout};
 use bytes::Bytes;
 use types::{FileId, FileKind, Generation, Status, limits};
 
-/// Makes the file `id` under `name`, or finds the one that is there as far as `how` allows.
+/// Makes the file `id` under `name`, or finds the one that is there as far as `how` allows. Unless it is to be `durable` the
+/// answer does not wait for the disk.
 pub(crate) fn plan(
     tx: &mut Tx<'_>,
     dir: FileId,
     name: &[u8],
     how: &How,
-    layout: Option<&Layout>,
+    (layout, durable): (Option<&Layout>, bool),
     id: FileId,
 ) -> Plan<Created> {
     check_name(name)?;
@@ -34,6 +35,9 @@ pub(crate) fn plan(
         How::Exclusive(verifier, set) => (set, Some(*verifier)),
     };
     let generation = Generation::default();
+    if !durable {
+        tx.not_durable();
+    }
     let body = Body::Regular { generation, layout: layout.cloned(), verifier };
     let (core, tail) = begin(tx.cred, tx.now, &parent, set, body)?;
     tx.put_inode(id, &core, &tail);

@@ -3,16 +3,17 @@
 use super::Plan;
 use crate::Changed;
 use crate::permission::without_set_ids;
-use crate::schema::{SizeDelta, TailDelta};
+use crate::schema::{Reach, SizeDelta, TailDelta};
 use crate::tx::Tx;
 use types::{FileId, FileKind, Status, Timestamp, limits};
 
-/// The file was written up to `end`, at `mtime` if the writer says so; `stable` if the bytes are on the disks of iods. It
+/// The file was written as far as `to` says, at `mtime` if the writer says so; `stable` if the bytes are on the disks of iods. It
 /// never shrinks.
 ///
 /// Whoever wrote had the file open or a layout of it, so nothing is checked; but like any write by somebody other than
 /// the superuser it takes the set-user-id and set-group-id bits.
-pub(crate) fn plan(tx: &mut Tx<'_>, id: FileId, end: u64, mtime: Option<Timestamp>, stable: bool) -> Plan<Changed> {
+pub(crate) fn plan(tx: &mut Tx<'_>, id: FileId, to: Reach, mtime: Option<Timestamp>, stable: bool) -> Plan<Changed> {
+    let Reach { end, holes } = to;
     let before = tx.rely_on(id)?;
     match before.kind() {
         FileKind::Regular => {}
@@ -31,7 +32,7 @@ pub(crate) fn plan(tx: &mut Tx<'_>, id: FileId, end: u64, mtime: Option<Timestam
     }
     let mtime = mtime.unwrap_or(tx.now);
     let size = if stable { SizeDelta::Wrote(end) } else { SizeDelta::Grow(end) };
-    let delta = TailDelta { size, mtime: Some(mtime), ctime: Some(tx.now), ..TailDelta::default() };
+    let delta = TailDelta { size, holes, mtime: Some(mtime), ctime: Some(tx.now), ..TailDelta::default() };
     let index = tx.change_tail(id, delta);
     Ok(Box::new(move |settled| {
         let (before, after) = settled.attrs(id, (&before, &after), index)?;

@@ -3,7 +3,7 @@
 use super::{Record, get_option, get_time, put_option, put_time};
 use crate::Layout;
 use bytes::Bytes;
-use types::{Attrs, FileId, FileKind, Generation, Timestamp, limits};
+use types::{Attrs, FileId, FileKind, Generation, Timestamp, leaves_hole, limits};
 use xdr::{Malformed, Reader, Writer, Xdr};
 
 /// The half of an inode that seldom changes.
@@ -82,6 +82,8 @@ pub struct Tail {
     pub written: u64,
     /// Subdirectories.
     pub subdirs: u32,
+    /// Of a regular file: whether it may have holes, so that the iods have to be asked how much room it takes.
+    pub holes: bool,
     /// Last access.
     pub atime: Timestamp,
     /// Last change of content.
@@ -116,6 +118,7 @@ impl Core {
             gid: self.gid,
             size: tail.size,
             used: if kind == FileKind::Regular { tail.size.next_multiple_of(512) } else { 0 },
+            holes: kind == FileKind::Regular && tail.holes,
             atime: tail.atime,
             mtime: tail.mtime,
             ctime: tail.ctime,
@@ -130,9 +133,21 @@ impl Core {
 }
 
 impl Tail {
+    /// In the number of subdirectories, which is below it: there may be holes.
+    const HOLES: u32 = 1 << 31;
+
     /// The half of a file made at `now` with this length.
     pub fn new(now: Timestamp, size: u64) -> Self {
-        Tail { change: 1, size, written: 0, subdirs: 0, atime: now, mtime: now, ctime: now }
+        Tail {
+            change: 1,
+            size,
+            written: 0,
+            subdirs: 0,
+            holes: leaves_hole(0, size),
+            atime: now,
+            mtime: now,
+            ctime: now,
+        }
     }
 }
 
@@ -195,14 +210,16 @@ impl Record for Tail {
         out.u64(self.change);
         out.u64(self.size);
         out.u64(self.written);
-        out.u32(self.subdirs);
+        // What cannot be told apart is as many as there can be.
+        out.u32(self.subdirs.min(Self::HOLES - 1) | if self.holes { Self::HOLES } else { 0 });
         put_time(out, self.atime);
         put_time(out, self.mtime);
         put_time(out, self.ctime);
     }
 
     fn decode(input: &mut Reader) -> Result<Self, Malformed> {
-        let (change, size, written, subdirs) = (input.u64()?, input.u64()?, input.u64()?, input.u32()?);
+        let (change, size, written, word) = (input.u64()?, input.u64()?, input.u64()?, input.u32()?);
+        let (subdirs, holes) = (word & !Self::HOLES, word & Self::HOLES != 0);
         if size > limits::FILE_SIZE_MAX {
             return Err(Malformed::Invalid("size beyond the largest file"));
         }
@@ -210,6 +227,6 @@ impl Record for Tail {
             return Err(Malformed::Invalid("written beyond the end of the file"));
         }
         let (atime, mtime, ctime) = (get_time(input)?, get_time(input)?, get_time(input)?);
-        Ok(Tail { change, size, written, subdirs, atime, mtime, ctime })
+        Ok(Tail { change, size, written, subdirs, holes, atime, mtime, ctime })
     }
 }

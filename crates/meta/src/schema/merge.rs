@@ -3,7 +3,7 @@
 use super::{Record, Tail, get_option, get_time, put_option, put_time};
 use crate::engine::Value;
 use bytes::Bytes;
-use types::{Timestamp, limits};
+use types::{ByteRange, Timestamp, leaves_hole, limits};
 use xdr::{Malformed, Reader, Writer};
 
 /// A change that a store merges into the record that is there.
@@ -22,6 +22,8 @@ pub enum Delta {
 pub struct TailDelta {
     /// What becomes of the size.
     pub size: SizeDelta,
+    /// What becomes known of holes, besides what a size that is set says.
+    pub holes: Holes,
     /// Subdirectories gained, lost if negative.
     pub subdirs: i32,
     /// New access time.
@@ -46,6 +48,40 @@ pub enum SizeDelta {
     Wrote(u64),
     /// A directory gains so many entries, loses them if negative.
     Entries(i32),
+}
+
+/// What a change says of holes in a regular file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Holes {
+    /// Nothing.
+    #[default]
+    Keep,
+    /// What was written begins here: a file that ended before has a hole now.
+    Before(u64),
+    /// There may be some.
+    Made,
+}
+
+/// How far a file was written, and what that says of holes; a number alone says nothing of them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Reach {
+    /// One past the last byte.
+    pub end: u64,
+    /// What is known of holes.
+    pub holes: Holes,
+}
+
+impl From<u64> for Reach {
+    fn from(end: u64) -> Self {
+        Reach { end, holes: Holes::Keep }
+    }
+}
+
+impl From<ByteRange> for Reach {
+    /// Written as a whole.
+    fn from(range: ByteRange) -> Self {
+        Reach { end: range.end(), holes: Holes::Before(range.offset) }
+    }
 }
 
 /// How many files there are.
@@ -82,12 +118,18 @@ impl TailDelta {
     pub fn apply(&self, mut tail: Tail) -> Option<Tail> {
         tail.change = tail.change.checked_add(1)?;
         tail.mtime = self.mtime.unwrap_or(tail.mtime);
+        tail.holes |= match self.holes {
+            Holes::Keep => false,
+            Holes::Before(from) => leaves_hole(tail.size, from),
+            Holes::Made => true,
+        };
         match self.size {
             SizeDelta::Keep => {}
             SizeDelta::Set(size, now) => {
                 if tail.size != size {
                     tail.mtime = self.mtime.unwrap_or(now);
                 }
+                tail.holes = size > 0 && (tail.holes || leaves_hole(tail.size, size));
                 tail.size = size;
                 tail.written = tail.written.min(size);
             }
@@ -132,6 +174,14 @@ impl Delta {
                         out.u64(size);
                     }
                 }
+                match delta.holes {
+                    Holes::Keep => out.u32(0),
+                    Holes::Before(from) => {
+                        out.u32(1);
+                        out.u64(from);
+                    }
+                    Holes::Made => out.u32(2),
+                }
                 out.i32(delta.subdirs);
                 put_option(&mut out, delta.atime, put_time);
                 put_option(&mut out, delta.mtime, put_time);
@@ -161,6 +211,12 @@ impl Delta {
                     3 => SizeDelta::Entries(input.i32()?),
                     4 => SizeDelta::Wrote(input.u64()?),
                     value => return Err(Malformed::BadValue { what: "size delta", value }),
+                },
+                holes: match input.u32()? {
+                    0 => Holes::Keep,
+                    1 => Holes::Before(input.u64()?),
+                    2 => Holes::Made,
+                    value => return Err(Malformed::BadValue { what: "delta of holes", value }),
                 },
                 subdirs: input.i32()?,
                 atime: get_option(&mut input, get_time)?,

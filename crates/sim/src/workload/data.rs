@@ -107,12 +107,13 @@ impl Process {
 
     pub(super) async fn fsync(&mut self) {
         let Some(at) = self.some_open() else { return };
-        let Handle { file, id, handle, .. } = &self.open[at];
+        let Handle { file, id, handle, made, .. } = &self.open[at];
         let began = self.world.book().model.tick();
         let synced = file.fsync().await;
         trace::say(format!("{} syncs file {}: {}", crate::hosts::name(self.client), id.0, synced.is_ok()));
         self.world.note(|book| {
             book.model.synced(*id, self.client, *handle, began, synced.is_ok());
+            book.kept(made.filter(|_| synced.is_ok()));
             book.done += 1;
         });
         if let Err(error) = synced {
@@ -200,15 +201,16 @@ impl Process {
     }
 
     pub(super) async fn close(&mut self, handle: Handle) {
-        let Handle { file, id, handle, .. } = handle;
+        let Handle { file, id, handle, made, .. } = handle;
         let began = self.world.note(|book| {
             book.close(id, handle);
             book.model.tick()
         });
-        let closed = file.close().await;
+        let closed = if handle % 2 == 0 { file.close().await } else { file.leave().await };
         trace::say(format!("{} closes file {}: {}", crate::hosts::name(self.client), id.0, closed.is_ok()));
         self.world.note(|book| {
             book.model.synced(id, self.client, handle, began, closed.is_ok());
+            book.kept(made.filter(|_| closed.is_ok()));
             book.done += 1;
         });
         if let Err(error) = closed {

@@ -27,13 +27,18 @@ impl Process {
         let (name, exclusive) = (self.file_name(), self.rng.percent(70));
         let Some(index) = self.ask(dir, Ask::Create { name, exclusive }) else { return };
         let opened = self.world.book().model.tick();
-        let options = CreateOptions { exclusive, ..CreateOptions::default() };
+        let unsynced = self.policies.percent(self.world.plan.unsynced_percent);
+        self.world.book().names[dir][index].unsynced = unsynced;
+        let options = CreateOptions { exclusive, unsynced, ..CreateOptions::default() };
         let made = self.mount.create(&self.world.dirs[dir], &text(name), options).await;
         match made {
             Ok(file) => {
                 let id = file.node().id;
+                // What was there is not made.
+                self.world.book().names[dir][index].unsynced = file.is_unsynced();
                 self.said(dir, index, "create", Ok(Said::Ok(Some(id.0))));
-                self.keep(Handle { file, id, handle: self.new_handle(), opened, writable: true, locked: None }).await;
+                let (handle, made) = (self.new_handle(), Some((dir, index)));
+                self.keep(Handle { file, id, handle, opened, writable: true, locked: None, made }).await;
             }
             Err(error) => self.said(dir, index, "create", Err(error)),
         }
@@ -113,7 +118,8 @@ impl Process {
         }
         match file {
             Ok(file) => {
-                self.keep(Handle { file, id: node.id, handle, opened, writable: flags.write, locked: None }).await
+                let (id, writable) = (node.id, flags.write);
+                self.keep(Handle { file, id, handle, opened, writable, locked: None, made: None }).await
             }
             // Removed meanwhile.
             Err(error) if error.is(Status::Stale) || error.is(Status::NoEnt) => {}

@@ -8,7 +8,7 @@ use crate::engine::{Batch, Broken, Job, Key, Merged, Outcome, Point, Value, Verd
 use crate::log::{Changes, Log, Plan};
 use std::io::ErrorKind;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use types::limits;
 
 /// What a step of a store's writer did.
@@ -102,20 +102,22 @@ impl Writer {
         &self.shared
     }
 
-    /// The writer thread: windows of batches until the queue is closed.
-    pub(super) fn run(mut self) {
-        let start = Instant::now();
-        loop {
-            let longest = self.plan.due().map(|due| due.saturating_sub(start.elapsed()));
-            let Some(jobs) = self.shared.queue.window(longest) else { break };
-            self.step(jobs, start.elapsed());
-        }
-        self.close();
+    /// When something will be due even if no batch comes.
+    pub(super) fn due(&self) -> Option<Duration> {
+        self.plan.due()
     }
 
-    fn step(&mut self, jobs: Vec<Job>, now: Duration) -> Step {
+    /// Whether something is due.
+    pub(super) fn is_due(&self, now: Duration) -> bool {
+        self.plan.is_due(now)
+    }
+
+    /// Answers these batches, or does what is due.
+    pub(super) fn step(&mut self, jobs: Vec<Job>, now: Duration) -> Step {
         if !jobs.is_empty() {
-            return self.window(jobs, now);
+            let step = self.window(jobs, now);
+            self.relieve();
+            return step;
         }
         if !self.plan.is_due(now) {
             return Step::Idle;
@@ -124,7 +126,8 @@ impl Writer {
         Step::Checkpoint
     }
 
-    fn close(&mut self) {
+    /// Nothing more will come.
+    pub(super) fn close(&mut self) {
         if self.plan.due().is_some() {
             self.checkpoint_or_fail();
         }
@@ -145,7 +148,8 @@ impl Writer {
         self.shared.fail(broken);
     }
 
-    fn window(&mut self, jobs: Vec<Job>, now: Duration) -> Step {
+    /// Applies, or refuses, and answers these batches.
+    pub(super) fn window(&mut self, jobs: Vec<Job>, now: Duration) -> Step {
         let count = jobs.len();
         let broken = self.shared.state().broken.clone();
         let outcomes = match broken {
@@ -162,7 +166,6 @@ impl Writer {
                     // Whoever dropped the answer does not want it.
                     let _ = job.answer.send(outcome);
                 }
-                self.relieve();
             }
             Err(broken) => {
                 for job in jobs {
@@ -173,10 +176,15 @@ impl Writer {
         Step::Window(count)
     }
 
-    /// Brings what is recent into the table when that has become much. Nobody waits for it but the next window.
-    fn relieve(&mut self) {
+    /// Whether what is recent has become much.
+    pub(super) fn is_laden(&self) -> bool {
         let bytes = self.shared.recent.bytes();
-        if bytes == 0 || bytes < limits::META_RECENT_BYTES.min(self.log.anchor().size / 2) {
+        bytes > 0 && bytes >= limits::META_RECENT_BYTES.min(self.log.anchor().size / 2)
+    }
+
+    /// Brings what is recent into the table when that has become much. Nobody waits for it but the next window.
+    pub(super) fn relieve(&mut self) {
+        if !self.is_laden() || self.shared.state().broken.is_some() {
             return;
         }
         if let Err(broken) = guarded(|| self.bring(&Changes::new(), false)).flatten() {
