@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 use std::fmt::Debug;
-use wire::admin::{CheckArgs, CheckReply, ScrubArgs, ScrubReply, Status};
+use wire::admin::{CheckArgs, CheckReply, NearArgs, NearReply, ScrubArgs, ScrubReply, Status};
 use xdr::Xdr;
 
 /// Feeds `data` to every decoder.
@@ -14,6 +14,8 @@ pub fn run(data: &[u8]) {
     value::<CheckReply>(&bytes);
     value::<ScrubArgs>(&bytes);
     value::<ScrubReply>(&bytes);
+    value::<NearArgs>(&bytes);
+    value::<NearReply>(&bytes);
 }
 
 fn value<T: Xdr + PartialEq + Debug>(data: &Bytes) {

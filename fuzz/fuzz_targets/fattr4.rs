@@ -2,7 +2,7 @@
 #![cfg_attr(fuzzing, no_main)]
 
 use bytes::Bytes;
-use nfs::attrs::{Mask, decode, decode_first, decode_set, encode, encode_set};
+use nfs::attrs::{Mask, decode, decode_first, decode_new, decode_set, encode, encode_new, encode_set};
 use nfs::fs::FsInfo;
 use wire::nfs4::{FATTR4_CHANGE, FATTR4_SIZE, fattr4};
 use xdr::Xdr;
@@ -32,6 +32,9 @@ pub fn run(data: &[u8]) {
         thresholds: true,
     };
     for minor in [1, 2] {
+        if let Ok((set, unsynced)) = decode_new(&attrs, &info, minor) {
+            assert_eq!(decode_new(&encode_new(&set, unsynced), &info, minor), Ok((set, unsynced)));
+        }
         if let Ok(set) = decode_set(&attrs, &info, minor) {
             assert_eq!(decode_set(&encode_set(&set), &info, minor), Ok(set));
         }

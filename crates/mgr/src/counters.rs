@@ -96,6 +96,8 @@ counters! {
     lengths_unknown,
     /// Times that iods were asked how far a file reaches.
     size_queries,
+    /// Times that iods were asked how much room a file takes, as it may have holes.
+    space_queries,
     /// Files whose objects were cut.
     truncates,
     /// Files whose objects were deleted from every iod.

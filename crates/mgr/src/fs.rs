@@ -114,6 +114,10 @@ impl FileSystem for Files {
         self.0.attrs(ctx, file).await
     }
 
+    async fn correct_space(&self, files: &mut [&mut Attrs]) {
+        self.0.correct_space(files).await;
+    }
+
     async fn setattr(&self, ctx: &Ctx, file: FileId, set: SetAttrs, opened: bool) -> Result<Attrs> {
         match set.size {
             Some(size) => {
@@ -177,18 +181,34 @@ impl FileSystem for Files {
         Ok(Created { attrs: made.attrs, change: change(made.dir) })
     }
 
-    async fn open_create(&self, ctx: &Ctx, dir: FileId, name: &Bytes, how: OpenHow, set: SetAttrs) -> Result<Opened> {
+    async fn open_create(
+        &self,
+        ctx: &Ctx,
+        dir: FileId,
+        name: &Bytes,
+        how: OpenHow,
+        set: SetAttrs,
+        unsynced: bool,
+    ) -> Result<Opened> {
         let how = match how {
             OpenHow::Unchecked => How::Unchecked(set),
             OpenHow::Guarded => How::Guarded(set),
             OpenHow::Exclusive(verifier) => How::Exclusive(verifier.0, set),
         };
         let layout = self.0.layout_in(ctx.place, dir)?;
-        match self.0.namespace.create(&ctx.cred, ctx.now, dir, name, &how, Some(&layout)).await {
+        let (namespace, layout) = (&self.0.namespace, Some(&layout));
+        let made = match unsynced {
+            true => namespace.create_soon(&ctx.cred, ctx.now, dir, name, &how, layout).await,
+            false => namespace.create(&ctx.cred, ctx.now, dir, name, &how, layout).await,
+        };
+        match made {
             Ok(made) => {
                 // An exclusive create that is sent again finds what it made.
                 if made.created && made.dir.before != made.dir.after {
-                    self.0.notes.made(made.file.attrs.id);
+                    self.0.notes.made(made.file.attrs.id, !unsynced);
+                } else if !(made.created && unsynced) {
+                    // Whoever made it may not have waited until it was there to stay.
+                    namespace.settle().await?;
                 }
                 Ok(Opened { attrs: made.file.attrs, created: made.created, change: change(made.dir) })
             }

@@ -4,6 +4,7 @@ use crate::backchannel::Backchannel;
 use crate::check::Checks;
 use crate::fs::Files;
 use crate::mismatch::{Asked, Mismatches};
+use crate::near::Near;
 use crate::room::now;
 use crate::{scrub, status};
 use net::rpc::{CallContext, Refusal, Service};
@@ -12,7 +13,7 @@ use nfs::state::ConnectionId;
 use std::sync::Arc;
 use tokio::time::Instant;
 use types::{FileId, limits};
-use wire::admin::{self, CheckArgs, CheckReply, ScrubArgs, ScrubReply};
+use wire::admin::{self, CheckArgs, CheckReply, NearArgs, ScrubArgs, ScrubReply};
 use wire::nfs4::NFS4_PROGRAM;
 use wire::rpc::{AUTH_TOOWEAK, CallHeader};
 use xdr::{Reader, Segments, Xdr};
@@ -36,6 +37,7 @@ pub(crate) struct Gateway {
     pub(crate) started: Instant,
     pub(crate) checks: Checks,
     pub(crate) mismatches: Mismatches,
+    pub(crate) near: Near,
 }
 
 impl Gateway {
@@ -109,6 +111,12 @@ impl Gateway {
                 };
                 Ok(reply.to_bytes().into())
             }
+            (admin::VERSION, admin::NEAR) => {
+                let args = NearArgs::decode(&mut body).map_err(|_| Refusal::GarbageArgs)?;
+                body.finish().map_err(|_| Refusal::GarbageArgs)?;
+                let exports = &self.server.fs().0.exports;
+                Ok(self.near.answer(&args, context.peer.peer(), exports).to_bytes().into())
+            }
             (admin::VERSION, _) => Err(Refusal::ProcUnavail),
             _ => Err(Refusal::ProgMismatch { low: admin::VERSION, high: admin::VERSION }),
         }
@@ -127,6 +135,7 @@ impl Service for Gateway {
     fn reply_bound(&self, header: &CallHeader, body: &Reader) -> usize {
         match (header.program, header.procedure) {
             (NFS4_PROGRAM, NFSPROC4_COMPOUND) => reply_bound(&body.clone().rest()),
+            (admin::PROGRAM, admin::NEAR) => limits::REPLY_SMALL,
             // Lists of daemons, counters and findings.
             (admin::PROGRAM, _) => limits::RECORD_MAX,
             _ => limits::REPLY_SMALL,

@@ -6,7 +6,7 @@
 
 use meta::schema::{Intent, Noted};
 use meta::{Embedded, Namespace};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 use types::{FileId, Generation, Status};
@@ -30,6 +30,8 @@ pub(crate) struct Notes {
 #[derive(Debug, Default)]
 struct Inner {
     written: HashMap<FileId, Written>,
+    /// Files whose making, and with it the note, may not be durable yet.
+    unsynced: HashSet<FileId>,
     cuts: HashMap<FileId, Cut>,
     fences: HashMap<FileId, Generation>,
     /// Writes in progress: until they are over nobody has told all.
@@ -128,9 +130,13 @@ impl Notes {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A file was made: the namespace has noted it as written in the same change.
-    pub(crate) fn made(&self, file: FileId) {
-        self.inner().written.insert(file, Written::Now);
+    /// A file was made: the namespace has noted it as written in the same change, and whether that is `durable`.
+    pub(crate) fn made(&self, file: FileId, durable: bool) {
+        let mut inner = self.inner();
+        inner.written.insert(file, Written::Now);
+        if !durable {
+            inner.unsynced.insert(file);
+        }
     }
 
     /// Somebody is about to write: returns when that is noted durably. What is returned is to be kept until the namespace
@@ -144,6 +150,9 @@ impl Notes {
 
     async fn note_writing(&self, file: FileId) -> Result<(), Status> {
         let noted = |inner: &mut Inner| {
+            if inner.unsynced.contains(&file) {
+                return false;
+            }
             let written = inner.written.get_mut(&file);
             let told = written.map(|written| match written {
                 Written::Told => *written = Written::Now,
@@ -159,8 +168,13 @@ impl Notes {
         if noted(&mut self.inner()) {
             return Ok(());
         }
+        // With it everything is durable that was changed before, such as the making of the file.
         self.namespace.note(now(), Noted { file, intent: Intent::Written }).await?;
-        self.inner().written.insert(file, Written::Now);
+        let mut inner = self.inner();
+        inner.unsynced.remove(&file);
+        if !noted(&mut inner) {
+            inner.written.insert(file, Written::Now);
+        }
         Ok(())
     }
 
@@ -317,6 +331,7 @@ impl Notes {
     pub(crate) fn gone(&self, file: FileId) {
         let mut inner = self.inner();
         inner.written.remove(&file);
+        inner.unsynced.remove(&file);
         inner.cuts.remove(&file);
         inner.fences.remove(&file);
     }
@@ -342,10 +357,12 @@ impl Notes {
         let _alone = self.forgetting.lock().await;
         let done = {
             let mut inner = self.inner();
-            let mut done = std::mem::take(&mut inner.done);
-            inner.written.retain(|file, written| {
+            let Inner { written, unsynced, done, .. } = &mut *inner;
+            let mut done = std::mem::take(done);
+            written.retain(|file, written| {
                 let told = *written == Written::Told;
                 if told {
+                    unsynced.remove(file);
                     done.push(Noted { file: *file, intent: Intent::Written });
                 }
                 !told
@@ -375,7 +392,7 @@ mod tests {
     async fn a_measurement_that_a_failed_write_overtook_does_not_count() {
         let dir = tempfile::tempdir().unwrap();
         let (notes, file) = (notes(dir.path()).await, FileId(9));
-        notes.made(file);
+        notes.made(file, true);
         let writing = notes.writing(file).await.unwrap();
         let begun = notes.failures();
         drop(writing);
@@ -387,11 +404,43 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn what_is_made_without_waiting_is_noted_once_more_before_it_is_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let (notes, root) = (notes(dir.path()).await, types::Cred::root());
+        let flushes = || notes.namespace.standing().counters.flushes;
+        let how = meta::How::Guarded(types::SetAttrs { mode: Some(0o644), ..Default::default() });
+        let make = async |name: &str, durable: bool| {
+            let (namespace, name) = (&notes.namespace, name.as_bytes());
+            let made = match durable {
+                true => namespace.create(&root, now(), FileId::ROOT, name, &how, None).await,
+                false => namespace.create_soon(&root, now(), FileId::ROOT, name, &how, None).await,
+            };
+            let file = made.unwrap().file.attrs.id;
+            notes.made(file, durable);
+            file
+        };
+        let file = make("durable", true).await;
+        let before = flushes();
+        notes.writing(file).await.unwrap().done();
+        assert_eq!(flushes(), before, "it was noted with the making");
+        let file = make("soon", false).await;
+        assert_eq!(flushes(), before);
+        notes.writing(file).await.unwrap().done();
+        notes.writing(file).await.unwrap().done();
+        assert_eq!(flushes(), before + 1);
+        notes.told(file);
+        let told = make("told", false).await;
+        notes.told(told);
+        notes.forget().await.unwrap();
+        assert_eq!((notes.counted().written, notes.inner().unsynced.len()), (1, 0));
+    }
+
+    #[tokio::test]
     async fn a_measurement_before_all_iods_are_fenced_does_not_count() {
         let dir = tempfile::tempdir().unwrap();
         let (notes, file) = (notes(dir.path()).await, FileId(9));
         let measure = || notes.measured(file, notes.failures());
-        notes.made(file);
+        notes.made(file, true);
         drop(notes.writing(file).await.unwrap());
         measure();
         assert!(notes.is_exposed(file), "the write may still be under way");

@@ -8,6 +8,7 @@ mod lost;
 mod policy;
 mod queue;
 mod sizes;
+mod space;
 
 use crate::clients::Clients;
 use crate::counters::Counting;
@@ -21,6 +22,7 @@ use crate::notes::Notes;
 use crate::proxy::Objects;
 use crate::queue::Queue;
 use crate::scrub::Scrubs;
+use crate::space::Space;
 use layout::kinds::native::KIND;
 use layout::{Later, Origin, Policy, Settings};
 use lost::NativeClients;
@@ -47,6 +49,8 @@ pub(crate) struct Room {
     pub(crate) moving: FileLocks,
     /// Files up to this many bytes are kept with their metadata.
     pub(crate) inline_max: u64,
+    /// How much room files with holes take.
+    pub(crate) space: Space,
     /// Small writes that wait to be joined.
     pub(crate) gathered: Gathered,
     pub(crate) counters: Counting,

@@ -11,6 +11,7 @@ use crate::fs::{Files, own_ctx};
 use crate::gateway::{Gateway, NfsServer};
 use crate::gathered::Gathered;
 use crate::iods::{Iods, Keeping};
+use crate::near::{self, Near};
 use crate::notes::Notes;
 use crate::room::{Room, gathering, now};
 use crate::scrub::Scrubs;
@@ -44,6 +45,8 @@ pub struct Mgr;
 /// A running mgr; dropping it stops it at once.
 pub struct Running {
     network: net::rpc::Server,
+    /// How many of the addresses are those of the configuration.
+    listening: usize,
     gateway: Arc<Gateway>,
     namespace: Arc<Namespace<Embedded>>,
     _keeping: Keeping,
@@ -57,7 +60,9 @@ impl Mgr {
         config.check()?;
         let cluster = ClusterFile::load(&config.cluster_file)?;
         let namespace = store::open(&config.dir, &cluster, &config.cluster_file).await?;
-        Self::start_on(&config, cluster, namespace).await
+        // Nobody else uses the directory while the store is open.
+        let near = near::listen(&config.dir, u64::from_be_bytes(random()?)).await;
+        Self::start_near(&config, cluster, namespace, near).await
     }
 
     /// As [`Self::start`], on the store of `cluster` that the caller has opened: the paths of `config` are not used.
@@ -67,14 +72,22 @@ impl Mgr {
         cluster: ClusterFile,
         namespace: Arc<Namespace<Embedded>>,
     ) -> Result<Running, Error> {
+        Self::start_near(config, cluster, namespace, Default::default()).await
+    }
+
+    async fn start_near(
+        config: &Config,
+        cluster: ClusterFile,
+        namespace: Arc<Namespace<Embedded>>,
+        (near, nearby): (Near, Option<Listener>),
+    ) -> Result<Running, Error> {
         let checked = config.check()?;
         // Before anything is changed: a port that is taken means that nothing was started.
         let mut listeners = Vec::new();
         for address in &checked.listen {
             listeners.push(Listener::bind(address).await?);
         }
-        let epoch = store::next_epoch(&namespace).await?;
-        let nonce = u64::from_be_bytes(random()?);
+        let (epoch, nonce) = (store::next_epoch(&namespace).await?, u64::from_be_bytes(random()?));
         let network = net::Counters::default();
         let (fsid, patience) = (cluster.fsid, Duration::from_secs(checked.iod_wait_secs.into()));
         let iods = Iods::load(namespace.clone(), cluster, checked.iods, epoch, nonce, patience, network.clone());
@@ -88,6 +101,7 @@ impl Mgr {
             notes: Notes::load(namespace.clone()).map_err(Error::Metadata)?,
             scrubs: Scrubs::load(namespace.clone()).map_err(Error::Metadata)?,
             locks: Default::default(),
+            space: Default::default(),
             moving: Default::default(),
             inline_max: checked.inline_max,
             gathered: Gathered::new(checked.gather_delay, checked.gather_bytes),
@@ -121,12 +135,15 @@ impl Mgr {
             started: Instant::now(),
             checks: Default::default(),
             mismatches: Default::default(),
+            near,
         });
+        let listening = listeners.len();
+        listeners.extend(nearby);
         let network = serve(listeners, gateway.clone(), Limits::default(), network);
         for address in network.addresses() {
             tracing::info!(%address, epoch, "mgr is up");
         }
-        Ok(Running { network, gateway, namespace, _keeping: keeping, background })
+        Ok(Running { network, listening, gateway, namespace, _keeping: keeping, background })
     }
 }
 
@@ -200,7 +217,7 @@ async fn reap_orphans(server: &NfsServer) -> Result<(), Status> {
 impl Running {
     /// Where it listens, in the order of the configuration, with the ports really taken.
     pub fn addresses(&self) -> &[Address] {
-        self.network.addresses()
+        &self.network.addresses()[..self.listening]
     }
 
     /// What it has done besides NFS operations.
@@ -243,7 +260,7 @@ impl Running {
 
     /// Stops: requests in progress are finished, connections closed, the store made durable and closed.
     pub async fn stop(self) {
-        let Running { network, gateway, namespace, _keeping, mut background } = self;
+        let Running { network, gateway, namespace, _keeping, mut background, .. } = self;
         network.shutdown().await;
         // While the iods are still kept: what is on its way comes to its end, and nothing comes after it.
         if tokio::time::timeout(STOP_GRACE, gateway.server.fs().0.let_all_go()).await.is_err() {

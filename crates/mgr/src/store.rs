@@ -85,7 +85,7 @@ async fn engine(path: &Path) -> Result<Embedded, Error> {
     let mut said = false;
     loop {
         let to_open = path.to_owned();
-        match blocking(move || Embedded::open(&to_open, meta::merge)).await {
+        match blocking(move || Embedded::open(&to_open, meta::merge).map(Embedded::led_by_callers)).await {
             Err(Error::Store(meta::StoreError::InUse(_))) if Instant::now() < until => {}
             done => return done,
         }

@@ -30,5 +30,7 @@ mod names;
 mod policy;
 #[path = "room/port.rs"]
 mod port;
+#[path = "room/space.rs"]
+mod space;
 #[path = "room/start.rs"]
 mod start;

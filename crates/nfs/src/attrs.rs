@@ -239,6 +239,10 @@ pub const FATTR4_WEIR_POLICY: u32 = 120;
 /// How long requests wait before they are worked on, in nanoseconds; ours, in no standard.
 pub const FATTR4_WEIR_QUEUE_DELAY: u32 = 121;
 
+/// That the making of a file need not be on stable storage when it is answered: the client sees to that by COMMIT, or by a stable WRITE. Only OPEN
+/// takes it, with the attributes of the new file, and says in its `attrset` whether it was heeded; ours, in no standard.
+pub const FATTR4_WEIR_UNSYNCED: u32 = 122;
+
 /// Attributes of no standard: told to who asks, and to nobody else.
 pub const PRIVATE: Mask = Mask::of(&[FATTR4_WEIR_POLICY, FATTR4_WEIR_QUEUE_DELAY]);
 
@@ -364,6 +368,33 @@ pub fn decode_set(attrs: &fattr4, info: &FsInfo, minor: u32) -> Result<SetAttrs,
         return Err(NFS4ERR_INVAL);
     }
     set::take(mask, &attrs.attr_vals)
+}
+
+/// Reads the attributes that OPEN gives a new file, and whether it may be made without waiting for stable storage. Errors
+/// as of [`decode_set`].
+pub fn decode_new(attrs: &fattr4, info: &FsInfo, minor: u32) -> Result<(SetAttrs, bool), nfsstat4> {
+    const { assert!(FATTR4_WEIR_UNSYNCED / 32 == 3, "its word below") };
+    let (mask, _) = Mask::from_bitmap(&attrs.attrmask);
+    if !mask.has(FATTR4_WEIR_UNSYNCED) {
+        return Ok((decode_set(attrs, info, minor)?, false));
+    }
+    // No other that can be set has a number as high, so it is the last.
+    let front = attrs.attr_vals.len().checked_sub(4).ok_or(NFS4ERR_BADXDR)?;
+    let unsynced = Reader::new(attrs.attr_vals.slice(front..)).bool().map_err(|_| NFS4ERR_BADXDR)?;
+    let mut rest = fattr4 { attrmask: attrs.attrmask.clone(), attr_vals: attrs.attr_vals.slice(..front) };
+    rest.attrmask[3] &= !(1 << (FATTR4_WEIR_UNSYNCED % 32));
+    Ok((decode_set(&rest, info, minor)?, unsynced))
+}
+
+/// The attributes of a new file, as OPEN carries them, and whether it may be made without waiting for stable storage.
+pub fn encode_new(attrs: &SetAttrs, unsynced: bool) -> fattr4 {
+    if !unsynced {
+        return encode_set(attrs);
+    }
+    let mut body = Writer::new();
+    let mask = set::put(attrs, &mut body).or(Mask::of(&[FATTR4_WEIR_UNSYNCED]));
+    body.bool(true);
+    fattr4 { attrmask: mask.to_bitmap(), attr_vals: body.finish().to_bytes() }
 }
 
 /// The attributes to be changed, as SETATTR, CREATE and OPEN carry them.

@@ -133,7 +133,7 @@ impl<D: DataServer> FileSystem for DataOnly<D> {
         Err(REFUSED)
     }
 
-    async fn open_create(&self, _: &Ctx, _: FileId, _: &Bytes, _: OpenHow, _: SetAttrs) -> Result<Opened> {
+    async fn open_create(&self, _: &Ctx, _: FileId, _: &Bytes, _: OpenHow, _: SetAttrs, _: bool) -> Result<Opened> {
         Err(REFUSED)
     }
 

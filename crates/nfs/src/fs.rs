@@ -370,6 +370,12 @@ pub trait FileSystem: Send + Sync + 'static {
     /// Attributes of a file; no permission is needed.
     fn getattr(&self, ctx: &Ctx, file: FileId) -> impl Future<Output = Result<Attrs>> + Send;
 
+    /// Corrects how much room is used by those of these files that may have holes, which is more to ask than [`Self::getattr`]
+    /// does: for whoever wants to know (`space_used`, RFC 8881 §5.8.2.35). What cannot be learnt soon stays as it is.
+    fn correct_space(&self, _files: &mut [&mut Attrs]) -> impl Future<Output = ()> + Send {
+        async {}
+    }
+
     /// Changes attributes and returns all of them as they are then. `opened` says that the caller holds the file open
     /// for writing, which permits a new size whatever the mode says.
     fn setattr(
@@ -404,7 +410,8 @@ pub trait FileSystem: Send + Sync + 'static {
     ) -> impl Future<Output = Result<Created>> + Send;
 
     /// Makes a regular file, or finds what has the name already. What is found may be of any kind; nothing of `set` is
-    /// applied to it and no permission on it is checked.
+    /// applied to it and no permission on it is checked. All of it is durable then; what is made `unsynced` is so after the next
+    /// [`Self::commit`] or stable [`Self::write`] of the file.
     fn open_create(
         &self,
         ctx: &Ctx,
@@ -412,6 +419,7 @@ pub trait FileSystem: Send + Sync + 'static {
         name: &Bytes,
         how: OpenHow,
         set: SetAttrs,
+        unsynced: bool,
     ) -> impl Future<Output = Result<Opened>> + Send;
 
     /// Takes a name away, of a file or an empty directory.

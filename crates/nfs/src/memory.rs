@@ -194,6 +194,7 @@ impl Inner {
             gid: set.gid.unwrap_or(ctx.cred.gid),
             size,
             used: 0,
+            holes: false,
             atime: time(set.atime, ctx.now).unwrap_or(ctx.now),
             mtime: time(set.mtime, ctx.now).unwrap_or(ctx.now),
             ctime: ctx.now,
@@ -328,7 +329,15 @@ impl FileSystem for Memory {
         self.lock().create(ctx, dir, name, kind, set)
     }
 
-    async fn open_create(&self, ctx: &Ctx, dir: FileId, name: &Bytes, how: OpenHow, set: SetAttrs) -> Result<Opened> {
+    async fn open_create(
+        &self,
+        ctx: &Ctx,
+        dir: FileId,
+        name: &Bytes,
+        how: OpenHow,
+        set: SetAttrs,
+        _: bool,
+    ) -> Result<Opened> {
         self.lock().open_create(ctx, dir, name, how, set)
     }
 

@@ -127,6 +127,7 @@ impl Values {
             gid: self.owner_group?,
             size: self.size?,
             used: self.space_used?,
+            holes: false,
             atime: self.time_access?,
             mtime: self.time_modify?,
             ctime: self.time_metadata?,

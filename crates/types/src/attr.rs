@@ -58,6 +58,8 @@ pub struct Attrs {
     pub size: u64,
     /// Bytes of storage in use.
     pub used: u64,
+    /// Whether it may have holes, so that `used` is the most it may be and who keeps the bytes knows better. Servers alone know.
+    pub holes: bool,
     /// Last access.
     pub atime: Timestamp,
     /// Last change of content.
@@ -70,6 +72,15 @@ pub struct Attrs {
     pub change: u64,
     /// Major and minor number of a device node, else zero.
     pub rdev: (u32, u32),
+}
+
+/// The least that file systems leave out of files, and where they do: blocks.
+const BLOCK: u64 = 4096;
+
+/// Whether a file that ended at `end` has a block without bytes when it goes on at `from`.
+pub fn leaves_hole(end: u64, from: u64) -> bool {
+    let whole = |block: u64| block.checked_add(BLOCK).is_some_and(|next| next <= from);
+    end.checked_next_multiple_of(BLOCK).is_some_and(whole)
 }
 
 /// How a time is to be set (`settime4`).

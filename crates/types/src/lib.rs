@@ -10,7 +10,7 @@ pub mod range;
 pub mod status;
 pub mod time;
 
-pub use attr::{Attrs, DirEntry, FileKind, SetAttrs, SetTime, StatFs};
+pub use attr::{Attrs, DirEntry, FileKind, SetAttrs, SetTime, StatFs, leaves_hole};
 pub use cred::Cred;
 pub use id::{FileId, Fsid, Generation, IodId, Verifier};
 pub use range::ByteRange;

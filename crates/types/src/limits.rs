@@ -126,6 +126,8 @@ pub const GATHER_BYTES: usize = 64 << 20;
 pub const GATHER_BYTES_MAX: usize = 256 << 20;
 /// Files of which it is remembered that held back bytes could not be written, and to whom that is still to be told.
 pub const GATHER_FAILED_MAX: usize = 1024;
+/// Files of which an mgr remembers how much room they take, of those that may have holes.
+pub const SPACE_KNOWN_MAX: usize = 16384;
 /// Most open object files kept by an iod.
 pub const OPEN_OBJECTS_MAX: usize = 4096;
 /// Most removed files that an iod remembers, so that late writes do not bring their objects back.

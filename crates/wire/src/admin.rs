@@ -3,9 +3,11 @@
 //! Names and groups may be added at any time; whoever shows them shows what it does not know as it is.
 
 mod check;
+mod near;
 mod scrub;
 
 pub use check::{CheckArgs, CheckReply, FINDINGS_MAX, Finding, Mended, Severity};
+pub use near::{NearArgs, NearReply};
 pub use scrub::{
     SCRUB_FINDINGS_MAX, SCRUB_PATHS_MAX, SCRUB_RANGES_MAX, ScrubAction, ScrubArgs, ScrubFinding, ScrubReply, ScrubState,
 };
@@ -27,6 +29,8 @@ pub const STATUS: u32 = 1;
 pub const CHECK: u32 = 2;
 /// Looks for damage on the disks of the iods: [`ScrubArgs`] to [`ScrubReply`]. For whom CHECK is.
 pub const SCRUB: u32 = 3;
+/// Tells clients of the same machine of a Unix socket: [`NearArgs`] to [`NearReply`]. For everybody.
+pub const NEAR: u32 = 4;
 
 /// Most groups in one answer.
 pub const GROUPS_MAX: usize = 1024;

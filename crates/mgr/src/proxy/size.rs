@@ -3,7 +3,8 @@
 use super::Objects;
 use crate::iods::Asked;
 use futures_util::future;
-use types::Status;
+use meta::schema::{Holes, Reach};
+use types::{Status, leaves_hole};
 use wire::native::{ObjectArgs, Procedure, Rights, SizeReply};
 
 /// How far the objects of a file reach.
@@ -13,6 +14,8 @@ pub(crate) struct End {
     pub(crate) reached: u64,
     /// Whether every iod has answered: else the file may be longer.
     pub(crate) complete: bool,
+    /// How many bytes of storage one copy takes, in whole; unknown while an iod does not answer.
+    pub(crate) allocated: Option<u64>,
     /// Whether clients have changed bytes of which nobody has told.
     pub(crate) changed: bool,
 }
@@ -30,25 +33,32 @@ impl Objects<'_> {
         let ask = |index| async move {
             let link = self.link(index)?;
             let reply: SizeReply = self.ask(&link, Procedure::Size, Rights::READ, |cap| ObjectArgs { cap }).await?;
-            Ok::<_, Status>((reply.size, reply.changed))
+            Ok::<_, Status>(reply)
         };
         let answers = future::join_all((0..self.count()).map(ask)).await;
         let complete = answers.iter().all(Result::is_ok);
-        let answers: Vec<(u64, bool)> = answers.into_iter().map(Result::unwrap_or_default).collect();
-        let changed = answers.iter().any(|(_, changed)| *changed);
+        let answers: Vec<Option<SizeReply>> = answers.into_iter().map(Result::ok).collect();
+        let changed = answers.iter().flatten().any(|reply| reply.changed);
         // What any copy has may have been written.
-        let longest = |column| self.copies(column).map(|index| answers[index].0).max().unwrap_or(0);
+        let copies = |column| self.copies(column).filter_map(|index| answers[index].as_ref());
+        let longest = |column| copies(column).map(|reply: &SizeReply| reply.size).max().unwrap_or(0);
+        let taken = |column| copies(column).map(|reply| reply.allocated).max();
+        let allocated = (0..self.distribution.count()).map(taken).sum();
         let sizes: Vec<u64> = (0..self.distribution.count()).map(longest).collect();
-        End { reached: self.distribution.file_size(&sizes).min(types::limits::FILE_SIZE_MAX), complete, changed }
+        let reached = self.distribution.file_size(&sizes).min(types::limits::FILE_SIZE_MAX);
+        End { reached, complete, allocated, changed }
     }
 
-    /// How far the object on this iod alone makes the file reach; 0 when the file has none there.
-    pub(crate) async fn end_at(&self, number: u16) -> Result<u64, Status> {
-        let Some(index) = self.record.iods.iter().position(|iod| *iod == number) else { return Ok(0) };
+    /// How far the object on this iod alone makes the file reach, and whether it has a hole; 0 when the file has none there.
+    pub(crate) async fn end_at(&self, number: u16) -> Result<Reach, Status> {
+        let Some(index) = self.record.iods.iter().position(|iod| *iod == number) else { return Ok(0.into()) };
         let link = self.link(index)?;
         let reply: SizeReply = self.ask(&link, Procedure::Size, Rights::READ, |cap| ObjectArgs { cap }).await?;
         let mut sizes = vec![0; self.distribution.count()];
         sizes[self.column(index)] = reply.size;
-        Ok(self.distribution.file_size(&sizes).min(types::limits::FILE_SIZE_MAX))
+        let end = self.distribution.file_size(&sizes).min(types::limits::FILE_SIZE_MAX);
+        // Less than the whole blocks of its bytes, whatever the iod keeps besides.
+        let holes = if leaves_hole(reply.allocated, reply.size) { Holes::Made } else { Holes::Keep };
+        Ok(Reach { end, holes })
     }
 }

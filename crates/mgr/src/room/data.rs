@@ -6,6 +6,7 @@ use crate::counters::add;
 use crate::proxy::zeros;
 use bytes::Bytes;
 use layout::gather::{Part, Run};
+use meta::schema::{Holes, Reach};
 use nfs::fs::{Content, Ctx, ReadOut, SeekOut, Stability, WriteOut};
 use types::{ByteRange, FileId, Status, Verifier, limits};
 
@@ -54,7 +55,7 @@ impl Room {
         let _shared = self.shared(file).await?;
         let info = self.regular(file)?;
         let end = offset.checked_add(data.len() as u64).filter(|end| *end <= limits::FILE_SIZE_MAX);
-        let end = end.ok_or(Status::FBig)?;
+        end.ok_or(Status::FBig)?;
         if data.is_empty() {
             return Ok(WriteOut { count: 0, stable: wanted, verifier: self.iods.verifiers.combine(&[]) });
         }
@@ -76,9 +77,9 @@ impl Room {
             return Err(Status::Io);
         }
         if stable {
-            self.namespace.set_size(&ctx.cred, ctx.now, file, end, None).await?;
+            self.namespace.set_size(&ctx.cred, ctx.now, file, run.range(), None).await?;
         } else {
-            self.namespace.note_write(&ctx.cred, ctx.now, file, end).await?;
+            self.namespace.note_write(&ctx.cred, ctx.now, file, run.range()).await?;
         }
         writing.done();
         // The namespace is as durable as was asked for, and no more.
@@ -156,7 +157,9 @@ impl Room {
         let writing = self.notes.writing(to).await?;
         let range = ByteRange { offset: range.offset, len };
         let Some(written) = objects.copy(&from, range, target).await? else { return Ok(None) };
-        self.namespace.note_write(&ctx.cred, ctx.now, to, end).await?;
+        // What is a hole there may be one here.
+        let holes = if source.attrs.holes { Holes::Made } else { Holes::Before(target) };
+        self.namespace.note_write(&ctx.cred, ctx.now, to, Reach { end, holes }).await?;
         writing.done();
         add(&self.counters.iod_copied_bytes, len);
         Ok(Some(WriteOut { count: len as u32, stable: Stability::Unstable, verifier: written.verifier }))
@@ -178,7 +181,7 @@ impl Room {
         // Where an object ends within a page its data server has to ask how long the file is. Within the file it does not end there.
         let end = range.end().next_multiple_of(PAGE).min(info.attrs.size).max(range.end());
         objects.reserve(ByteRange { offset: range.offset, len: end - range.offset }).await?;
-        self.namespace.set_size(&ctx.cred, ctx.now, file, range.end(), None).await?;
+        self.namespace.set_size(&ctx.cred, ctx.now, file, range, None).await?;
         writing.done();
         add(&self.counters.allocations, 1);
         Ok(())
@@ -191,7 +194,7 @@ impl Room {
         if end > limits::FILE_SIZE_MAX {
             return Err(Status::FBig);
         }
-        self.namespace.note_write(&ctx.cred, ctx.now, file, end).await.map(drop)
+        self.namespace.note_write(&ctx.cred, ctx.now, file, Reach { end, holes: Holes::Before(end) }).await.map(drop)
     }
 
     pub(crate) async fn deallocate(&self, ctx: &Ctx, file: FileId, range: ByteRange) -> Result<(), Status> {
@@ -211,6 +214,7 @@ impl Room {
         let Some(objects) = self.objects(&self.regular(file)?)? else { return Err(Status::ServerFault) };
         objects.punch(range).await?;
         // Times and change attribute move, the size stays.
-        self.namespace.set_size(&ctx.cred, ctx.now, file, 0, None).await.map(drop)
+        let punched = Reach { end: 0, holes: Holes::Made };
+        self.namespace.set_size(&ctx.cred, ctx.now, file, punched, None).await.map(drop)
     }
 }

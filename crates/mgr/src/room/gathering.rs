@@ -14,7 +14,7 @@ use layout::gather::{Gather, Part, Run};
 use nfs::fs::{Ctx, Stability, WriteOut};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use types::{FileId, Status};
+use types::{ByteRange, FileId, Status};
 
 /// Files let go at a time because they have waited for long enough.
 const AT_ONCE: usize = 256;
@@ -64,7 +64,8 @@ impl Room {
             writing.done();
             return Ok(None);
         };
-        self.namespace.note_write(&ctx.cred, ctx.now, file, offset + data.len() as u64).await?;
+        let range = ByteRange { offset, len: data.len() as u64 };
+        self.namespace.note_write(&ctx.cred, ctx.now, file, range).await?;
         writing.done();
         add(&self.counters.gathered_writes, 1);
         add(&self.counters.gathered_bytes, data.len() as u64);

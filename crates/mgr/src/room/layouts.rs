@@ -10,6 +10,7 @@ use bytes::Bytes;
 use layout::gather::Part;
 use layout::kinds::native::{self, Body, Device, Update};
 use layout::kinds::{files, flexfiles};
+use meta::schema::{Holes, Reach};
 use net::clock::unix_now;
 use nfs::fs::{Ctx, Iomode, LayoutAsk, LayoutGone, LayoutOut, Threshold};
 use types::{ByteRange, FileId, Generation, IodId, Status, Timestamp, limits};
@@ -253,15 +254,16 @@ impl Room {
             end = 0;
         }
         let _shared = self.shared(file).await?;
-        if last_byte.is_none() && mtime.is_none() {
+        if last_byte.is_none() && mtime.is_none() && !update.holes {
             if update.durable {
                 self.grants.committed(file, ctx.client);
             }
             return Ok(None);
         }
+        let to = Reach { end, holes: if update.holes { Holes::Made } else { Holes::Keep } };
         let changed = match update.durable {
-            true => self.namespace.set_size(&ctx.cred, ctx.now, file, end, mtime).await?,
-            false => self.namespace.grow(&ctx.cred, ctx.now, file, end, mtime).await?,
+            true => self.namespace.set_size(&ctx.cred, ctx.now, file, to, mtime).await?,
+            false => self.namespace.grow(&ctx.cred, ctx.now, file, to, mtime).await?,
         };
         // Only now: a report that found no room has told nothing. And one of a client that may have failed to write
         // something does not tell how far that has come.

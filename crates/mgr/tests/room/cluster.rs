@@ -130,7 +130,7 @@ pub fn ctx(client: u64) -> Ctx {
 
 pub async fn create(files: &Files, name: &str) -> FileId {
     let opened: Result<Opened, Status> =
-        files.open_create(&ctx(1), FileId::ROOT, &name.to_owned().into(), OpenHow::Guarded, mode(0o644)).await;
+        files.open_create(&ctx(1), FileId::ROOT, &name.to_owned().into(), OpenHow::Guarded, mode(0o644), false).await;
     opened.unwrap().attrs.id
 }
 

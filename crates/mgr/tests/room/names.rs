@@ -37,7 +37,7 @@ async fn policies_are_checked_inherited_and_followed() {
     set(dir, "other", "anything").await.unwrap();
     let inner = files.create(&ctx(1), dir, &name("inner"), CreateKind::Directory, mode(0o755)).await.unwrap().attrs.id;
     for parent in [dir, inner] {
-        let made = files.open_create(&ctx(1), parent, &name("f"), OpenHow::Guarded, mode(0o644)).await.unwrap();
+        let made = files.open_create(&ctx(1), parent, &name("f"), OpenHow::Guarded, mode(0o644), false).await.unwrap();
         let body = body(&files, made.attrs.id).await;
         assert_eq!((body.stripe_unit, body.devices.len()), (65536, 2));
     }
@@ -125,10 +125,11 @@ async fn everything_that_is_no_file_is_found_and_refused_in_kind() {
         let name = Bytes::from(format!("n{i}"));
         let made = files.create(&ctx(1), FileId::ROOT, &name, kind, mode(0o644)).await.unwrap();
         assert_eq!(made.attrs.kind, want);
-        let found = files.open_create(&ctx(1), FileId::ROOT, &name, OpenHow::Unchecked, mode(0o600)).await.unwrap();
+        let found =
+            files.open_create(&ctx(1), FileId::ROOT, &name, OpenHow::Unchecked, mode(0o600), false).await.unwrap();
         assert_eq!((found.attrs.id, found.created), (made.attrs.id, false));
         assert_eq!(found.attrs.mode, made.attrs.mode, "opening changes nothing");
-        let guarded = files.open_create(&ctx(1), FileId::ROOT, &name, OpenHow::Guarded, mode(0o600)).await;
+        let guarded = files.open_create(&ctx(1), FileId::ROOT, &name, OpenHow::Guarded, mode(0o600), false).await;
         assert_eq!(guarded, Err(Status::Exist));
         assert!(files.read(&ctx(1), made.attrs.id, 0, 1).await.is_err());
     }

@@ -23,7 +23,7 @@ fn told(files: &Files, file: FileId) -> (String, String) {
 async fn tree(files: &Files) -> (FileId, FileId) {
     let dir = files.create(&ctx(1), FileId::ROOT, &name("d"), CreateKind::Directory, mode(0o755)).await.unwrap();
     let dir = dir.attrs.id;
-    let file = files.open_create(&ctx(1), dir, &name("f"), OpenHow::Guarded, mode(0o644)).await.unwrap();
+    let file = files.open_create(&ctx(1), dir, &name("f"), OpenHow::Guarded, mode(0o644), false).await.unwrap();
     (dir, file.attrs.id)
 }
 

@@ -2,11 +2,11 @@
 
 use crate::cluster::{Cluster, create, pattern, write};
 use net::rpc::{Connection, Limits, NoService, Refusal};
-use net::{Counters, Error};
+use net::{Address, Counters, Error};
 use nfs::fs::Stability;
 use std::sync::Arc;
 use std::time::Duration;
-use wire::admin::{self, Status};
+use wire::admin::{self, NearArgs, NearReply, Status};
 use wire::nfs4::NFS4_PROGRAM;
 use wire::rpc::{AUTH_TOOWEAK, Auth};
 use xdr::{Segments, Xdr};
@@ -14,7 +14,10 @@ use xdr::{Segments, Xdr};
 const LONG: Duration = Duration::from_secs(60);
 
 async fn connect(cluster: &Cluster) -> Connection {
-    let address = &cluster.mgr().addresses()[0];
+    connect_to(&cluster.mgr().addresses()[0]).await
+}
+
+async fn connect_to(address: &Address) -> Connection {
     Connection::connect(address, Arc::new(NoService), Limits::default(), Counters::default(), LONG).await.unwrap()
 }
 
@@ -74,4 +77,49 @@ async fn status_tells_of_daemons_and_counts() {
         assert!(iod.get("software").is_some() && iod.get_number("capacity_bytes") > 0);
     }
     assert!(!format!("{status:?}").contains("secret"));
+}
+
+/// What is answered to a client that says it comes from there.
+async fn near(connection: &Connection, from: &str) -> NearReply {
+    let args = NearArgs { from: from.to_owned() };
+    let call = connection.call(admin::PROGRAM, 1, admin::NEAR, &Auth::None, args.to_bytes().into(), LONG);
+    NearReply::from_bytes(&call.await.unwrap().body.rest()).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clients_of_this_machine_are_told_of_the_socket() {
+    let mut cluster = Cluster::new(1, "64").await;
+    let tcp = connect(&cluster).await;
+    let from = tcp.local().unwrap().to_string();
+    let told = near(&tcp, &from).await;
+    let path = told.local.unwrap().path;
+    let unix = connect_to(&path.parse().unwrap()).await;
+    assert_eq!(unix.local(), None);
+    assert_eq!(near(&unix, "").await, NearReply { run: told.run, local: None }, "the same mgr");
+    // Somebody is in between, or says nothing that makes sense.
+    for from in ["", "127.0.0.1:1", "10.0.0.7:2049", "localhost:7", "/run/mgr.sock", "nonsense"] {
+        assert_eq!(near(&tcp, from).await, NearReply { run: told.run, local: None }, "{from:?}");
+    }
+    cluster.restart_mgr().await;
+    let tcp = connect(&cluster).await;
+    let again = near(&tcp, &tcp.local().unwrap().to_string()).await;
+    assert_eq!(again.local.map(|local| local.path), Some(path));
+    assert_ne!(again.run, told.run);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_sees_other_exports_over_the_socket() {
+    let mut cluster = Cluster::stopped(1, "64").await;
+    // Over the socket everybody is 127.0.0.1.
+    for (export, is_told) in
+        [("/a,clients=127.0.0.1", false), ("/a,clients=::1", false), ("/a,clients=::1+127.0.0.1", true), ("/a", true)]
+    {
+        cluster.config.listen = vec!["[::1]:0".to_owned()];
+        cluster.config.exports = vec![export.parse().unwrap()];
+        cluster.start_mgr().await;
+        let tcp = connect(&cluster).await;
+        let from = tcp.local().unwrap().to_string();
+        assert_eq!(near(&tcp, &from).await.local.is_some(), is_told, "{export}");
+        cluster.mgr.take().unwrap().stop().await;
+    }
 }

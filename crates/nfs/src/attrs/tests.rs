@@ -68,6 +68,7 @@ fn full() -> Values {
         gid: 0,
         size: 1 << 40,
         used: 4096,
+        holes: false,
         atime: time,
         mtime: time,
         ctime: time,
@@ -101,6 +102,29 @@ fn every_attribute_alone_has_its_length_and_comes_back() {
             assert!(decode(&short).is_err(), "{} cut to {cut}", row.name);
         }
     }
+}
+
+#[test]
+fn a_new_file_may_be_made_without_waiting_and_nothing_else_may_say_so() {
+    let set = SetAttrs { mode: Some(0o640), uid: Some(7), ..SetAttrs::default() };
+    for unsynced in [false, true] {
+        let sent = encode_new(&set, unsynced);
+        assert_eq!(decode_new(&sent, &info(), 2), Ok((set, unsynced)));
+        for cut in 0..sent.attr_vals.len() {
+            let short = fattr4 { attrmask: sent.attrmask.clone(), attr_vals: sent.attr_vals.slice(..cut) };
+            assert_eq!(decode_new(&short, &info(), 2), Err(NFS4ERR_BADXDR), "cut to {cut}");
+        }
+    }
+    let sent = encode_new(&set, true);
+    assert_eq!(decode_set(&sent, &info(), 2), Err(NFS4ERR_ATTRNOTSUPP));
+    let mut values = sent.attr_vals.to_vec();
+    let last = values.len() - 1;
+    values[last] = 0;
+    let not = fattr4 { attrmask: sent.attrmask.clone(), attr_vals: values.clone().into() };
+    assert_eq!(decode_new(&not, &info(), 2), Ok((set, false)));
+    values[last] = 2;
+    let odd = fattr4 { attrmask: sent.attrmask, attr_vals: values.into() };
+    assert_eq!(decode_new(&odd, &info(), 2), Err(NFS4ERR_BADXDR));
 }
 
 #[test]

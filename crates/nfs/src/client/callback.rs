@@ -18,6 +18,9 @@ pub enum Event {
     /// CB_LAYOUTRECALL (§20.3). Answer NFS4_OK when a LAYOUTRETURN will follow, NFS4ERR_NOMATCHING_LAYOUT when nothing
     /// of it is held, NFS4ERR_DELAY when a reply that it refers to has not come yet.
     LayoutRecall(CB_LAYOUTRECALL4args),
+    /// CB_RECALL (§20.2): a delegation is asked back. Answer NFS4_OK when a DELEGRETURN will follow, NFS4ERR_BAD_STATEID when none such
+    /// is held.
+    Recall(CB_RECALL4args),
     /// CB_RECALL_ANY (§20.6): give back what can be spared. Answer NFS4_OK.
     RecallAny(CB_RECALL_ANY4args),
     /// CB_RECALL_SLOT (§20.8): give `rsa_target_highest_slotid` to `Session::recall_slots`. Answer NFS4_OK.
@@ -229,6 +232,7 @@ fn event(op: nfs_cb_opnum4, ops: &mut Ops) -> Result<Event, nfsstat4> {
     let bad = |_| NFS4ERR_BADXDR;
     match op {
         OP_CB_LAYOUTRECALL => ops.body().map(Event::LayoutRecall).map_err(bad),
+        OP_CB_RECALL => ops.body().map(Event::Recall).map_err(bad),
         OP_CB_RECALL_ANY => ops.body().map(Event::RecallAny).map_err(bad),
         OP_CB_RECALL_SLOT => {
             ops.body::<CB_RECALL_SLOT4args>().map(|a| Event::RecallSlot(a.rsa_target_highest_slotid)).map_err(bad)

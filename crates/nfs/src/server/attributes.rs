@@ -118,6 +118,11 @@ impl<F: FileSystem, C: Callbacks> Compound<'_, F, C> {
         Ok(attrs::decode_set(attrs, &self.info(), self.ctx.minor)?)
     }
 
+    /// Reads the attributes that OPEN gives a new file, and whether the answer may come before that is durable.
+    pub(super) fn to_make(&self, attrs: &fattr4) -> Answer<(SetAttrs, bool)> {
+        Ok(attrs::decode_new(attrs, &self.info(), self.ctx.minor)?)
+    }
+
     /// Whether the current file has these very attributes. Those that cannot be compared are refused: not offered,
     /// only to be set, or about errors (RFC 8881 §18.31.3).
     pub(super) async fn same_attributes(&self, believed: &fattr4) -> Answer<bool> {

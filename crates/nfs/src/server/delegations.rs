@@ -136,6 +136,15 @@ impl<'a, F: FileSystem, C: Callbacks> Compound<'a, F, C> {
     /// A writer that has changed the file says so every time, so that the change attribute moves every time it is asked
     /// (§10.4.3): nobody else has the file open, and can be disturbed by that.
     pub(super) async fn attributes(&self, file: FileId, mask: Mask) -> Answer<Attrs> {
+        let mut attrs = self.attributes_of(file, mask).await?;
+        if attrs.holes && mask.has(FATTR4_SPACE_USED) {
+            // Boxed, for it is rare.
+            Box::pin(self.fs().correct_space(&mut [&mut attrs])).await;
+        }
+        Ok(attrs)
+    }
+
+    async fn attributes_of(&self, file: FileId, mask: Mask) -> Answer<Attrs> {
         let client = self.client();
         let attrs = self.fs().getattr(&self.ctx, file).await?;
         if mask.and(OF_WRITER).is_empty() {

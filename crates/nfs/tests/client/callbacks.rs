@@ -162,7 +162,7 @@ fn what_cannot_be_done_is_refused_in_its_place() {
     };
     let mut callbacks = callbacks();
     let unsupported: fn(&mut OpsWriter) = |ops| {
-        ops.op(OP_CB_RECALL, &CB_RECALL4args::default());
+        ops.op(OP_CB_GETATTR, &CB_GETATTR4args::default());
     };
     assert_eq!(send(&mut callbacks, unsupported), (NFS4ERR_NOTSUPP, 2));
     let second_sequence: fn(&mut OpsWriter) = |ops| {

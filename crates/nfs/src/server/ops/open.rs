@@ -173,19 +173,20 @@ async fn create<F: FileSystem, C: Callbacks>(
     name: &component4,
     how: &createhow4,
 ) -> Answer<Found> {
-    let (how, set) = match how {
-        createhow4::UNCHECKED4(attrs) => (OpenHow::Unchecked, cx.to_set(attrs)?),
-        createhow4::GUARDED4(attrs) => (OpenHow::Guarded, cx.to_set(attrs)?),
-        createhow4::EXCLUSIVE4(verifier) => (OpenHow::Exclusive(Verifier(*verifier)), SetAttrs::default()),
-        createhow4::EXCLUSIVE4_1(both) => (OpenHow::Exclusive(Verifier(both.cva_verf)), cx.to_set(&both.cva_attrs)?),
+    let (how, (set, unsynced)) = match how {
+        createhow4::UNCHECKED4(attrs) => (OpenHow::Unchecked, cx.to_make(attrs)?),
+        createhow4::GUARDED4(attrs) => (OpenHow::Guarded, cx.to_make(attrs)?),
+        createhow4::EXCLUSIVE4(verifier) => (OpenHow::Exclusive(Verifier(*verifier)), Default::default()),
+        createhow4::EXCLUSIVE4_1(both) => (OpenHow::Exclusive(Verifier(both.cva_verf)), cx.to_make(&both.cva_attrs)?),
     };
     if cx.terms.read_only {
         return found_only(cx, dir, name, &how, set).await;
     }
-    let opened = cx.fs().open_create(&cx.ctx, dir, name, how, set).await?;
+    let opened = cx.fs().open_create(&cx.ctx, dir, name, how, set, unsynced).await?;
     let truncate = !opened.created && set.size == Some(0);
     let applied = if opened.created {
-        attrs::set_mask(&set)
+        let heeded = if unsynced { Mask::of(&[attrs::FATTR4_WEIR_UNSYNCED]) } else { Mask::NONE };
+        attrs::set_mask(&set).or(heeded)
     } else {
         attrs::set_mask(&SetAttrs { size: set.size.filter(|size| *size == 0), ..SetAttrs::default() })
     };

@@ -5,7 +5,7 @@ use crate::fs::FileSystem;
 use crate::server::callbacks::Callbacks;
 use crate::server::compound::{Answer, Body, Compound};
 use crate::values::Values;
-use types::DirEntry;
+use types::{Attrs, DirEntry};
 use wire::nfs4::*;
 use xdr::{Segments, Writer};
 
@@ -59,6 +59,15 @@ impl Page {
     }
 }
 
+/// Has the room that files with holes take looked up, all at once; there may be none.
+async fn correct_space<F: FileSystem, C: Callbacks>(cx: &Compound<'_, F, C>, entries: &mut [DirEntry]) {
+    let attrs = entries.iter_mut().map(|entry| &mut entry.attrs);
+    let mut with_holes: Vec<&mut Attrs> = attrs.filter(|attrs| attrs.holes).collect();
+    if !with_holes.is_empty() {
+        Box::pin(cx.fs().correct_space(&mut with_holes)).await;
+    }
+}
+
 pub(super) async fn run<F: FileSystem, C: Callbacks>(
     cx: &mut Compound<'_, F, C>,
     args: READDIR4args,
@@ -79,7 +88,10 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
     let mut after = args.cookie;
     let eof = 'fill: loop {
         let hint = (max - page.list.len()) / ENTRY_MIN;
-        let found = cx.fs().readdir(&cx.ctx, dir, after, hint.clamp(1, PAGE)).await?;
+        let mut found = cx.fs().readdir(&cx.ctx, dir, after, hint.clamp(1, PAGE)).await?;
+        if mask.has(FATTR4_SPACE_USED) {
+            correct_space(cx, &mut found.entries).await;
+        }
         for entry in &found.entries {
             cx.add_values(&mut values, mask, &entry.attrs);
             if !page.add(entry, mask, &values) {

@@ -200,6 +200,6 @@ pub(super) fn made(bench: &Bench, name: &str) -> FileId {
     let ctx = Ctx { cred: Cred { uid: 1000, gid: 1000, groups: vec![] }, ..Ctx::default() };
     let set = SetAttrs { mode: Some(0o666), ..SetAttrs::default() };
     let name = text(name);
-    let made = bench.server.fs().open_create(&ctx, FileId::ROOT, &name, OpenHow::Guarded, set).now_or_never();
+    let made = bench.server.fs().open_create(&ctx, FileId::ROOT, &name, OpenHow::Guarded, set, false).now_or_never();
     made.unwrap().unwrap().attrs.id
 }

@@ -44,6 +44,22 @@ fn files_are_made_in_every_mode() {
 }
 
 #[test]
+fn only_what_is_made_is_made_without_waiting() {
+    let bench = Bench::default();
+    let peer = Peer::meet(&bench, 1);
+    let attrs = attrs::encode_new(&SetAttrs { mode: Some(0o644), ..SetAttrs::default() }, true);
+    let how = || openflag4::OPEN4_CREATE(createhow4::UNCHECKED4(attrs.clone()));
+    let made = opened(&peer.ok(in_root(open("a", OPEN4_SHARE_ACCESS_BOTH, how())))[1]);
+    assert_eq!(made.attrset, attrs.attrmask);
+    let found = opened(&peer.ok(in_root(open("a", OPEN4_SHARE_ACCESS_BOTH, how())))[1]);
+    assert!(found.attrset.is_empty(), "{:?}", found.attrset);
+    let create = CREATE4args { objtype: createtype4::NF4DIR, objname: text("d"), createattrs: attrs.clone() };
+    assert_eq!(peer.fails(vec![Arg::OP_PUTROOTFH, Arg::OP_CREATE(create)]), NFS4ERR_ATTRNOTSUPP);
+    let set = SETATTR4args { stateid: ANONYMOUS, obj_attributes: attrs };
+    assert_eq!(peer.fails(vec![Arg::OP_PUTROOTFH, Arg::OP_SETATTR(set)]), NFS4ERR_ATTRNOTSUPP);
+}
+
+#[test]
 fn an_unchecked_create_of_size_nothing_cuts_the_file() {
     let bench = Bench::default();
     let peer = Peer::meet(&bench, 1);

@@ -1,0 +1,77 @@
+//! The Unix socket for clients of this machine: who is told of it, and where it is.
+//!
+//! A client comes by TCP and asks (NEAR). It is told only if nobody stands in between, who may be there for a reason, and if it sees
+//! the same exports over both. Everything else about a connection is the same over both: who is asked for is what the call says.
+
+use crate::exports::Exports;
+use net::{Address, Listener};
+use std::net::IpAddr;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use wire::admin::{NearArgs, NearReply};
+use wire::native::Local;
+
+/// Name of the socket in the mgr's directory.
+const SOCKET: &str = "mgr.sock";
+
+/// The socket, and who answers there.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Near {
+    run: u64,
+    local: Option<Local>,
+}
+
+/// Listens in the directory of an mgr, which nobody else uses; without it clients come by TCP.
+pub(crate) async fn listen(dir: &Path, run: u64) -> (Near, Option<Listener>) {
+    match bind(dir).await {
+        Ok((local, listener)) => (Near { run, local: Some(local) }, Some(listener)),
+        Err(reason) => {
+            tracing::info!("no Unix socket, clients of this machine will use TCP: {reason}");
+            (Near { run, local: None }, None)
+        }
+    }
+}
+
+async fn bind(dir: &Path) -> Result<(Local, Listener), String> {
+    let host = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").map_err(|e| e.to_string())?;
+    let path = dir.canonicalize().map_err(|e| e.to_string())?.join(SOCKET);
+    let path = path.to_str().ok_or("its path would not be UTF-8")?.to_owned();
+    let address = Address::parse(&path, None).map_err(|e| e.to_string())?;
+    let listener = Listener::bind(&address).await.map_err(|e| e.to_string())?;
+    // Whoever may connect to a port of this machine may connect here, if the directory lets them.
+    std::fs::set_permissions(&path, PermissionsExt::from_mode(0o666)).map_err(|e| e.to_string())?;
+    Ok((Local { host: host.trim().to_owned(), path }, listener))
+}
+
+impl Near {
+    /// The answer to a client that is seen at an address.
+    pub(crate) fn answer(&self, args: &NearArgs, seen: &Address, exports: &Exports) -> NearReply {
+        let is_direct = place(seen).is_some_and(|seen| args.from.parse().ok().as_ref().and_then(place) == Some(seen));
+        let is_same = || exports.view(seen) == exports.view(&Address::Unix(Default::default()));
+        let local = self.local.clone().filter(|_| is_direct && is_same());
+        NearReply { run: self.run, local }
+    }
+}
+
+/// Address and port, one for those of both versions of IP that mean the same.
+fn place(address: &Address) -> Option<(IpAddr, u16)> {
+    match address {
+        Address::Tcp { host, port } => Some((host.parse::<IpAddr>().ok()?.to_canonical(), *port)),
+        Address::Unix(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_compared_by_what_they_mean() {
+        let place = |text: &str| text.parse().ok().as_ref().and_then(place);
+        assert_eq!(place("127.0.0.1:7"), place("[::ffff:127.0.0.1]:7"));
+        assert!(place("127.0.0.1:7").is_some() && place("127.0.0.1:7") != place("127.0.0.1:8"));
+        assert_ne!(place("127.0.0.1:7"), place("[::1]:7"));
+        assert_eq!(place("somewhere:7"), None);
+        assert_eq!(place("/run/mgr.sock"), None);
+    }
+}
