@@ -182,6 +182,22 @@ impl File {
         self.inode().write(self.key(), &self.open().origin.ruling, offset, data).await
     }
 
+    /// Whether nobody else has the file open, as was asked for at opening by this or another open here, and nobody has asked for it
+    /// since: until [`crate::Keeper::hand_on`] what is written here need not be seen by others.
+    pub fn is_alone(&self) -> bool {
+        self.inode().is_alone()
+    }
+
+    /// Whether it was made without waiting for the disk ([`crate::CreateOptions::unsynced`]), and nothing has made that durable since.
+    pub fn is_unsynced(&self) -> bool {
+        self.inode().is_unsynced()
+    }
+
+    /// Asks once more to have it alone; whether it is so.
+    pub async fn ask_alone(&self) -> Result<bool> {
+        self.inode().ask_delegation().await
+    }
+
     /// How it is used at present: by what all places say that count for it. A change of the mount's options counts here, too; of
     /// the directory's, it counts for who opens the file afterwards.
     pub fn policy(&self) -> Policy {
@@ -271,6 +287,14 @@ impl File {
     pub async fn close(mut self) -> Result<()> {
         match self.open.take() {
             Some(open) => open.close().await,
+            None => Ok(()),
+        }
+    }
+
+    /// Like [`File::close`], but the server may hear of it a little later, together with other files that are left.
+    pub async fn leave(mut self) -> Result<()> {
+        match self.open.take() {
+            Some(open) => open.leave().await,
             None => Ok(()),
         }
     }

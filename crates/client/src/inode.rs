@@ -1,5 +1,6 @@
 //! What a mount knows of one open file, shared by everybody here who has it open: layout, size, and bytes on their way.
 
+mod alone;
 mod commit;
 mod copy;
 mod layouts;
@@ -10,6 +11,9 @@ mod seek;
 mod strays;
 mod write;
 
+use alone::Alone;
+pub use alone::Keeper;
+pub(crate) use alone::append_return;
 use layouts::LayoutState;
 pub(crate) use layouts::layoutget;
 pub use locks::HeldLock;
@@ -40,6 +44,8 @@ pub(crate) struct Inode {
     state: Mutex<State>,
     /// What the extended attributes of the file say about its use.
     own: Mutex<Settings>,
+    /// Whether others may have it open.
+    alone: Mutex<Alone>,
     /// The layout; the lock also keeps operations on the layout's stateid in order.
     layout: AsyncMutex<LayoutState>,
     /// Held while an open is made again.
@@ -102,12 +108,17 @@ struct State {
     grant: u64,
     /// Whether something of what is unreported was proved under a layout that is lost: the iods know how long the file is.
     ask_iods: bool,
+    /// Whether the file may have holes that were made here. Said with every report from then on: once too often only makes the
+    /// mgr ask the iods how much room the file takes.
+    holes: bool,
     /// Whether a request that was given up may still reach an iod.
     stray: bool,
     /// Whether bytes were given up that iods may hold or not: how long the file is then, they have to be asked.
     unsure: bool,
     /// Whether others may have changed the size since it was learnt.
     doubtful: bool,
+    /// Whether the file was made without waiting until that was durable, and nothing since has made it so.
+    unsynced: bool,
     /// Counts what makes bytes that were read before worthless, apart from what changes the stamp.
     turns: u64,
     /// Whether a task is at work making everything durable because the window is full.
@@ -152,6 +163,7 @@ impl Inode {
             node,
             state: Mutex::new(State { stamp, ..State::default() }),
             own: Mutex::default(),
+            alone: Mutex::default(),
             layout: AsyncMutex::default(),
             reopening: AsyncMutex::default(),
             appending: AsyncMutex::default(),
@@ -235,6 +247,16 @@ impl Inode {
         state.size
     }
 
+    /// The attributes of this file that came along with something else, asked for when the stamp was this, as they are with what was written here.
+    pub(crate) fn met(&self, mut attrs: Attrs, stamp: u64) -> Attrs {
+        let known = {
+            let state = self.state();
+            (state.stamp > stamp).then_some(state.size)
+        };
+        attrs.size = known.unwrap_or_else(|| self.learn_size(attrs.size, stamp));
+        self.shown(attrs)
+    }
+
     /// What bytes that are read from now on are of; none while others may have changed the size.
     pub(crate) fn version(&self) -> Option<Version> {
         let state = self.state();
@@ -252,7 +274,10 @@ impl Inode {
         let written = state.written.filter(|_| !state.is_clean());
         let later = |time: Timestamp| written.map_or(time, |written| time.max(written));
         let (mtime, ctime) = (later(attrs.mtime), later(attrs.ctime));
-        Attrs { size: attrs.size.max(state.own_end()), mtime, ctime, ..attrs }
+        let size = attrs.size.max(state.own_end());
+        // What takes no room is taken for empty by programs that look for holes.
+        let used = attrs.used.saturating_add(size - attrs.size).min(size).next_multiple_of(512);
+        Attrs { size, used, mtime, ctime, ..attrs }
     }
 
     /// Adds an open by this owner.
@@ -395,7 +420,7 @@ impl State {
 
     /// The report that is due: how far, and what goes with it.
     fn due(&self) -> Option<(u64, Update)> {
-        self.unreported.map(|end| (end, Update { measure: self.ask_iods, ..Update::default() }))
+        self.unreported.map(|end| (end, Update { measure: self.ask_iods, holes: self.holes, ..Update::default() }))
     }
 
     fn is_clean(&self) -> bool {

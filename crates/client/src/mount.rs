@@ -2,12 +2,14 @@
 
 mod attrs;
 mod dirs;
+mod leaving;
 pub(crate) mod names;
 mod open;
 mod policy;
 
 pub use attrs::XattrMode;
 pub use dirs::{Entry, ReadDir};
+pub(crate) use open::CURRENT;
 pub use open::{CreateOptions, OpenFlags, OpenOptions};
 
 use crate::compound::{Caller, Compound};
@@ -15,18 +17,20 @@ use crate::counters::Tally;
 use crate::devices::Devices;
 use crate::drivers::Drivers;
 use crate::governor::Governor;
-use crate::inode::Inode;
+use crate::inode::{Inode, Keeper};
 use crate::session::Session;
 use crate::window::Window;
 use crate::{Counters, Error, Options, Result, Target, governor};
 use bytes::Bytes;
 use layout::Origin;
+use leaving::Leaving;
+pub(crate) use leaving::Left;
 use nfs::client::fattr;
 use policy::Timing;
 pub(crate) use policy::usual;
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use types::limits::{PAYLOAD_MAX, READ_AHEAD_BYTES};
@@ -68,11 +72,14 @@ pub(crate) struct Inner {
     pub(crate) runtime: Handle,
     root: Node,
     inodes: Arc<Inodes>,
+    /// Who keeps bytes of files that this mount has alone.
+    pub(crate) keeper: OnceLock<Arc<dyn Keeper>>,
     /// Distinguishes the open owners of this mount.
     owners: AtomicU64,
     /// Rises with everything done here that changes the size of a file.
     stamps: AtomicU64,
     opening: Mutex<Opening>,
+    leaving: Leaving,
 }
 
 /// Opens that the mgr has not answered yet, and what was forgotten meanwhile.
@@ -174,9 +181,11 @@ impl Mount {
             runtime,
             root,
             inodes,
+            keeper: OnceLock::new(),
             owners,
             stamps,
             opening,
+            leaving: Leaving::default(),
         };
         Ok(Mount { inner: Arc::new(inner), caller: None })
     }
@@ -195,6 +204,7 @@ impl Mount {
 
     /// Ends the session. Everything that was written should be closed before: what is not durable by then is lost.
     pub async fn disconnect(self) -> Result<()> {
+        self.inner.close_left().await;
         self.inner.session.end().await
     }
 
@@ -228,6 +238,12 @@ impl Mount {
 }
 
 impl Inner {
+    /// Open files that were made here and may not be durable yet.
+    pub(crate) fn unsynced(&self) -> Vec<Arc<Inode>> {
+        let all = self.inodes.all();
+        all.into_iter().filter(|inode| inode.is_unsynced()).collect()
+    }
+
     fn opening(&self) -> MutexGuard<'_, Opening> {
         self.opening.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -245,6 +261,11 @@ impl Inner {
         if opening.sent.first_key_value().is_some_and(|(oldest, _)| *oldest < stamp) {
             opening.closed.insert(id, stamp);
         }
+    }
+
+    /// A new open owner.
+    pub(crate) fn next_owner(&self) -> u64 {
+        self.owners.fetch_add(1, Relaxed)
     }
 
     /// The stamp now; see [`Inode::stamp`].

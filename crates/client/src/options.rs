@@ -18,6 +18,8 @@ pub struct Options {
     pub in_flight_per_iod: usize,
     /// Move data straight to and from the iods. When false, everything goes through the mgr.
     pub direct: bool,
+    /// Read from the files of iods on this machine what is in memory, where they lend them, instead of asking for it.
+    pub lent: bool,
     /// How files are used where nobody says anything else.
     pub driver: Policy,
     /// What this mount says about that, over server and directories: it can be changed later ([`crate::Mount::set_policy`]).
@@ -37,6 +39,9 @@ pub struct Options {
     /// What the client calls itself to the mgr, for people who look for it: the host's name, a blank, and the number of
     /// the process.
     pub name: String,
+    /// Who this is to the mgr, for programs that are started again in the place of one that may have been killed: then the mgr lets go at
+    /// once of what that one still held. Never to be used by two at a time, who would take everything from each other. None: nobody else.
+    pub identity: Option<[u8; 16]>,
 }
 
 impl Default for Options {
@@ -46,6 +51,7 @@ impl Default for Options {
             window: CLIENT_WINDOW_BYTES,
             in_flight_per_iod: IN_FLIGHT_PER_IOD,
             direct: true,
+            lent: true,
             driver: Policy::default(),
             policy: Settings::default(),
             environment: Settings::default(),
@@ -53,6 +59,7 @@ impl Default for Options {
             retry_timeout: Duration::from_secs(60),
             cred: process_cred(),
             name: process_name(),
+            identity: None,
         }
     }
 }

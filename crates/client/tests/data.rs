@@ -210,6 +210,30 @@ async fn a_small_file_costs_two_compounds_and_one_write() {
     assert_eq!(read_all(&file).await, fill(1, 5000));
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_not_sent_yet_counts_wherever_a_size_is_told() {
+    let cluster = Cluster::start(2).await;
+    let mount = cluster.mount(options()).await;
+    let root = mount.root();
+    let file = mount.create(&root, b"f", CreateOptions::default()).await.unwrap();
+    for len in [3, 5000, 700_000] {
+        file.write_at(0, fill(1, len)).await.unwrap();
+        let len = len as u64;
+        assert_eq!(mount.lookup(&root, b"f").await.unwrap().1.size, len);
+        let page = mount.readdir(&root).next_page().await.unwrap().unwrap();
+        assert!(page.iter().all(|entry| entry.attrs.size == len) && !page.is_empty());
+        let other = format!("also with {len}").into_bytes();
+        assert_eq!(mount.link(&file.node(), &root, &other).await.unwrap().size, len);
+    }
+    // Cut by somebody else meanwhile.
+    file.fsync().await.unwrap();
+    let others = cluster.mount(options()).await;
+    let (node, _) = others.lookup(&others.root(), b"f").await.unwrap();
+    others.setattr(&node, &SetAttrs { size: Some(10), ..SetAttrs::default() }).await.unwrap();
+    assert_eq!(mount.lookup(&root, b"f").await.unwrap().1.size, 10);
+    assert_eq!(read_all(&file).await.len(), 10);
+}
+
 /// Short writes all over a file: few go through the mgr each by itself, many straight as lists.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_short_writes_go_as_lists() {

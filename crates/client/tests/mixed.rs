@@ -126,7 +126,10 @@ impl One {
     async fn open(mount: &Mount, dir: &Node, node: &Node, dice: &mut Dice) -> File {
         let hint = dice.pick(&["", "", "access=odirect", "write_threshold=2K", "gather_size=0"]);
         let policy = Settings::parse(Origin::Open, hint).unwrap();
-        mount.open_with(node, OpenOptions { flags: OpenFlags::READ_WRITE, dir: Some(dir), policy }).await.unwrap()
+        mount
+            .open_with(node, OpenOptions { flags: OpenFlags::READ_WRITE, dir: Some(dir), policy, alone: false })
+            .await
+            .unwrap()
     }
 
     async fn step(&mut self, dice: &mut Dice) {

@@ -86,7 +86,7 @@ async fn during(mount: &Mount, work: impl Future<Output = ()>) -> Done {
 
 async fn opened(mount: &Mount, node: &Node, dir: Option<&Node>, policy: &str) -> File {
     let policy = Settings::parse(Origin::Open, policy).unwrap();
-    mount.open_with(node, OpenOptions { flags: OpenFlags::READ_WRITE, dir, policy }).await.unwrap()
+    mount.open_with(node, OpenOptions { flags: OpenFlags::READ_WRITE, dir, policy, alone: false }).await.unwrap()
 }
 
 /// Each part of a policy, set for the directory, and what can be counted of it.
@@ -101,6 +101,8 @@ async fn every_part_shows_in_the_counters() {
         ("", vec![20 * KIB, 40 * KIB], (0, 0), (1, 60 * KIB as u64), 1),
         ("write_threshold=32K", vec![20 * KIB, 40 * KIB], (1, 20 * KIB as u64), (1, 40 * KIB as u64), 1),
         ("write_threshold=max", vec![20 * KIB, 40 * KIB], (2, 60 * KIB as u64), (0, 0), 0),
+        // More than a request.
+        ("write_threshold=max", vec![800 * KIB, 800 * KIB], (2, 1600 * KIB as u64), (0, 0), 0),
         ("write_threshold=32K,layout=open", vec![KIB], (1, KIB as u64), (0, 0), 1),
         ("write_threshold=32K,layout=first-io", vec![KIB], (1, KIB as u64), (0, 0), 0),
         ("layout=first-io", vec![KIB], (0, 0), (1, KIB as u64), 1),

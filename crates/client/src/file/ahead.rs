@@ -118,7 +118,8 @@ impl Ahead {
         let reading = self.reading.clone().try_read_owned().ok()?;
         let file = inode.clone();
         let (told, found) = oneshot::channel();
-        net::task::spawn_on(&inode.mount.runtime, async move {
+        // What is in the memory of this machine is had at once; requests for the rest are on their way when this returns.
+        net::task::begin_on(&inode.mount.runtime, async move {
             let found = file.read(policy, range.offset, range.len as usize).await;
             drop((file, reading));
             let found = found.inspect_err(|error| tracing::debug!("reading ahead: {error}")).ok();

@@ -2,9 +2,9 @@
 
 use super::Open;
 use crate::compound::{Compound, Failed, Results};
-use crate::inode::StatusOnly;
-use crate::mount::Node;
+use crate::inode::{StatusOnly, append_return};
 use crate::mount::names::{append_rename, take_rename};
+use crate::mount::{Left, Node};
 use crate::{Error, Result};
 use bytes::Bytes;
 use types::{Attrs, SetAttrs, Status};
@@ -30,6 +30,30 @@ impl Open {
         self.end(SetAttrs::default(), None, false).await.map(|_| ())
     }
 
+    /// See [`crate::File::leave`].
+    pub(super) async fn leave(self) -> Result<()> {
+        let written = self.durable().await;
+        let mere = if written.is_ok() { self.inode.remove_mere_open(self.key).await } else { None };
+        let Some(stateid) = mere else {
+            return self.end_after(written, SetAttrs::default(), None, false).await.map(|_| ());
+        };
+        let (id, mount) = (self.inode.node.id, self.inode.mount.clone());
+        mount.leave(Left { handle: self.inode.node.handle.clone(), stateid, caller: self.origin.caller.clone() });
+        drop(self);
+        mount.forget(id);
+        Ok(())
+    }
+
+    /// Whether everything that was written is durable, and every lock is still there.
+    async fn durable(&self) -> Result<()> {
+        self.ahead.end().await;
+        self.inode.end_appending(self.key).await;
+        let written = if self.origin.flags.write { self.inode.fsync_data(self.key).await } else { Ok(()) };
+        // A file that is lost says so, whatever else is wrong.
+        let made = self.inode.sync_making().await;
+        written.and(made).and(self.inode.all_locks_kept(self.key))
+    }
+
     /// See [`crate::File::finish`].
     pub(super) async fn finish(self, changes: SetAttrs, rename_to: Option<(&Node, &[u8])>) -> Result<Attrs> {
         let rename_to = rename_to.map(|(dir, name)| (dir.clone(), Bytes::copy_from_slice(name)));
@@ -42,10 +66,17 @@ impl Open {
     }
 
     async fn end(self, changes: SetAttrs, rename: Option<(Node, Bytes)>, attrs: bool) -> Result<Option<Attrs>> {
-        self.ahead.end().await;
-        self.inode.end_appending(self.key).await;
-        let written = if self.origin.flags.write { self.inode.fsync_data(self.key).await } else { Ok(()) };
-        let written = written.and(self.inode.all_locks_kept(self.key));
+        let written = self.durable().await;
+        self.end_after(written, changes, rename, attrs).await
+    }
+
+    async fn end_after(
+        self,
+        written: Result<()>,
+        changes: SetAttrs,
+        rename: Option<(Node, Bytes)>,
+        attrs: bool,
+    ) -> Result<Option<Attrs>> {
         let (stateid, last) = self.inode.remove_open(self.key);
         let durable = last && written.is_ok() && self.inode.is_sure();
         let mut rest = Rest { report: true, durable, give_back: last, changes, close: stateid, attrs, rename };
@@ -94,6 +125,10 @@ impl Open {
         if let Some(args) = &goodbye.returned {
             compound.op(OP_LAYOUTRETURN, args);
         }
+        let delegation = if rest.give_back { inode.leave() } else { None };
+        if let Some(stateid) = delegation {
+            append_return(&mut compound, stateid);
+        }
         if let Some(stateid) = &rest.close {
             compound.op(OP_CLOSE, &CLOSE4args { seqid: 0, open_stateid: *stateid });
         }
@@ -126,13 +161,13 @@ impl Open {
             }
         }
         rest.report = false;
-        self.book(rest, goodbye.returned.is_some(), &mut results, attrs).await
+        self.book(rest, (goodbye.returned.is_some(), delegation), &mut results, attrs).await
     }
 
     async fn book(
         &self,
         rest: &mut Rest,
-        returned: bool,
+        (returned, delegation): (bool, Option<stateid4>),
         results: &mut Results,
         attrs: &mut Option<Attrs>,
     ) -> Result<()> {
@@ -140,7 +175,8 @@ impl Open {
             results.take::<StatusOnly>(OP_SETATTR)?;
             rest.changes = SetAttrs::default();
         }
-        rest.give_back = false;
+        // A layout that was gone leaves the delegation for the next round.
+        rest.give_back = returned && delegation.is_some();
         if returned {
             self.inode.forget_layout().await;
             match results.raw::<layoutreturn_stateid>(OP_LAYOUTRETURN) {
@@ -149,6 +185,12 @@ impl Open {
                 Err(Failed::Nfs(_)) => return Ok(()),
                 Err(failed) => return Err(results.error(&failed)),
             }
+        }
+        rest.give_back = false;
+        if let Some(stateid) = delegation
+            && !self.inode.returned(stateid, results)?
+        {
+            return Ok(());
         }
         if let Some(open) = rest.close.take() {
             match results.raw::<stateid4>(OP_CLOSE) {

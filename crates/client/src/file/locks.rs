@@ -27,6 +27,11 @@ impl File {
         self.inode().wait_for_lock(self.key(), owner, span(range)?, kind).await.map(drop)
     }
 
+    /// Whether the file is open for what locks of this kind need.
+    pub fn may_lock(&self, kind: LockKind) -> bool {
+        self.inode().may_lock(self.key(), kind)
+    }
+
     /// As [`File::lock`], without waiting: whether the range is locked now.
     pub async fn try_lock(&self, owner: u64, range: ByteRange, kind: LockKind) -> Result<bool> {
         self.inode().lock(self.key(), owner, span(range)?, kind, false).await

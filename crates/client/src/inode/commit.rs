@@ -41,14 +41,42 @@ impl Inode {
     /// Returns when every byte written before and the size are on disk.
     pub(crate) async fn fsync(self: &Arc<Self>, key: u64) -> Result<()> {
         let data = self.fsync_data(key).await;
-        data.and(self.report().await)
+        data.and(self.report().await).and(self.sync_making().await)
+    }
+
+    /// The file was made, and the answer did not wait until that was durable.
+    pub(crate) fn made_unsynced(&self) {
+        self.state().unsynced = true;
+    }
+
+    /// Whether the making of the file may not be durable yet.
+    pub(crate) fn is_unsynced(&self) -> bool {
+        self.state().unsynced
+    }
+
+    /// The mgr has made something about the file durable, and with it what was before.
+    pub(super) fn made_durably(&self) {
+        self.state().unsynced = false;
+    }
+
+    /// Returns when a file that was made here is there to stay.
+    ///
+    /// # Errors
+    /// `Stale`: it is gone, for the machine of the mgr lost power.
+    pub(crate) async fn sync_making(&self) -> Result<()> {
+        if self.is_unsynced() {
+            self.opened(false)?.commit().await?;
+            self.made_durably();
+        }
+        Ok(())
     }
 
     /// As [`Inode::fsync`]; a failure is told again to whoever asks next.
     pub(crate) async fn flush(self: &Arc<Self>, key: u64) -> Result<()> {
         self.make_durable().await;
         let reported = self.report().await;
-        self.see_error(key).and(reported)
+        let made = self.sync_making().await;
+        self.see_error(key).and(reported).and(made)
     }
 
     /// Makes everything durable in the background, because the window is full. Failures are told later.

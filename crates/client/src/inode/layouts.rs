@@ -87,6 +87,10 @@ impl Inode {
                     Ok((kind, layout)) => {
                         let write = one.lo_iomode == LAYOUTIOMODE4_RW;
                         let read = self.is_open_for_reading();
+                        if write {
+                            // No iod may have anything of a file that the mgr may lose.
+                            self.made_durably();
+                        }
                         if !state.held.as_ref().is_some_and(|held| held.goes_on_as(&layout)) {
                             self.state().granted_anew();
                         }
@@ -197,10 +201,12 @@ impl Inode {
             };
             let mut compound = Compound::new(what).by(&self.writer()).cached();
             compound.putfh(&self.node.handle).op(OP_LAYOUTCOMMIT, &held.layoutcommit(end, update));
+            let begun = Instant::now();
             let mut results = self.mount.session.call(compound).await?;
             results.done(&[OP_PUTFH])?;
             match results.raw::<LAYOUTCOMMIT4resok>(OP_LAYOUTCOMMIT) {
                 Ok(_) => {
+                    self.mount.learn_report(begun);
                     if update.fence {
                         (held.spent, held.outdated) = (true, true);
                         self.state().stray = false;
@@ -278,6 +284,18 @@ impl Inode {
         if let Some(held) = &mut self.layout.lock().await.held {
             held.spent = true;
         }
+    }
+
+    /// Takes an open off the list if closing it is nothing but that: no report is due, no lock goes with it, no layout and no delegation; its
+    /// stateid.
+    pub(crate) async fn remove_mere_open(&self, key: u64) -> Option<stateid4> {
+        let layout = self.layout.lock().await;
+        // In one step: of two that leave at once, one is the last.
+        let mut state = self.state();
+        let at = state.opens.iter().position(|open| open.key == key)?;
+        let has_locks = state.opens[at].locks.are_there();
+        let takes_more = state.opens.len() == 1 && (layout.held.is_some() || self.delegation().is_some());
+        (state.is_clean() && !has_locks && !takes_more).then(|| state.opens.remove(at).stateid)
     }
 
     /// The layout was given back.

@@ -40,6 +40,11 @@ struct OwnerLocks {
 }
 
 impl OpenLocks {
+    /// Whether the mgr has locks under the open.
+    pub(super) fn are_there(&self) -> bool {
+        self.owners.values().any(|locks| locks.stateid.is_some())
+    }
+
     /// The stateid that I/O under these locks goes by, if there are any: for writing rather one of exclusive locks.
     pub(super) fn of_io(&self, write: bool) -> Option<stateid4> {
         let held = self.owners.values().filter(|locks| !locks.spans.is_empty());
@@ -280,7 +285,7 @@ impl Inode {
 
     /// Gives bytes back. What was written before is durable, and can be seen by whoever locks them next.
     pub(crate) async fn unlock(self: &Arc<Self>, key: u64, owner: u64, span: Span) -> Result<()> {
-        let written = if self.may_write(key) { self.fsync(key).await } else { Ok(()) };
+        let written = if self.is_written() { self.fsync(key).await } else { Ok(()) };
         self.send_back(owner, span).await.and(written)
     }
 
@@ -351,8 +356,15 @@ impl Inode {
         locks.find(|locks| !locks.spans.is_empty()).and_then(|locks| locks.stateid)
     }
 
-    fn may_write(&self, key: u64) -> bool {
-        self.state().opens.iter().any(|open| open.key == key && open.write)
+    /// Whether any of its opens is for writing: by one of them may be written what was locked by another.
+    fn is_written(&self) -> bool {
+        self.state().opens.iter().any(|open| open.write)
+    }
+
+    /// Whether a file is open for what locks of this kind need.
+    pub(crate) fn may_lock(&self, key: u64, kind: LockKind) -> bool {
+        let allows = |open: &Open| if kind == LockKind::Write { open.write } else { open.read };
+        self.state().opens.iter().any(|open| open.key == key && allows(open))
     }
 
     /// Books a lock that the mgr gave, unless the open is not the one any more that it was asked under.

@@ -55,7 +55,12 @@ impl Inode {
             let opened = self.opened(true)?;
             match opened.write(offset, data.clone(), stable).await {
                 Err(error) if error.is_state_lost() => self.open_again(opened.stateid, &mut tries, error).await?,
-                outcome => return outcome,
+                outcome => {
+                    if stable && outcome.as_ref().is_ok_and(|written| written.stable) {
+                        self.made_durably();
+                    }
+                    return outcome;
+                }
             }
         }
     }
@@ -114,7 +119,9 @@ impl Inode {
             self.mount.session.free_stateid(gone).await?;
         }
         let mut compound = Compound::new("opening a file again").by(&open.caller).cached();
-        compound.putfh(&self.node.handle).op(OP_OPEN, &open.args(open_claim4::CLAIM_FH));
+        compound
+            .putfh(&self.node.handle)
+            .op(OP_OPEN, &open.args(open_claim4::CLAIM_FH, OPEN4_SHARE_ACCESS_WANT_NO_DELEG));
         let mut results = self.mount.session.call(compound).await?;
         results.done(&[OP_PUTFH])?;
         let opened: OPEN4resok = results.take(OP_OPEN)?;
@@ -124,13 +131,18 @@ impl Inode {
 }
 
 impl Open {
-    /// What opens the file again as it was.
-    pub(crate) fn args(&self, claim: open_claim4) -> OPEN4args {
+    /// Whether it is for reading and writing.
+    pub(super) fn is_for_both(&self) -> bool {
+        self.read && self.write
+    }
+
+    /// What opens the file again as it was, with a wish for a delegation (`OPEN4_SHARE_ACCESS_WANT_*`).
+    pub(crate) fn args(&self, claim: open_claim4, wish: u32) -> OPEN4args {
         let access =
             if self.write { OPEN4_SHARE_ACCESS_WRITE } else { 0 } | if self.read { OPEN4_SHARE_ACCESS_READ } else { 0 };
         OPEN4args {
             seqid: 0,
-            share_access: access | OPEN4_SHARE_ACCESS_WANT_NO_DELEG,
+            share_access: access | wish,
             share_deny: OPEN4_SHARE_DENY_NONE,
             owner: open_owner4 { clientid: 0, owner: Bytes::copy_from_slice(&self.key.to_be_bytes()) },
             openhow: openflag4::Default(OPEN4_NOCREATE),

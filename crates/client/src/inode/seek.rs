@@ -74,7 +74,11 @@ impl Inode {
         for _ in 0..3 {
             let Some(layout) = self.layout(true, stale.as_ref()).await? else { break };
             let ranges = object_ranges(layout.distribution(), range);
-            let grant = self.state().grant;
+            let grant = {
+                let mut state = self.state();
+                state.holes = true;
+                state.grant
+            };
             let punches = ranges.into_iter().map(|(index, range)| layout.punch(index, range));
             match try_join_all(punches).await {
                 Ok(_) => {

@@ -15,10 +15,13 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 use types::limits::{FILE_SIZE_MAX, PAYLOAD_MAX};
-use types::{ByteRange, Status, Timestamp, Verifier};
+use types::{ByteRange, Status, Timestamp, Verifier, leaves_hole};
 
 /// How often a layout is got again for one request before it goes through the mgr.
 pub(super) const LAYOUT_TRIES: u32 = 3;
+
+/// Most bytes of a request that leaves in the thread of whoever hands it over.
+const BEGIN_MAX: usize = 64 << 10;
 
 /// A server whose write verifier covers bytes of a file.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -121,6 +124,7 @@ impl Inode {
                 state.ruling = Some(ruling.clone());
                 let replaced = state.pending.insert(at, part);
                 self.mount.window.release(replaced);
+                state.holes |= leaves_hole(state.size, at);
                 at += len as u64;
                 state.size = state.size.max(at);
                 state.stamp = self.mount.next_stamp();
@@ -182,9 +186,10 @@ impl Inode {
 
     /// A full request for each object, in bytes, within a quarter of the window.
     async fn full(&self, policy: &Policy) -> u64 {
-        // No layout is got for this before one is wanted.
+        // No layout is got for this before one is wanted: who has one keeps the mgr from joining what others write to the file.
         let long = self.size() >= least_size(policy);
-        let layout = if long { self.layout(true, None).await.ok().flatten() } else { None };
+        let wanted = long && self.mount.present_threshold(policy.write_threshold) != ALWAYS_MGR;
+        let layout = if wanted { self.layout(true, None).await.ok().flatten() } else { None };
         let count = layout.map_or(1, |layout| layout.distribution().count());
         ((count * PAYLOAD_MAX) as u64).min(self.mount.window.size() as u64 / 4)
     }
@@ -232,17 +237,24 @@ impl Inode {
         let mut errands = Vec::new();
         for (lane, request) in straight.chain(through) {
             let data = extents.gather(&request.parts);
-            let checksums = self.mount.options.checksums && lane != Lane::Mgr;
-            let payload = Arc::new(Payload::new(request.extents, data, checksums));
+            let payload = Arc::new(Payload::new(request.extents, data));
             errands.push(Errand { batch, lane, payload, parts: request.parts, stable: false });
         }
         if last {
             self.choose_stable(batch, &mut errands);
         }
         self.state().in_flight.entry(batch).and_modify(|b| b.left = errands.len());
+        let runtime = &self.mount.runtime;
+        // Little bytes are sent from here; to send many takes a while, and should not hold up others.
+        let alone = errands.len() == 1 && errands[0].payload.data.len() <= BEGIN_MAX;
         for errand in errands {
             let (inode, layout) = (self.clone(), layout.clone());
-            net::task::spawn_on(&self.mount.runtime, async move { inode.run(errand, layout).await });
+            let run = async move { inode.run(errand, layout).await };
+            if alone {
+                net::task::begin_on(runtime, run);
+            } else {
+                net::task::spawn_on(runtime, run);
+            }
         }
     }
 
@@ -332,7 +344,7 @@ impl Inode {
             let written = layout.write(index, &errand.payload, errand.stable).await;
             match written.map_err(|not_done| self.note_stray(not_done)) {
                 Ok(written) => {
-                    self.mount.learn_service(Path::Direct, bytes, begun);
+                    self.mount.learn_service(Path::Direct, bytes, begun, written.stable);
                     let written = (written, grant);
                     self.keep(errand.lane, errand.batch, errand.payload.clone(), errand.parts.clone(), written);
                     return Ok(());
@@ -375,7 +387,7 @@ impl Inode {
             let written = self.mgr_write(range.offset, data.clone(), stable).await.map_err(lost)?;
             timed.done(range.len);
             left -= range.len;
-            let payload = Payload { extents: vec![range], data: data.into(), checksums: Vec::new() };
+            let payload = Payload::new(vec![range], data.into());
             self.keep(Lane::Mgr, errand.batch, Arc::new(payload), vec![range], (written, 0));
         }
         Ok(())
@@ -415,7 +427,7 @@ impl Inode {
             let Some(at) = all.iter().position(|sent| sent.booked == booked) else { return Ok(()) };
             let sent = all.remove(at);
             for (range, data, written) in written {
-                let payload = Payload { extents: vec![range], data: data.into(), checksums: Vec::new() };
+                let payload = Payload::new(vec![range], data.into());
                 free += state.book(Lane::Mgr, sent.number, Arc::new(payload), vec![range], (written, 0));
             }
         }

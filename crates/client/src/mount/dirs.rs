@@ -64,6 +64,7 @@ impl ReadDir {
                 attr_request: WANTED.to_bitmap(),
             };
             compound.putfh(&self.dir.handle).op(OP_READDIR, &args);
+            let stamp = self.mount.inner.stamp();
             let mut results = self.mount.inner.session.call(compound).await?;
             results.done(&[OP_PUTFH])?;
             let got: READDIR4resok = results.take(OP_READDIR)?;
@@ -81,7 +82,7 @@ impl ReadDir {
             self.cookie = last.cookie;
             let mut page = Vec::with_capacity(got.reply.entries.len());
             for entry in got.reply.entries {
-                page.extend(self.entry(entry, what)?);
+                page.extend(self.entry(entry, stamp, what)?);
             }
             // All entries of a page may have vanished meanwhile; that is not the end.
             if !page.is_empty() {
@@ -91,7 +92,7 @@ impl ReadDir {
         Ok(None)
     }
 
-    fn entry(&self, entry: entry4, what: &str) -> Result<Option<Entry>> {
+    fn entry(&self, entry: entry4, stamp: u64, what: &str) -> Result<Option<Entry>> {
         let values = attrs::decode(&entry.attrs).map_err(|e| Error::protocol(format!("{what}: {e}")))?;
         match values.rdattr_error {
             Some(NFS4ERR_NOENT | NFS4ERR_STALE) => return Ok(None),
@@ -103,7 +104,7 @@ impl ReadDir {
             return Err(Error::protocol(format!("{what}: the mgr left out an attribute")));
         };
         if let Some(inode) = self.mount.inner.open_inode(attrs.id) {
-            attrs = inode.shown(attrs);
+            attrs = inode.met(attrs, stamp);
         }
         let node = Node { id: attrs.id, handle };
         Ok(Some(Entry { name: entry.name, cookie: entry.cookie, node, attrs }))

@@ -48,6 +48,18 @@ struct Stopped {
 }
 
 impl Mount {
+    /// Returns when everything that was made here without waiting for the disk ([`crate::CreateOptions::unsynced`]) is durable.
+    ///
+    /// # Errors
+    /// `Stale` if a file is gone, for the machine of the mgr lost power.
+    pub async fn sync_names(&self) -> Result<()> {
+        let mut outcome = Ok(());
+        for inode in self.inner.unsynced() {
+            outcome = outcome.and(inode.sync_making().await);
+        }
+        outcome
+    }
+
     /// What `name` is in `dir`; symlinks are not followed.
     pub async fn lookup(&self, dir: &Node, name: &[u8]) -> Result<(Node, Attrs)> {
         self.walk(dir, &[name.to_vec()]).await.map_err(|stopped| stopped.error)
@@ -129,17 +141,19 @@ impl Mount {
             }
             compound.getfh().getattr();
             let stopped = |at, error| Stopped { at, error };
+            let stamp = self.inner.stamp();
             let mut results = self.inner.session.call(compound).await.map_err(|e| stopped(at, e))?;
             results.done(&[OP_PUTFH]).map_err(|e| stopped(at, e))?;
             for _ in part {
                 results.done(&[OP_LOOKUP]).map_err(|e| stopped(at, e))?;
                 at += 1;
             }
-            let found = node(&mut results).map_err(|e| stopped(at, e))?;
+            let (found, attrs) = node(&mut results).map_err(|e| stopped(at, e))?;
             if at == path.len() {
-                return Ok(found);
+                let attrs = self.inner.open_inode(found.id).map_or(attrs, |inode| inode.met(attrs, stamp));
+                return Ok((found, attrs));
             }
-            here = found.0;
+            here = found;
         }
     }
 
@@ -213,11 +227,13 @@ impl Mount {
         compound.putfh(&node.handle).void(OP_SAVEFH).putfh(&dir.handle);
         compound.op(OP_LINK, &LINK4args { newname: Bytes::copy_from_slice(name) });
         compound.void(OP_RESTOREFH).getattr();
+        let stamp = self.inner.stamp();
         let mut results = self.inner.session.call(compound).await?;
         results.done(&[OP_PUTFH, OP_SAVEFH, OP_PUTFH])?;
         results.take::<LINK4resok>(OP_LINK)?;
         results.done(&[OP_RESTOREFH])?;
-        results.attrs().map_err(undone)
+        let attrs = results.attrs().map_err(undone)?;
+        Ok(self.inner.open_inode(node.id).map_or(attrs, |inode| inode.met(attrs, stamp)))
     }
 
     /// Moves a name, replacing what `to_name` was, as rename(2) does.

@@ -9,10 +9,10 @@ use crate::inode::layoutget;
 use crate::{Error, File, Placement, Result};
 use bytes::Bytes;
 use layout::policy::{self, Settings};
+use nfs::attrs::{FATTR4_WEIR_UNSYNCED, Mask};
 use nfs::client::fattr;
 use nfs::fs::Told;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use types::{Attrs, SetAttrs, Status};
 use wire::nfs4::*;
 
@@ -42,7 +42,7 @@ impl OpenFlags {
         read | write
     }
 
-    fn share_access(self) -> Result<u32> {
+    fn share_access(self, alone: bool) -> Result<u32> {
         let access = match (self.read, self.write) {
             (true, true) => OPEN4_SHARE_ACCESS_BOTH,
             (true, false) => OPEN4_SHARE_ACCESS_READ,
@@ -52,7 +52,8 @@ impl OpenFlags {
         if self.truncate && !self.write {
             return Err(Error::usage("a file that is cut must be opened for writing"));
         }
-        Ok(access | OPEN4_SHARE_ACCESS_WANT_NO_DELEG)
+        let wish = if alone { OPEN4_SHARE_ACCESS_WANT_WRITE_DELEG } else { OPEN4_SHARE_ACCESS_WANT_NO_DELEG };
+        Ok(access | wish)
     }
 }
 
@@ -65,6 +66,8 @@ pub struct OpenOptions<'a> {
     pub dir: Option<&'a Node>,
     /// How it is to be used, over everything that others say: hints, such as [`crate::Access::ODirect`].
     pub policy: Settings,
+    /// Have it alone if nobody else has it: for reading and writing. See [`File::is_alone`].
+    pub alone: bool,
 }
 
 /// How to create a file.
@@ -80,6 +83,11 @@ pub struct CreateOptions {
     pub owner: Option<(u32, u32)>,
     /// How it is to be used, over everything that others say.
     pub policy: Settings,
+    /// Have it alone if nobody else has it: for reading and writing. See [`File::is_alone`].
+    pub alone: bool,
+    /// Do not wait until a new file is durable: the first [`File::fsync`], [`File::flush`] or close of it here sees to that, and so does
+    /// [`Mount::sync_names`]. If the mgr's machine loses power before, the file may be gone, and those fail with `Stale`.
+    pub unsynced: bool,
 }
 
 impl Default for CreateOptions {
@@ -90,6 +98,8 @@ impl Default for CreateOptions {
             open: OpenFlags::READ_WRITE,
             owner: None,
             policy: Settings::default(),
+            alone: false,
+            unsynced: false,
         }
     }
 }
@@ -108,7 +118,7 @@ struct Asked {
 }
 
 /// The stateid that stands for the last one in the same COMPOUND (RFC 8881 §16.2.3.1.2).
-const CURRENT: stateid4 = stateid4 { seqid: 1, other: [0; 12] };
+pub(crate) const CURRENT: stateid4 = stateid4 { seqid: 1, other: [0; 12] };
 
 impl Mount {
     /// Opens a regular file.
@@ -132,9 +142,9 @@ impl Mount {
 
     /// Opens a file, unless it turns out that its directory cannot be asked.
     async fn try_open(&self, node: &Node, options: OpenOptions<'_>) -> Result<Option<File>> {
-        let OpenOptions { flags, dir, policy } = options;
-        let share_access = flags.share_access()?;
-        let key = self.inner.owners.fetch_add(1, Relaxed);
+        let OpenOptions { flags, dir, policy, alone } = options;
+        let share_access = flags.share_access(alone)?;
+        let key = self.inner.next_owner();
         let mut compound = self.compound("opening a file").cached();
         if let Some(dir) = dir {
             compound.putfh(&dir.handle).getattr_of(fattr::POLICY);
@@ -215,8 +225,19 @@ impl Mount {
         name: &[u8],
         options: CreateOptions,
     ) -> Result<(File, Option<Attrs>)> {
+        match self.try_create(dir, name, options).await {
+            // An mgr that knows no other way than to wait.
+            Err(error) if options.unsynced && error.is(Status::AttrNotSupp) => {
+                self.try_create(dir, name, CreateOptions { unsynced: false, ..options }).await
+            }
+            outcome => outcome,
+        }
+    }
+
+    async fn try_create(&self, dir: &Node, name: &[u8], options: CreateOptions) -> Result<(File, Option<Attrs>)> {
         let (uid, gid) = options.owner.unzip();
-        let attrs = nfs::attrs::encode_set(&SetAttrs { mode: Some(options.mode), uid, gid, ..SetAttrs::default() });
+        let attrs = SetAttrs { mode: Some(options.mode), uid, gid, ..SetAttrs::default() };
+        let attrs = nfs::attrs::encode_new(&attrs, options.unsynced);
         let how = if options.exclusive {
             // An exclusive create is told from another one by its verifier, also after the mgr restarted.
             let mut cva_verf = [0; 8];
@@ -226,9 +247,9 @@ impl Mount {
             createhow4::UNCHECKED4(attrs)
         };
         let flags = options.open;
-        let key = self.inner.owners.fetch_add(1, Relaxed);
+        let key = self.inner.next_owner();
         let claim = open_claim4::CLAIM_NULL(Bytes::copy_from_slice(name));
-        let args = Self::open_args(key, flags.share_access()?, openflag4::OPEN4_CREATE(how), claim);
+        let args = Self::open_args(key, flags.share_access(options.alone)?, openflag4::OPEN4_CREATE(how), claim);
         let mut compound = self.compound(format!("creating {}", shown(name))).cached();
         let layout = self.layout_at_open(Some(dir), options.policy, Settings::default());
         compound.putfh(&dir.handle);
@@ -292,6 +313,10 @@ impl Mount {
         let (server, directory) = said.or(heard_last).unwrap_or((own.0, Settings::default()));
         origin.ruling = Arc::new(Ruling::new(Words { server, directory, open: policy }));
         inode.add_open(origin.key, origin.caller.clone(), opened.stateid, origin.flags);
+        if Mask::from_bitmap(&opened.attrset).0.has(FATTR4_WEIR_UNSYNCED) {
+            inode.made_unsynced();
+        }
+        inode.learn_delegation(&opened.delegation);
         let mut size = inode.learn_size(attrs.size, asking.stamp);
         drop(asking);
         let (flags, key) = (origin.flags, origin.key);

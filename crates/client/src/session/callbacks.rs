@@ -1,4 +1,4 @@
-//! Callbacks of the mgr: layouts asked back (RFC 8881 §20.3), answered over the connection of the session.
+//! Callbacks of the mgr: layouts and delegations asked back (RFC 8881 §20.2, §20.3), answered over the connection of the session.
 
 use super::{Epoch, lock};
 use crate::inode::Inode;
@@ -62,6 +62,11 @@ impl Callbacks {
     fn handle(&self, event: &Event) -> nfsstat4 {
         match event {
             Event::LayoutRecall(args) => self.recall(args),
+            // What is not known may have come with an answer that is still on its way; the mgr asks again.
+            Event::Recall(args) => match self.inodes.by_handle(&args.fh) {
+                Some(inode) if inode.recall_delegation(args.stateid) => NFS4_OK,
+                _ => NFS4ERR_BAD_STATEID,
+            },
             Event::LockFree(args) => {
                 if let Some(inode) = self.inodes.by_handle(&args.cnla_fh) {
                     inode.lock_is_free();

@@ -6,6 +6,7 @@ use crate::counters::add;
 use crate::inode::{Inode, Open};
 use crate::{Error, Options, Result};
 use bytes::Bytes;
+use net::Address;
 use net::rpc::{Connection, Limits};
 use nfs::client::compound::Results as RawResults;
 use nfs::client::recovery::{self, Continuity, continuity};
@@ -15,6 +16,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use types::limits::SLOTS_MAX;
 use types::{Cred, Status};
+use wire::admin::{self, NearArgs, NearReply};
 use wire::nfs4::compound::{OpNumber, Ops, OpsWriter, ResHeader};
 use wire::nfs4::*;
 use wire::rpc::{Auth, AuthSys};
@@ -62,14 +64,20 @@ pub(crate) fn auth_of(options: &Options, cred: &Cred) -> Auth {
     Auth::Sys(AuthSys::new(cred, options.name.split(' ').next().unwrap_or_default()))
 }
 
-/// Who this client is: nobody else, not even an earlier run of the same program.
+/// Who this client is: nobody else, not even an earlier run of the same program, unless that is asked for; the verifier tells those apart.
 pub(super) fn owner(options: &Options) -> Result<client_owner4> {
     let mut random = [0u8; 24];
     getrandom::fill(&mut random).map_err(|e| Error::usage(format!("no random numbers: {e}")))?;
     let mut co_verifier = [0; 8];
     co_verifier.copy_from_slice(&random[16..]);
-    let mut name = format!("weir {} ", options.name).into_bytes();
-    name.extend_from_slice(&random[..16]);
+    let mut name = b"weir ".to_vec();
+    match &options.identity {
+        Some(identity) => name.extend_from_slice(identity),
+        None => {
+            name.extend_from_slice(format!("{} ", options.name).as_bytes());
+            name.extend_from_slice(&random[..16]);
+        }
+    }
     Ok(client_owner4 { co_verifier, co_ownerid: Bytes::from(name) })
 }
 
@@ -220,11 +228,40 @@ impl Shared {
                 "{e}; is the mgr running there? (`weir status` asks one, `weir up` starts a cluster)"
             ))
         })?;
+        let connection = self.nearer(&connection).await.unwrap_or(connection);
         if link.ever {
             add(&self.tally.reconnects, 1);
         }
         link.ever = true;
         Ok(connection)
+    }
+
+    /// A connection by the Unix socket of the mgr that `connection` leads to, if it is on this machine and has one for us: that saves
+    /// each message the way through TCP.
+    async fn nearer(&self, connection: &Connection) -> Option<Connection> {
+        let from = connection.local()?.to_string();
+        let told = self.near(connection, from).await?;
+        let local = told.local?;
+        let boot_id = local.host.trim().parse::<types::Fsid>().ok()?;
+        if net::address::boot_id() != Some(boot_id.0) {
+            return None;
+        }
+        let address = Address::parse(&local.path, None).ok().filter(|address| matches!(address, Address::Unix(_)))?;
+        let (net, limits) = (self.net.clone(), Limits::default());
+        let connected =
+            Connection::connect(&address, self.callbacks.clone(), limits, net, self.options.connect_timeout).await;
+        let near = connected.inspect_err(|e| tracing::debug!("staying with TCP: {e}")).ok()?;
+        // The path may lead elsewhere here than where the mgr runs.
+        let run = self.near(&near, String::new()).await?.run;
+        (run == told.run).then_some(near)
+    }
+
+    async fn near(&self, connection: &Connection, from: String) -> Option<NearReply> {
+        let (body, timeout) = (NearArgs { from }.to_bytes().into(), self.attempt_timeout());
+        let sent = connection.call(admin::PROGRAM, admin::VERSION, admin::NEAR, &self.auth, body, timeout).await;
+        // Whoever does not know the question is asked over TCP.
+        let mut reply = sent.inspect_err(|e| tracing::debug!("no Unix socket is known: {e}")).ok()?;
+        NearReply::decode(&mut reply.body).ok()
     }
 
     /// Sends a COMPOUND of one operation outside any session and gives its result.
@@ -351,6 +388,7 @@ impl Shared {
         for inode in self.inodes.all() {
             let report = inode.report_to_reclaim();
             inode.lose_layout().await;
+            inode.lose_delegation();
             for open in inode.opens() {
                 let claim = open_claim4::CLAIM_PREVIOUS(OPEN_DELEGATE_NONE);
                 if self.reopen(connection, epoch, &inode, &open, claim).await? {
@@ -437,7 +475,7 @@ impl Shared {
         claim: open_claim4,
     ) -> Result<bool> {
         let mut compound = Compound::new("opening a file again").by(&open.caller).cached();
-        compound.putfh(&inode.node.handle).op(OP_OPEN, &open.args(claim));
+        compound.putfh(&inode.node.handle).op(OP_OPEN, &open.args(claim, OPEN4_SHARE_ACCESS_WANT_NO_DELEG));
         let mut results = self.alone(connection, epoch, compound).await?;
         if results.done(&[OP_PUTFH]).is_err() {
             return Ok(false);

@@ -30,6 +30,8 @@ impl Shared {
     async fn find_revoked(self: &Arc<Self>) -> Result<()> {
         let mut all = Vec::new();
         for inode in self.inodes.all() {
+            let delegation = inode.delegation().map(|stateid| (inode.clone(), stateid));
+            all.extend(delegation);
             all.extend(inode.stateids().into_iter().map(|stateid| (inode.clone(), stateid)));
         }
         for some in all.chunks(AT_ONCE) {
@@ -39,7 +41,10 @@ impl Shared {
             compound.op(OP_TEST_STATEID, &TEST_STATEID4args { ts_stateids });
             let got: TEST_STATEID4resok = self.call(compound).await?.take(OP_TEST_STATEID)?;
             for ((inode, stateid), status) in some.iter().zip(got.tsr_status_codes) {
-                if matches!(status, NFS4ERR_EXPIRED | NFS4ERR_ADMIN_REVOKED | NFS4ERR_BAD_STATEID) {
+                if matches!(
+                    status,
+                    NFS4ERR_EXPIRED | NFS4ERR_ADMIN_REVOKED | NFS4ERR_BAD_STATEID | NFS4ERR_DELEG_REVOKED
+                ) {
                     self.revoked(inode, *stateid, status).await?;
                 }
             }
@@ -47,12 +52,16 @@ impl Shared {
         Ok(())
     }
 
-    async fn revoked(self: &Arc<Self>, inode: &Inode, stateid: stateid4, status: nfsstat4) -> Result<()> {
+    async fn revoked(self: &Arc<Self>, inode: &Arc<Inode>, stateid: stateid4, status: nfsstat4) -> Result<()> {
         tracing::debug!(file = %inode.node.id, ?status, "the mgr has taken something away");
         if status != NFS4ERR_BAD_STATEID {
             self.free_stateid(stateid).await?;
         }
-        inode.revoked(stateid).await;
+        if inode.delegation().is_some_and(|held| held.other == stateid.other) {
+            inode.lose_delegation();
+        } else {
+            inode.revoked(stateid).await;
+        }
         Ok(())
     }
 

@@ -11,7 +11,7 @@ use types::Cred;
 /// A running cluster.
 pub struct Cluster {
     dir: TempDir,
-    file: ClusterFile,
+    pub file: ClusterFile,
     pub mgr: Option<mgr::Running>,
     pub iods: Vec<Option<iod::Running>>,
     iod_addresses: Vec<SocketAddr>,
@@ -34,15 +34,27 @@ impl Cluster {
 
     /// As [`Cluster::start`]; everybody reaches an iod at what `door` makes of its address, and with `unix` by its socket.
     pub async fn start_behind(iods: usize, unix: bool, door: impl FnMut(SocketAddr) -> SocketAddr) -> Self {
+        Cluster::start_with(iods, door, iod::Features::default(), |config| config.unix = unix).await
+    }
+
+    /// As [`Cluster::start_behind`], with iods that have these features and are configured so the first time.
+    pub async fn start_with(
+        iods: usize,
+        door: impl FnMut(SocketAddr) -> SocketAddr,
+        features: iod::Features,
+        change: impl Fn(&mut iod::Config),
+    ) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let file = ClusterFile::create(&dir.path().join("cluster.toml")).unwrap();
         mgr::format(&dir.path().join("mgr"), &file).await.unwrap();
-        let (mut running, mut addresses) = (Vec::new(), Vec::new());
+        let (mut running, mut addresses, mut unix) = (Vec::new(), Vec::new(), true);
         for i in 0..iods {
             let store = dir.path().join(format!("iod{i}"));
-            iod::Store::format(&store, file.fsid).unwrap();
+            iod::Store::format_with(&iod::Local::new(&store), file.fsid, features).unwrap();
             let listen = vec!["127.0.0.1:0".parse().unwrap()];
-            let config = iod::Config { unix, ..iod::Config::new(&store, file.fsid, file.key.clone(), listen) };
+            let mut config = iod::Config::new(&store, file.fsid, file.key.clone(), listen);
+            change(&mut config);
+            unix = config.unix;
             let iod = iod::Iod::start(config).unwrap();
             addresses.push(iod.addrs()[0]);
             running.push(Some(iod));

@@ -1,0 +1,148 @@
+//! Files that are left rather than closed: the mgr hears of it soon, of many at once, whatever happens meanwhile.
+
+#[path = "support/cluster.rs"]
+mod cluster;
+
+use bytes::Bytes;
+use client::{CreateOptions, File, Mount, OpenFlags, Options, Origin, Settings};
+use cluster::{Cluster, options};
+
+const FILES: usize = 50;
+
+/// Options by which files as small as these go through the mgr, and have no layout to be given back.
+fn small() -> Options {
+    Options { policy: Settings::parse(Origin::Mount, "write_threshold=64K").unwrap(), ..options() }
+}
+
+/// What the mgr says of a number.
+async fn told(mount: &Mount, name: &str) -> u64 {
+    let status = mount.status().await.unwrap();
+    let mut values = status.groups.iter().flat_map(|group| &group.values);
+    match values.find(|(known, _)| known == name) {
+        Some((_, wire::admin::Value::Number(number))) => *number,
+        other => panic!("{name}: {other:?}"),
+    }
+}
+
+/// Returns when the mgr knows of no open file. What is left is closed soon.
+async fn all_closed(mount: &Mount) {
+    while told(mount, "open_files").await > 0 {
+        tokio::task::yield_now().await;
+    }
+}
+
+async fn opened(mount: &Mount) -> Vec<File> {
+    let mut files = Vec::new();
+    for n in 0..FILES {
+        let file = mount.create(&mount.root(), n.to_string().as_bytes(), CreateOptions::default()).await.unwrap();
+        file.write_at(0, Bytes::from(vec![n as u8; 100])).await.unwrap();
+        file.flush().await.unwrap();
+        files.push(file);
+    }
+    assert_eq!(told(mount, "open_files").await, FILES as u64);
+    files
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_made_without_waiting_is_flushed_with_what_follows() {
+    let cluster = Cluster::start(1).await;
+    let (mount, other) = (cluster.mount(small()).await, cluster.mount(small()).await);
+    let soon = CreateOptions { unsynced: true, ..CreateOptions::default() };
+    let make = async |name: &str, options| mount.create(&mount.root(), name.as_bytes(), options).await.unwrap();
+    // The numbers of files are taken from the store in blocks.
+    make("first", CreateOptions::default()).await.close().await.unwrap();
+    let commits = || mount.counters().operation("COMMIT");
+    let flushes = async || told(&mount, "flushes").await;
+    // Written through the mgr: one flush for all, and no round trip more.
+    let (before, asked) = (flushes().await, commits());
+    let file = make("written", soon).await;
+    assert!(file.is_unsynced());
+    assert_eq!(flushes().await, before);
+    file.write_at(0, Bytes::from(vec![7; 100])).await.unwrap();
+    file.flush().await.unwrap();
+    assert!(!file.is_unsynced());
+    assert_eq!((flushes().await, commits()), (before + 1, asked));
+    file.close().await.unwrap();
+    // Nothing written, and its directory synced.
+    let before = flushes().await;
+    for (n, name) in ["flushed", "synced", "closed", "left", "with its directory"].iter().enumerate() {
+        let file = make(name, soon).await;
+        match n {
+            0 => file.flush().await.unwrap(),
+            1 => file.fsync().await.unwrap(),
+            2 => file.close().await.unwrap(),
+            3 => file.leave().await.unwrap(),
+            _ => {
+                mount.sync_names().await.unwrap();
+                assert!(!file.is_unsynced());
+            }
+        }
+        assert_eq!(flushes().await, before + n as u64 + 1, "{name}");
+    }
+    assert_eq!(commits(), asked + 5);
+    // What is there is not made; whoever finds it waits for what was not durable.
+    let file = make("there", soon).await;
+    let found = other.create(&other.root(), b"there", soon).await.unwrap();
+    assert!(!found.is_unsynced());
+    assert_eq!(flushes().await, before + 6);
+    file.close().await.unwrap();
+    found.close().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_files_share_a_round_trip() {
+    let cluster = Cluster::start(1).await;
+    let mount = cluster.mount(small()).await;
+    let files = opened(&mount).await;
+    let before = mount.counters();
+    for file in files {
+        file.leave().await.unwrap();
+    }
+    all_closed(&mount).await;
+    let after = mount.counters();
+    assert_eq!(after.operation("CLOSE") - before.operation("CLOSE"), FILES as u64);
+    let compounds = after.rpc("COMPOUND") - before.rpc("COMPOUND");
+    assert!(compounds <= FILES as u64 / 8, "{compounds}");
+    // What is written and not told yet is so before it is left.
+    let node = mount.lookup(&mount.root(), b"7").await.unwrap().0;
+    let file = mount.open(&node, OpenFlags::READ_WRITE).await.unwrap();
+    file.write_at(0, Bytes::from_static(b"new")).await.unwrap();
+    file.leave().await.unwrap();
+    let other = cluster.mount(small()).await;
+    let file = other.open(&node, OpenFlags::READ).await.unwrap();
+    assert_eq!(file.read_at(0, 4).await.unwrap().to_vec(), b"new\x07");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_left_is_closed_before_the_session_ends() {
+    let cluster = Cluster::start(1).await;
+    let (mount, other) = (cluster.mount(small()).await, cluster.mount(small()).await);
+    for file in opened(&mount).await {
+        file.leave().await.unwrap();
+    }
+    mount.disconnect().await.unwrap();
+    assert_eq!(told(&other, "open_files").await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn files_that_are_left_may_be_removed_and_the_mgr_may_restart() {
+    let mut cluster = Cluster::start(1).await;
+    let mount = cluster.mount(small()).await;
+    for (n, file) in opened(&mount).await.into_iter().enumerate() {
+        file.leave().await.unwrap();
+        if n % 2 == 0 {
+            mount.remove(&mount.root(), n.to_string().as_bytes()).await.unwrap();
+        }
+    }
+    all_closed(&mount).await;
+    // The root is one.
+    assert_eq!(told(&mount, "files").await, 1 + FILES as u64 / 2);
+    for n in (1..FILES).step_by(2) {
+        let node = mount.lookup(&mount.root(), n.to_string().as_bytes()).await.unwrap().0;
+        mount.open(&node, OpenFlags::READ).await.unwrap().leave().await.unwrap();
+    }
+    cluster.restart_mgr().await;
+    let file = mount.create(&mount.root(), b"after", CreateOptions::default()).await.unwrap();
+    file.leave().await.unwrap();
+    all_closed(&mount).await;
+}
