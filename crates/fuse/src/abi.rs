@@ -72,9 +72,11 @@ pub mod init {
     pub const DO_READDIRPLUS: u64 = 1 << 13;
     pub const READDIRPLUS_AUTO: u64 = 1 << 14;
     pub const ASYNC_DIO: u64 = 1 << 15;
+    pub const WRITEBACK_CACHE: u64 = 1 << 16;
     pub const PARALLEL_DIROPS: u64 = 1 << 18;
     pub const MAX_PAGES: u64 = 1 << 22;
     pub const CACHE_SYMLINKS: u64 = 1 << 23;
+    pub const HANDLE_KILLPRIV_V2: u64 = 1 << 28;
     pub const INIT_EXT: u64 = 1 << 30;
     pub const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
     pub const OVER_IO_URING: u64 = 1 << 41;
@@ -100,6 +102,7 @@ pub mod fattr {
     pub const FH: u32 = 1 << 6;
     pub const ATIME_NOW: u32 = 1 << 7;
     pub const MTIME_NOW: u32 = 1 << 8;
+    pub const KILL_SUIDGID: u32 = 1 << 11;
 }
 
 /// Requests over io_uring (Linux `Documentation/filesystems/fuse/fuse-io-uring.rst`).
@@ -124,10 +127,16 @@ pub mod uring {
 
 /// In GETATTR: `fh` is an open file.
 pub const GETATTR_FH: u32 = 1 << 0;
+/// In WRITE: the bytes come from the page cache.
+pub const WRITE_CACHE: u32 = 1 << 0;
+/// In OPEN and CREATE: whoever cuts the file so may not keep the setuid and setgid bits.
+pub const OPEN_KILL_SUIDGID: u32 = 1 << 0;
 /// In WRITE: the writer may not keep the setuid and setgid bits.
 pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;
 /// In RELEASE: flock(2) locks of `lock_owner` are to be given back.
 pub const RELEASE_FLOCK_UNLOCK: u32 = 1 << 1;
+/// In GETLK, SETLK and SETLKW: the lock is one of flock(2).
+pub const LK_FLOCK: u32 = 1 << 0;
 
 /// Notifications to the kernel (`enum fuse_notify_code`).
 pub mod notify {

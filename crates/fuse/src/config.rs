@@ -29,6 +29,8 @@ pub struct Config {
     pub carrier: Carrier,
     /// Threads that read requests from the device.
     pub threads: usize,
+    /// Files that this mount has alone are written to the kernel's page cache, which hands them on later. Takes root's rights.
+    pub writeback: bool,
     /// Nothing may be changed.
     pub read_only: bool,
     /// Users other than the one who mounts may use it; root's mounts are for all.
@@ -57,6 +59,7 @@ impl Default for Config {
             absent_valid: Duration::ZERO,
             carrier: Carrier::default(),
             threads: processors.min(THREADS_MAX),
+            writeback: false,
             read_only: false,
             allow_other: rustix::process::geteuid().is_root(),
             source: "weir".to_owned(),

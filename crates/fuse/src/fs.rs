@@ -11,8 +11,10 @@ use crate::read_ahead::ReadAhead;
 use crate::reply::{Body, Lifetimes, Reply};
 use crate::request::{Header, Request};
 use crate::transport::Transport;
+use crate::write_back::{NotAlone, Recalled, WriteBack, Writing};
 use client::{Access, File, Mount, Node, Settings};
 use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
 use types::Attrs;
 
 /// What an operation answers.
@@ -25,22 +27,39 @@ pub(crate) struct FileSystem {
     pub(crate) nodes: Nodes,
     pub(crate) opens: Opens,
     pub(crate) read_ahead: ReadAhead,
+    pub(crate) write_back: WriteBack,
+    own: Weak<FileSystem>,
     transport: OnceLock<Weak<dyn Transport>>,
 }
 
 impl FileSystem {
     /// What is below `root` in a mount.
-    pub(crate) fn new(mount: Mount, root: Node, config: Config) -> Self {
+    ///
+    /// # Errors
+    /// It is to be written back, and another one on this client is already.
+    pub(crate) fn new(mount: Mount, root: Node, config: Config) -> client::Result<Arc<Self>> {
         let nodes = Nodes::new(root);
         let callers = Callers::new(mount);
-        FileSystem {
+        let write_back = WriteBack::new(config.writeback);
+        let fs = Arc::new_cyclic(|own| FileSystem {
             callers,
             config,
             nodes,
             opens: Opens::default(),
             read_ahead: ReadAhead::default(),
+            write_back,
+            own: own.clone(),
             transport: OnceLock::new(),
+        });
+        if fs.write_back.is_on() {
+            fs.callers.anybody().keep_with(Arc::new(Recalled(fs.own.clone())))?;
         }
+        Ok(fs)
+    }
+
+    /// What lives as long as somebody uses it.
+    pub(crate) fn shared(&self) -> Option<Arc<FileSystem>> {
+        self.own.upgrade()
     }
 
     /// Says where the kernel can be told things.
@@ -76,21 +95,27 @@ impl FileSystem {
         self.nodes.get(header.node)
     }
 
-    /// How long the kernel may believe what it is told.
-    pub(crate) fn lifetimes(&self) -> Lifetimes {
-        Lifetimes { entry: self.config.entry_valid, attrs: self.config.attrs_valid }
+    /// How long the kernel may believe what it is told of a file: attributes not at all, where it keeps what it shall not.
+    fn lifetimes(&self, number: u64) -> Lifetimes {
+        let attrs = if self.write_back.is_shared(number) { Duration::ZERO } else { self.config.attrs_valid };
+        Lifetimes { entry: self.config.entry_valid, attrs }
     }
 
     /// Appends what a name in the directory that a request is about stands for, which the kernel knows from then on.
     pub(crate) fn entry(&self, body: Body, header: &Header, node: &Node, attrs: &Attrs) -> Body {
         let number = self.nodes.remember(node, header.node, attrs);
-        crate::reply::entry(body, number, attrs, self.lifetimes())
+        let mut lifetimes = self.lifetimes(number);
+        if self.needs_correction(header.pid, number, attrs) {
+            // Whoever wants to know asks for attributes then, and the kernel is told before that is answered.
+            lifetimes.attrs = Duration::ZERO;
+        }
+        crate::reply::entry(body, number, attrs, lifetimes)
     }
 
     /// Attributes of a file for the kernel.
     pub(crate) fn attributes(&self, header: &Header, attrs: &Attrs) -> Reply {
         self.nodes.tell(header.node, attrs);
-        crate::reply::attributes(attrs, self.config.attrs_valid)
+        crate::reply::attributes(attrs, self.lifetimes(header.node).attrs)
     }
 
     /// A change of the directory that a request is about was answered with its attributes, or without; `unseen` was taken
@@ -113,16 +138,26 @@ impl FileSystem {
         news
     }
 
-    /// How the kernel is to use a file that is open; `changed` tells whether it is another one than the kernel knew.
-    pub(crate) fn open_flags(&self, file: &File, changed: bool) -> u32 {
+    /// How the kernel is to use a file that was opened with these flags, and whether it is going to write it to its page cache; `changed`
+    /// tells whether it is another one than the kernel knew, `sure` whether the kernel knows how long it is.
+    pub(crate) fn how(&self, file: &File, flags: u32, (changed, sure): (bool, bool)) -> (u32, Option<Writing>) {
         let access = file.policy().access;
         if access == Access::Page {
             self.read_ahead.begin(|| self.callers.anybody().policy().policy);
         }
-        match access {
-            Access::Direct | Access::ODirect => abi::fopen::DIRECT_IO | abi::fopen::PARALLEL_DIRECT_WRITES,
-            Access::Page if changed => 0,
-            Access::Page => abi::fopen::KEEP_CACHE,
+        let direct = abi::fopen::DIRECT_IO | abi::fopen::PARALLEL_DIRECT_WRITES;
+        let keep = if changed { 0 } else { abi::fopen::KEEP_CACHE };
+        if access != Access::Page {
+            return (direct, None);
+        }
+        match self.write_back.begin(file.node().id.0, file, flags) {
+            Ok(None) => (keep, None),
+            Ok(Some(_)) if !sure => (direct, None),
+            Ok(writing) => {
+                self.may_believe_more(file.node().id.0);
+                (keep, writing)
+            }
+            Err(NotAlone) => (direct, None),
         }
     }
 

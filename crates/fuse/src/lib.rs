@@ -5,6 +5,7 @@
 //! whenever they are there.
 
 pub mod abi;
+mod beliefs;
 mod buffers;
 mod callers;
 mod config;
@@ -22,6 +23,8 @@ pub mod request;
 mod transport;
 mod transports;
 mod turns;
+mod twins;
+mod write_back;
 
 pub use config::{Carrier, Config, driver};
 pub use mounted::{Mounted, detach_dead, unmount};

@@ -7,6 +7,7 @@ use crate::mounting;
 use crate::transport::Transport;
 use crate::transports::device::Device;
 use crate::transports::uring::{self, Uring};
+use crate::write_back::WriteBack;
 use client::{Mount, Node};
 use rustix::fd::{AsRawFd, OwnedFd};
 use std::io;
@@ -35,11 +36,17 @@ impl Mounted {
         detach_dead(dir)?;
         let dir = dir.canonicalize()?;
         let carrier = carrier(&config)?;
+        if config.writeback
+            && let Some(why) = WriteBack::unavailable()
+        {
+            return Err(why);
+        }
         let fd = mounting::mount(&dir, &config)?;
         let (transport, carrier) = transport(fd, &config, carrier);
-        let fs = Arc::new(FileSystem::new(mount, root, config));
+        let fs = FileSystem::new(mount, root, config).map_err(|e| io::Error::other(e.to_string()))?;
         fs.connect(&transport);
         fs.read_ahead.mounted_at(&dir);
+        fs.write_back.mounted_at(&dir);
         let dispatcher = Arc::new(Dispatcher::new(fs.clone(), transport.clone(), Handle::current()));
         let (ended, served) = oneshot::channel();
         let serve = move || {

@@ -5,7 +5,7 @@ use client::Node;
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use types::Attrs;
+use types::{Attrs, Timestamp};
 
 const ESTALE: Errno = Errno(116);
 
@@ -52,12 +52,22 @@ struct Known {
     lookups: u64,
     /// Change attribute and size when it was last told of attributes.
     told: Option<(u64, u64)>,
+    /// Size and modification time that the kernel believes in where it keeps them itself; `None` if it may have set them since.
+    believed: Option<(u64, Timestamp)>,
 }
 
 /// Attributes of a directory that came with an answer.
 struct Fresh {
     attrs: Attrs,
     until: Instant,
+}
+
+impl Known {
+    /// A file that the kernel is told of for the first time.
+    fn new(node: &Node, dir: u64, attrs: &Attrs) -> Self {
+        let believed = Some((attrs.size, attrs.mtime));
+        Known { node: node.clone(), dir, lookups: 0, told: None, believed }
+    }
 }
 
 impl Nodes {
@@ -93,13 +103,34 @@ impl Nodes {
         let number = self.number(node);
         if number != abi::ROOT {
             let mut table = self.table();
-            let known =
-                table.entry(number).or_insert_with(|| Known { node: node.clone(), dir, lookups: 0, told: None });
+            let known = table.entry(number).or_insert_with(|| Known::new(node, dir, attrs));
             known.dir = dir;
             known.lookups += 1;
             known.told = Some((attrs.change, attrs.size));
         }
         number
+    }
+
+    /// Whether the kernel knows a file.
+    pub(crate) fn is_known(&self, number: u64) -> bool {
+        self.table().contains_key(&number)
+    }
+
+    /// Whether the kernel is known to believe in this size and modification time of a file, where it keeps them itself.
+    pub(crate) fn believes(&self, number: u64, attrs: &Attrs) -> bool {
+        self.believed(number) == Some((attrs.size, attrs.mtime))
+    }
+
+    /// The size and modification time that the kernel is known to believe in, where it keeps them itself.
+    pub(crate) fn believed(&self, number: u64) -> Option<(u64, Timestamp)> {
+        self.table().get(&number).and_then(|known| known.believed)
+    }
+
+    /// The kernel believes in these, as it was told; or nobody knows in what, as it has done something to the file.
+    pub(crate) fn believe(&self, number: u64, attrs: Option<&Attrs>) {
+        if let Some(known) = self.table().get_mut(&number) {
+            known.believed = attrs.map(|attrs| (attrs.size, attrs.mtime));
+        }
     }
 
     /// The kernel has forgotten a file so many times.
@@ -162,7 +193,7 @@ impl Nodes {
 mod tests {
     use super::*;
     use bytes::Bytes;
-    use types::{FileId, FileKind, Timestamp};
+    use types::{FileId, FileKind};
 
     fn attrs(change: u64) -> Attrs {
         let now = Timestamp { secs: 1, nanos: 2 };
@@ -175,6 +206,7 @@ mod tests {
             gid: 0,
             size: 5,
             used: 0,
+            holes: false,
             atime: now,
             mtime: now,
             ctime: now,

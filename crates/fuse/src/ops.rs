@@ -39,7 +39,7 @@ pub(crate) async fn carry_out(fs: &FileSystem, request: Request) -> Answer {
     match request.op {
         Op::Lookup { name } => lookup::lookup(fs, header, &name).await,
         Op::Getattr { fh } => getattr::getattr(fs, header, fh).await,
-        Op::Read { fh, offset, size } => read::read(fs, fh, offset, size).await,
+        Op::Read { fh, offset, size } => read::read(fs, header, fh, (offset, size)).await,
         Op::Write { fh, offset, write_flags, flags, data } => {
             write::write(fs, header, fh, (offset, data), (write_flags, flags)).await
         }
@@ -64,14 +64,16 @@ async fn seldom(fs: &FileSystem, request: Request) -> Answer {
         Op::Unlink { name } | Op::Rmdir { name } => remove::remove(fs, header, &name).await,
         Op::Rename { newdir, flags, name, newname } => rename::rename(fs, header, newdir, flags, &name, &newname).await,
         Op::Link { oldnode, newname } => link::link(fs, header, oldnode, &newname).await,
-        Op::Open { flags } => open::open(fs, header, flags).await,
-        Op::Create { name, flags, mode } => create::create(fs, header, &name, flags, mode).await,
+        Op::Open { flags, open_flags } => open::open(fs, header, flags, open_flags).await,
+        Op::Create { name, flags, mode, open_flags } => {
+            create::create(fs, header, &name, (flags, open_flags), mode).await
+        }
         Op::Flush { fh, lock_owner } => flush::flush(fs, fh, lock_owner).await,
         Op::Release { fh, release_flags, lock_owner } => release::release(fs, fh, release_flags, lock_owner).await,
         Op::Fsync { fh } => fsync::fsync(fs, fh).await,
         Op::Statfs => statfs::statfs(fs).await,
-        // Every operation on a directory is durable when it is answered; of files, fsync and close take care.
-        Op::Fsyncdir { .. } => Ok(Reply::Done),
+        // Every other operation on a directory is durable when it is answered; of files, fsync and close take care.
+        Op::Fsyncdir { .. } => Ok(fs.callers.anybody().sync_names().await.map(|()| Reply::Done)?),
         Op::Setxattr { name, value, flags } => xattr::set(fs, header, &name, &value, flags).await,
         Op::Getxattr { name, size } => xattr::get(fs, header, &name, size).await,
         Op::Listxattr { size } => xattr::list(fs, header, size).await,
@@ -80,11 +82,13 @@ async fn seldom(fs: &FileSystem, request: Request) -> Answer {
         Op::Readdir { fh, offset, size, plus } => dirs::read(fs, header, fh, (offset, size), plus).await,
         Op::Releasedir { fh } => dirs::release(fs, fh),
         Op::Getlk(lock) => locks::get(fs, &lock).await,
-        Op::Setlk { lock, sleep } => locks::set(fs, &lock, sleep).await,
-        Op::Fallocate { fh, offset, length, mode } => fallocate::fallocate(fs, fh, (offset, length), mode).await,
+        Op::Setlk { lock, sleep } => locks::set(fs, header, &lock, sleep).await,
+        Op::Fallocate { fh, offset, length, mode } => {
+            fallocate::fallocate(fs, header, fh, (offset, length), mode).await
+        }
         Op::Lseek { fh, offset, whence } => lseek::lseek(fs, fh, offset, whence).await,
         Op::CopyFileRange { fh_in, off_in, fh_out, off_out, len, .. } => {
-            copy::copy(fs, (fh_in, off_in), (fh_out, off_out), len).await
+            copy::copy(fs, header, (fh_in, off_in), (fh_out, off_out), len).await
         }
         Op::Forget { .. } | Op::BatchForget { .. } | Op::Interrupt { .. } => Ok(Reply::None),
         // Carried out above.

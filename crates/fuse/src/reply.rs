@@ -250,6 +250,7 @@ mod tests {
             gid: 0,
             size: 5,
             used: 4096,
+            holes: false,
             atime: now,
             mtime: now,
             ctime: now,

@@ -63,6 +63,10 @@ pub struct Lock {
     pub end: u64,
     /// `F_RDLCK`, `F_WRLCK` or `F_UNLCK`.
     pub kind: u32,
+    /// The process that asks.
+    pub pid: u32,
+    /// Whether it is one of flock(2), which cares not how the file was opened; otherwise both kinds are one here.
+    pub flock: bool,
 }
 
 /// What is asked. Fields have the kernel's names.
@@ -127,11 +131,13 @@ pub enum Op {
     },
     Open {
         flags: u32,
+        open_flags: u32,
     },
     Create {
         name: Bytes,
         flags: u32,
         mode: u32,
+        open_flags: u32,
     },
     Read {
         fh: u64,
@@ -344,7 +350,7 @@ impl Op {
             opcode::READLINK => Op::Readlink,
             opcode::STATFS => Op::Statfs,
             opcode::SYNCFS => Op::Syncfs,
-            opcode::OPEN => Op::Open { flags: f.u32()? },
+            opcode::OPEN => Op::Open { flags: f.u32()?, open_flags: f.u32()? },
             opcode::FLUSH => {
                 let fh = f.u64()?;
                 f.skip(8)?;
@@ -394,7 +400,12 @@ fn names(code: u32, f: &mut Fields, mut rest: Bytes) -> Result<Op, Malformed> {
         opcode::RENAME => Op::Rename { newdir: f.u64()?, flags: 0, name: name(rest)?, newname: name(rest)? },
         opcode::RENAME2 => Op::Rename { newdir: f.u64()?, flags: f.u32()?, name: name(rest)?, newname: name(rest)? },
         opcode::LINK => Op::Link { oldnode: f.u64()?, newname: name(rest)? },
-        opcode::CREATE => Op::Create { flags: f.u32()?, mode: f.u32()?, name: name(rest)? },
+        opcode::CREATE => {
+            let (flags, mode) = (f.u32()?, f.u32()?);
+            // The umask has been applied.
+            f.skip(4)?;
+            Op::Create { flags, mode, open_flags: f.u32()?, name: name(rest)? }
+        }
         _ => Op::Unknown,
     })
 }
@@ -428,9 +439,8 @@ fn setattr(f: &mut Fields) -> Result<SetAttr, Malformed> {
 
 fn lock(f: &mut Fields) -> Result<Lock, Malformed> {
     let (fh, owner, start, end, kind) = (f.u64()?, f.u64()?, f.u64()?, f.u64()?, f.u32()?);
-    // The process, and whether it is flock(2): both kinds of locks are one here.
-    f.skip(12)?;
-    Ok(Lock { fh, owner, start, end, kind })
+    let (pid, lk_flags, _padding) = (f.u32()?, f.u32()?, f.u32()?);
+    Ok(Lock { fh, owner, start, end, kind, pid, flock: lk_flags & abi::LK_FLOCK != 0 })
 }
 
 fn io(code: u32, f: &mut Fields, rest: Bytes) -> Result<Op, Malformed> {

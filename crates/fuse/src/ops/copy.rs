@@ -3,6 +3,7 @@
 use crate::Errno;
 use crate::fs::{Answer, FileSystem};
 use crate::reply::Body;
+use crate::request::Header;
 use types::ByteRange;
 
 const EINVAL: Errno = Errno(22);
@@ -11,13 +12,20 @@ const EOPNOTSUPP: Errno = Errno(95);
 const MOST: u64 = 256 << 20;
 
 /// See the head of this file. `from` and `to` are handles and offsets.
-pub(crate) async fn copy(fs: &FileSystem, from: (u64, u64), to: (u64, u64), len: u64) -> Answer {
+pub(crate) async fn copy(fs: &FileSystem, header: &Header, from: (u64, u64), to: (u64, u64), len: u64) -> Answer {
     let (source, target) = (fs.opens.file(from.0)?, fs.opens.file(to.0)?);
     if source.file.node() == target.file.node() {
         // The kernel reads and writes then.
         return Err(EOPNOTSUPP);
     }
     let range = ByteRange::new(from.1, len.min(MOST)).ok_or(EINVAL)?;
+    if fs.write_back.is_on() {
+        // The kernel leaves that to us then.
+        fs.drop_privileges(header, &target.file.node()).await?;
+    }
     let copied = target.file.copy_range(to.1, &source.file, range).await?;
+    // Of pages that were copied to, the kernel keeps nothing.
+    fs.write_back.zeroed(target.file.node().id.0, ByteRange { offset: to.1, len: copied });
+    fs.may_believe_more(target.file.node().id.0);
     Ok(Body::with_capacity(8).u32(copied as u32).u32(0).reply())
 }

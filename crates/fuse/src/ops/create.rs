@@ -1,28 +1,53 @@
 //! CREATE: making a regular file and opening it.
 
+use crate::abi;
 use crate::fs::{Answer, FileSystem, hint};
 use crate::reply::{Body, opened};
 use crate::request::Header;
 use client::{CreateOptions, OpenFlags};
 use rustix::fs::OFlags;
+use types::Status;
 
 /// See the head of this file. The kernel has applied the umask.
-pub(crate) async fn create(fs: &FileSystem, header: &Header, name: &[u8], flags: u32, mode: u32) -> Answer {
+pub(crate) async fn create(
+    fs: &FileSystem,
+    header: &Header,
+    name: &[u8],
+    (flags, open_flags): (u32, u32),
+    mode: u32,
+) -> Answer {
     let (mount, dir) = (fs.acting(header), fs.node(header)?);
     let how = OFlags::from_bits_retain(flags);
     let write = how.intersects(OFlags::WRONLY | OFlags::RDWR);
-    let read = !how.contains(OFlags::WRONLY) || how.contains(OFlags::RDWR);
+    let alone = fs.wants_alone(flags);
+    // The kernel reads what it writes to its page cache; who makes a file may.
+    let read = alone || !how.contains(OFlags::WRONLY) || how.contains(OFlags::RDWR);
     let options = CreateOptions {
         mode: mode & 0o7777,
         exclusive: how.contains(OFlags::EXCL),
         open: OpenFlags { read, write, truncate: write && how.contains(OFlags::TRUNC) },
         policy: hint(flags),
+        alone,
+        // Whoever closes it, or syncs it or its directory, waits until it is there to stay.
+        unsynced: true,
         ..CreateOptions::default()
     };
     let unseen = fs.nodes.unseen();
-    let (file, after) = mount.create_telling(&dir, name, options).await?;
+    let (file, after) = match mount.create_telling(&dir, name, options).await {
+        // Somebody else has made it meanwhile, and it may not be read.
+        Err(error) if alone && error.is(Status::Access) => {
+            let open = OpenFlags { read: false, ..options.open };
+            mount.create_telling(&dir, name, CreateOptions { open, alone: false, ..options }).await?
+        }
+        outcome => outcome?,
+    };
+    if options.open.truncate && open_flags & abi::OPEN_KILL_SUIDGID != 0 {
+        fs.drop_privileges(header, &file.node()).await?;
+    }
     fs.changed_in(header, after, unseen);
+    // One that others made in the meantime the kernel may know, with another size.
+    let new = !fs.nodes.is_known(file.node().id.0);
     let entry = fs.entry(Body::with_capacity(144), header, &file.node(), &file.attrs());
-    let how = fs.open_flags(&file, true);
-    Ok(opened(entry, fs.opens.add_file(file), how).reply())
+    let (how, writing) = fs.how(&file, flags, (true, new));
+    Ok(opened(entry, fs.opens.add_file(file, how, writing), how).reply())
 }

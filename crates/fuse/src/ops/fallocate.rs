@@ -3,22 +3,67 @@
 use crate::Errno;
 use crate::fs::{Answer, FileSystem};
 use crate::reply::Reply;
+use crate::request::Header;
+use client::File;
 use types::ByteRange;
 
 const EINVAL: Errno = Errno(22);
 const EOPNOTSUPP: Errno = Errno(95);
 /// Modes of fallocate(2).
 const KEEP_SIZE: u32 = 1;
-const PUNCH_HOLE: u32 = 2;
+const PUNCH_HOLE_KEEP_SIZE: u32 = 2 | KEEP_SIZE;
+const ZERO_RANGE: u32 = 0x10;
+const ZERO_RANGE_KEEP_SIZE: u32 = ZERO_RANGE | KEEP_SIZE;
 
-/// See the head of this file. Room behind the end of a file that is to stay as short cannot be reserved.
-pub(crate) async fn fallocate(fs: &FileSystem, fh: u64, (offset, length): (u64, u64), mode: u32) -> Answer {
+/// See the head of this file. Room behind the end of a file that is to stay as short cannot be reserved: NFS does not know that.
+pub(crate) async fn fallocate(
+    fs: &FileSystem,
+    header: &Header,
+    fh: u64,
+    (offset, length): (u64, u64),
+    mode: u32,
+) -> Answer {
     let open = fs.opens.file(fh)?;
     let range = ByteRange::new(offset, length).ok_or(EINVAL)?;
+    if fs.write_back.is_on() {
+        // The kernel leaves that to us then.
+        fs.drop_privileges(header, &open.file.node()).await?;
+    }
+    let file = &open.file;
     match mode {
-        0 => open.file.allocate(range).await?,
-        mode if mode == PUNCH_HOLE | KEEP_SIZE => open.file.punch(range).await?,
+        0 => file.allocate(range).await?,
+        PUNCH_HOLE_KEEP_SIZE => zero(fs, file, range).await?,
+        ZERO_RANGE => {
+            zero(fs, file, range).await?;
+            file.allocate(range).await?;
+        }
+        KEEP_SIZE | ZERO_RANGE_KEEP_SIZE => {
+            let mut size = file.refresh().await?.size;
+            if size < range.end() && fs.write_back.is_written(header.node) {
+                // The end may be in the page cache.
+                fs.forget_pages(header.node).await;
+                size = file.refresh().await?.size;
+            }
+            let within = range.intersection(ByteRange { offset: 0, len: size });
+            if mode == KEEP_SIZE && within != Some(range) {
+                return Err(EOPNOTSUPP);
+            }
+            // What is behind the end is zeros, whatever happens.
+            if let Some(within) = within {
+                if mode != KEEP_SIZE {
+                    zero(fs, file, within).await?;
+                }
+                file.allocate(within).await?;
+            }
+        }
         _ => return Err(EOPNOTSUPP),
     }
+    fs.may_believe_more(open.file.node().id.0);
     Ok(Reply::Done)
+}
+
+async fn zero(fs: &FileSystem, file: &File, range: ByteRange) -> client::Result<()> {
+    file.punch(range).await?;
+    fs.write_back.zeroed(file.node().id.0, range);
+    Ok(())
 }

@@ -13,7 +13,7 @@ pub(crate) async fn flush(fs: &FileSystem, fh: u64, lock_owner: u64) -> Answer {
     if written.is_err() {
         open.written.store(true, Relaxed);
     }
-    open.unlock_all(lock_owner).await?;
+    fs.opens.unlock_all(&open.file, lock_owner).await?;
     written?;
     Ok(Reply::Done)
 }

@@ -38,7 +38,14 @@ pub(crate) fn init(fs: &FileSystem, (major, minor): (u32, u32), max_readahead: u
         return Err(EPROTO);
     }
     let transport = fs.transport().ok_or(ENODEV)?;
-    let flags = offered & (WANTED | transport.wants());
+    if fs.write_back.is_on() && offered & flag::DIRECT_IO_ALLOW_MMAP == 0 {
+        tracing::warn!(
+            "nothing is written back: with this kernel, writes past the page cache and through it would undo each other; Linux 6.6 can"
+        );
+        fs.write_back.switch_off();
+    }
+    let writeback = if fs.write_back.is_on() { flag::WRITEBACK_CACHE | flag::HANDLE_KILLPRIV_V2 } else { 0 };
+    let flags = offered & (WANTED | writeback | transport.wants());
     transport.agreed(flags);
     // More than it offers only root can give it, later.
     let wanted = fs.callers.anybody().policy().policy.read_ahead;

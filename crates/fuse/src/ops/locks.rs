@@ -2,10 +2,11 @@
 
 use crate::Errno;
 use crate::fs::{Answer, FileSystem};
+use crate::opens::OpenFile;
 use crate::reply::{Body, Reply};
-use crate::request::Lock;
-use client::LockKind;
-use types::ByteRange;
+use crate::request::{Header, Lock};
+use client::{File, LockKind, OpenFlags, OpenOptions};
+use types::{ByteRange, Status};
 
 const EAGAIN: Errno = Errno(11);
 const EINVAL: Errno = Errno(22);
@@ -43,27 +44,72 @@ pub(crate) async fn get(fs: &FileSystem, lock: &Lock) -> Answer {
         len => held.range.offset.saturating_add(len - 1).min(END),
     };
     let kind = if held.kind == LockKind::Write { WRITE } else { READ };
-    // Whose it is cannot be told: a process of another host, or one of this that another host has as well.
-    Ok(body.u64(held.range.offset.min(END)).u64(end).u32(kind).u32(0).reply())
+    // A process that uses another mount cannot be told.
+    let pid = held.owner.and_then(|owner| fs.opens.locker(&open.file, owner)).unwrap_or(0);
+    Ok(body.u64(held.range.offset.min(END)).u64(end).u32(kind).u32(pid).reply())
 }
 
 /// Locks or unlocks a range; waits if that is wanted and somebody else has it locked.
-pub(crate) async fn set(fs: &FileSystem, lock: &Lock, sleep: bool) -> Answer {
+pub(crate) async fn set(fs: &FileSystem, header: &Header, lock: &Lock, sleep: bool) -> Answer {
     let open = fs.opens.file(lock.fh)?;
+    // What others wrote under their locks before is not in the page cache, and what was written under this one is nowhere else.
+    let cached = open.cached && !open.file.is_alone();
     let range = range(lock)?;
     if lock.kind == UNLOCK {
-        if open.lockers().contains(&lock.owner) {
+        if fs.opens.locker(&open.file, lock.owner).is_some() {
+            if cached {
+                fs.forget_pages(header.node).await;
+            }
             open.file.unlock(lock.owner, range).await?;
         }
         return Ok(Reply::Done);
     }
     let kind = kind(lock)?;
     // Before it is asked for: should the asker go away over it, closing gives it back.
-    open.lockers().insert(lock.owner);
-    if sleep {
-        open.file.lock(lock.owner, range, kind).await?;
-    } else if !open.file.try_lock(lock.owner, range, kind).await? {
+    fs.opens.asks_lock(&open.file, lock.owner, lock.pid);
+    if !take(fs, header, &open, lock, (range, kind), sleep).await? {
         return Err(EAGAIN);
     }
+    if cached {
+        fs.begin_anew(header, &open).await?;
+    }
     Ok(Reply::Done)
+}
+
+/// Whether the lock is had. Servers want a file open for writing under an exclusive lock, and for reading under a shared one (RFC 8881
+/// §18.10.4, NFS4ERR_OPENMODE), and so does fcntl(2); flock(2) does not, so for that the file is opened once more.
+async fn take(
+    fs: &FileSystem,
+    header: &Header,
+    open: &OpenFile,
+    lock: &Lock,
+    what: (ByteRange, LockKind),
+    sleep: bool,
+) -> Result<bool, Errno> {
+    let through = match open.for_locks.get() {
+        Some(file) => file,
+        None if open.file.may_lock(what.1) || !lock.flock => &open.file,
+        None => {
+            let file = open.for_locks.get_or_try_init(|| open_for_locks(fs, header)).await?;
+            // What it has by the other open would be held beside; flock(2) may let others in while it changes the kind.
+            open.file.unlock(lock.owner, what.0).await?;
+            file
+        }
+    };
+    if sleep {
+        through.lock(lock.owner, what.0, what.1).await?;
+        return Ok(true);
+    }
+    Ok(through.try_lock(lock.owner, what.0, what.1).await?)
+}
+
+/// Opens a file for reading and writing, if need be in the mount's own name: who has it open may lock it, and nothing else comes of this.
+async fn open_for_locks(fs: &FileSystem, header: &Header) -> Result<File, Errno> {
+    let node = fs.node(header)?;
+    let flags = OpenFlags { read: true, write: true, truncate: false };
+    let options = OpenOptions { flags, ..OpenOptions::default() };
+    match fs.acting(header).open_with(&node, options).await {
+        Err(error) if error.is(Status::Access) => Ok(fs.callers.anybody().open_with(&node, options).await?),
+        outcome => Ok(outcome?),
+    }
 }

@@ -12,6 +12,11 @@ const SEEK_HOLE: u32 = 4;
 /// See the head of this file.
 pub(crate) async fn lseek(fs: &FileSystem, fh: u64, offset: u64, whence: u32) -> Answer {
     let open = fs.opens.file(fh)?;
+    let number = open.file.node().id.0;
+    if fs.write_back.is_written(number) {
+        // The kernel asks without handing on what it has.
+        fs.forget_pages(number).await;
+    }
     let size = open.file.size();
     if offset >= size {
         return Err(ENXIO);

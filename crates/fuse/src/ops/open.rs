@@ -1,13 +1,15 @@
 //! OPEN: opening a file that is there.
 
+use crate::abi;
 use crate::fs::{Answer, FileSystem, hint};
 use crate::reply::{Body, opened};
 use crate::request::Header;
-use client::{OpenFlags, OpenOptions};
+use client::{File, Node, OpenFlags, OpenOptions};
 use rustix::fs::OFlags;
+use types::{ByteRange, Status};
 
 /// What open(2) asked for, in the client's words.
-fn open_flags(flags: u32) -> OpenFlags {
+fn wanted(flags: u32) -> OpenFlags {
     let flags = OFlags::from_bits_retain(flags);
     let write = flags.intersects(OFlags::WRONLY | OFlags::RDWR);
     OpenFlags {
@@ -19,12 +21,48 @@ fn open_flags(flags: u32) -> OpenFlags {
 
 /// See the head of this file. The attributes that come with it are news for the kernel: what others did up to their closing
 /// of the file is seen from here on.
-pub(crate) async fn open(fs: &FileSystem, header: &Header, flags: u32) -> Answer {
+pub(crate) async fn open(fs: &FileSystem, header: &Header, flags: u32, open_flags: u32) -> Answer {
     let node = fs.node(header)?;
     let dir = fs.nodes.dir_of(header.node);
-    let options = OpenOptions { flags: open_flags(flags), dir: dir.as_ref(), policy: hint(flags) };
-    let file = fs.acting(header).open_with(&node, options).await?;
+    let options = OpenOptions { flags: wanted(flags), dir: dir.as_ref(), policy: hint(flags), alone: false };
+    let file = open_file(fs, header, &node, options, flags).await?;
+    // Not before: who may not cut the file takes nothing from it.
+    if options.flags.truncate && open_flags & abi::OPEN_KILL_SUIDGID != 0 {
+        fs.drop_privileges(header, &node).await?;
+    }
     let changed = fs.renew(header.node, &file.attrs());
-    let how = fs.open_flags(&file, changed);
-    Ok(opened(Body::with_capacity(16), fs.opens.add_file(file), how).reply())
+    let attrs = file.attrs();
+    // Of a file that is cut the kernel knows the size, and has the inode locked.
+    let sure = if options.flags.truncate {
+        fs.write_back.zeroed(header.node, ByteRange::ALL);
+        fs.may_believe_more(header.node);
+        true
+    } else if file.is_alone() {
+        fs.agree_surely(header.node, &attrs).await
+    } else {
+        fs.agree_whole(header.pid, header.node, &attrs).await;
+        true
+    };
+    let (how, writing) = fs.how(&file, flags, (changed, sure));
+    Ok(opened(Body::with_capacity(16), fs.opens.add_file(file, how, writing), how).reply())
+}
+
+/// Opens the file, alone where that is of use. The kernel reads what it writes to its page cache, even for programs that only write: who may not
+/// read the file writes past it.
+async fn open_file(
+    fs: &FileSystem,
+    header: &Header,
+    node: &Node,
+    options: OpenOptions<'_>,
+    flags: u32,
+) -> client::Result<File> {
+    let mount = fs.acting(header);
+    if fs.wants_alone(flags) {
+        let both = OpenFlags { read: true, ..options.flags };
+        match mount.open_with(node, OpenOptions { flags: both, alone: true, ..options }).await {
+            Err(error) if error.is(Status::Access) && !options.flags.read => {}
+            outcome => return outcome,
+        }
+    }
+    mount.open_with(node, options).await
 }

@@ -9,11 +9,11 @@ use std::sync::Arc;
 pub(crate) async fn release(fs: &FileSystem, fh: u64, flags: u32, lock_owner: u64) -> Answer {
     let open = fs.opens.take_file(fh)?;
     if flags & abi::RELEASE_FLOCK_UNLOCK != 0 {
-        open.unlock_all(lock_owner).await?;
+        fs.opens.unlock_all(&open.file, lock_owner).await?;
     }
     // A request that was given up may still hold it, and closes it then.
     if let Ok(open) = Arc::try_unwrap(open).map_err(drop) {
-        open.file.close().await?;
+        open.leave().await?;
     }
     Ok(Reply::Done)
 }

@@ -2,23 +2,118 @@
 
 use crate::Errno;
 use crate::abi::fattr;
+use crate::beliefs::Told;
 use crate::fs::{Answer, FileSystem};
+use crate::opens::OpenFile;
 use crate::request::{Header, SetAttr};
-use types::{SetAttrs, SetTime, Timestamp};
+use client::Node;
+use std::time::Duration;
+use types::{Attrs, ByteRange, FileKind, SetAttrs, SetTime, Status, Timestamp};
 
+const EBUSY: Errno = Errno(16);
 const EINVAL: Errno = Errno(22);
 
 /// See the head of this file.
 pub(crate) async fn setattr(fs: &FileSystem, header: &Header, args: &SetAttr) -> Answer {
+    if let Some(told) = fs.write_back.beliefs.set_by(header.pid) {
+        return fs.believe(header, args, &told);
+    }
     let changes = changes(args)?;
+    if fs.write_back.is_on() && args.valid & fattr::FH == 0 && is_times_alone(&changes) {
+        let attrs = set_closed(fs, header, &changes).await?;
+        fs.may_believe_more(header.node);
+        return Ok(fs.attributes(header, &attrs));
+    }
+    fs.may_believe_more(header.node);
     let _changing = fs.nodes.changing(header.node);
     let open = (args.valid & fattr::FH != 0).then(|| fs.opens.file(args.fh)).transpose()?;
+    if args.valid & fattr::KILL_SUIDGID != 0 {
+        fs.drop_privileges(header, &fs.node(header)?).await?;
+    }
     let attrs = match open {
+        // The kernel hands on when it was told to write.
+        Some(open) if is_times_alone(&changes) => set_written(&open, &changes).await?,
         // What an open file was opened for holds, whatever the mode says by now.
         Some(open) if changes.size.is_some() => open.file.set_attrs(&changes).await?,
         _ => fs.acting(header).setattr(&fs.node(header)?, &changes).await?,
     };
+    if changes.mode.is_some() && fs.write_back.is_on() {
+        fs.opens.doubt_bits(header.node);
+    }
+    if let Some(size) = changes.size {
+        fs.write_back.zeroed(header.node, ByteRange { offset: size, len: u64::MAX - size });
+    }
     Ok(fs.attributes(header, &attrs))
+}
+
+/// Sets when a file was written, as the kernel has it, once all that was written is durable. If that fails, whoever wrote is told later.
+async fn set_written(open: &OpenFile, changes: &SetAttrs) -> Result<Attrs, Errno> {
+    open.file.flush().await?;
+    match open.file.set_attrs(changes).await {
+        // Only the owner may say when; for others it is when the bytes came.
+        Err(error) if error.is(Status::Perm) || error.is(Status::Access) => Ok(open.file.refresh().await?),
+        outcome => Ok(outcome?),
+    }
+}
+
+/// Sets when a file was written, as the kernel has it, that it does not have open. It says so whenever it has changed a name of the file, too, and
+/// whoever has the disks synced at that moment is taken for the one who asks.
+async fn set_closed(fs: &FileSystem, header: &Header, changes: &SetAttrs) -> Result<Attrs, Errno> {
+    let node = fs.node(header)?;
+    let told = fs.nodes.believed(header.node).map(|(_, mtime)| SetTime::To(mtime));
+    // What the kernel knows from here is no news, and may be older than what others have written.
+    let set = match told {
+        Some(told) if changes.mtime == Some(told) => None,
+        _ => Some(fs.acting(header).setattr(&node, changes).await),
+    };
+    let attrs = match set {
+        Some(Ok(attrs)) => Ok(attrs),
+        Some(Err(error)) if ![Status::Perm, Status::Access, Status::Stale].iter().any(|status| error.is(*status)) => {
+            Err(error)
+        }
+        _ => fs.callers.anybody().getattr(&node).await,
+    };
+    match attrs {
+        // Its last name is gone: nobody will ever know.
+        Err(error) if error.is(Status::Stale) => Ok(gone(&node, changes)),
+        outcome => Ok(outcome?),
+    }
+}
+
+/// Attributes of a file that is gone.
+fn gone(node: &Node, changes: &SetAttrs) -> Attrs {
+    let time = match changes.mtime {
+        Some(SetTime::To(time)) => time,
+        _ => Timestamp::default(),
+    };
+    let (kind, rdev) = (FileKind::Regular, (0, 0));
+    let (mode, nlink, uid, gid, size, used, change) = (0, 0, 0, 0, 0, 0, 0);
+    let (atime, mtime, ctime, btime) = (time, time, time, time);
+    let holes = false;
+    Attrs { id: node.id, kind, mode, nlink, uid, gid, size, used, holes, atime, mtime, ctime, btime, change, rdev }
+}
+
+/// Whether nothing but the modification time is to be set.
+fn is_times_alone(changes: &SetAttrs) -> bool {
+    matches!(changes.mtime, Some(SetTime::To(_))) && SetAttrs { mtime: None, ..*changes } == SetAttrs::default()
+}
+
+impl FileSystem {
+    /// The answer to this process itself, which sets attributes for the kernel to believe them.
+    ///
+    /// # Errors
+    /// The file is written to the page cache by now, or was: the kernel knows better.
+    fn believe(&self, header: &Header, args: &SetAttr, told: &Told) -> Answer {
+        let (written, shared) = (self.write_back.is_written(header.node), self.write_back.is_shared(header.node));
+        // Nobody writes at this moment: the inode is locked for this request.
+        let sizes = args.valid & fattr::SIZE != 0;
+        if written && !(shared && (!sizes || told.is_untouched())) {
+            return Err(EBUSY);
+        }
+        let attrs = told.attrs();
+        let size = if sizes { args.size } else { attrs.size };
+        Ok(crate::reply::attributes(&Attrs { size, ..attrs }, Duration::ZERO))
+    }
 }
 
 fn changes(args: &SetAttr) -> Result<SetAttrs, Errno> {
@@ -34,6 +129,7 @@ fn changes(args: &SetAttr) -> Result<SetAttrs, Errno> {
         gid: is(fattr::GID).then_some(args.gid),
         size: is(fattr::SIZE).then_some(args.size),
         atime: time(fattr::ATIME, fattr::ATIME_NOW, args.atime)?,
-        mtime: time(fattr::MTIME, fattr::MTIME_NOW, args.mtime)?,
+        // A cut sets it by itself. Where the kernel keeps times it says its own with that, which only the owner could set.
+        mtime: if is(fattr::SIZE) { None } else { time(fattr::MTIME, fattr::MTIME_NOW, args.mtime)? },
     })
 }

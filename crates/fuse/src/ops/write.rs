@@ -3,11 +3,10 @@
 use crate::Errno;
 use crate::abi;
 use crate::fs::{Answer, FileSystem};
-use crate::opens::OpenFile;
 use crate::reply::Body;
 use crate::request::Header;
 use bytes::Bytes;
-use client::Access;
+use client::{Access, Node};
 use rustix::fs::OFlags;
 use std::sync::atomic::Ordering::Relaxed;
 use types::SetAttrs;
@@ -22,14 +21,26 @@ pub(crate) async fn write(
     (write_flags, flags): (u32, u32),
 ) -> Answer {
     let open = fs.opens.file(fh)?;
-    if write_flags & abi::WRITE_KILL_SUIDGID != 0 && !open.plain.load(Relaxed) {
+    // Through the page cache the kernel says so when it has seen such bits.
+    let seen = open.cached || !open.plain.load(Relaxed);
+    if write_flags & abi::WRITE_KILL_SUIDGID != 0 && seen {
         // As what follows: apart, for most writes need room for none of it.
-        Box::pin(drop_privileges(fs, header, &open)).await?;
+        Box::pin(fs.drop_privileges(header, &open.file.node())).await?;
+        open.plain.store(true, Relaxed);
     }
+    fs.may_believe_more(header.node);
     let len = data.len() as u32;
     open.written.store(true, Relaxed);
     let flags = OFlags::from_bits_retain(flags);
-    if flags.contains(OFlags::APPEND) {
+    if write_flags & abi::WRITE_CACHE != 0 && fs.write_back.is_shared(header.node) {
+        for (offset, data) in fs.write_back.changed(header.node, offset, &data) {
+            open.file.write_at(offset, data).await?;
+        }
+    } else if flags.contains(OFlags::APPEND) {
+        if fs.write_back.is_written(header.node) {
+            // The end of the file may be in the page cache.
+            Box::pin(fs.forget_pages(header.node)).await;
+        }
         Box::pin(open.file.append(data)).await?;
     } else {
         open.file.write_at(offset, data).await?;
@@ -43,21 +54,22 @@ pub(crate) async fn write(
     Ok(Body::with_capacity(8).u32(len).u32(0).reply())
 }
 
-/// Takes the setuid and setgid bits away before somebody writes who may not keep them.
-async fn drop_privileges(fs: &FileSystem, header: &Header, open: &OpenFile) -> Result<(), Errno> {
-    let mount = fs.acting(header);
-    let attrs = open.file.refresh().await?;
-    // Without the group's right to execute, setgid means something else (mandatory locks of old) and stays.
-    let setgid = if attrs.mode & 0o10 != 0 { 0o2000 } else { 0 };
-    let mode = attrs.mode & !(0o4000 | setgid);
-    if mode != attrs.mode {
+impl FileSystem {
+    /// Takes the setuid and setgid bits away before somebody writes to a file or cuts it who may not keep them.
+    pub(crate) async fn drop_privileges(&self, header: &Header, node: &Node) -> Result<(), Errno> {
+        let attrs = self.callers.anybody().getattr(node).await?;
+        // Without the group's right to execute, setgid means something else (mandatory locks of old) and stays.
+        let setgid = if attrs.mode & 0o10 != 0 { 0o2000 } else { 0 };
+        let mode = attrs.mode & !(0o4000 | setgid);
+        if mode == attrs.mode {
+            return Ok(());
+        }
         // Its owner may, and whoever writes may not: it is asked in the mount's own name.
         let changes = SetAttrs { mode: Some(mode), ..SetAttrs::default() };
-        let asked = fs.callers.anybody().setattr(&open.file.node(), &changes).await;
+        let asked = self.callers.anybody().setattr(node, &changes).await;
         if asked.is_err() {
-            mount.setattr(&open.file.node(), &changes).await?;
+            self.acting(header).setattr(node, &changes).await?;
         }
+        Ok(())
     }
-    open.plain.store(true, Relaxed);
-    Ok(())
 }

@@ -1,0 +1,188 @@
+//! What the kernel believes of files whose size and times it keeps itself, and how it is told better.
+//!
+//! Where its page cache is written back the kernel takes size and times of a regular file from nobody but who sets them. So when others have
+//! changed a file, this process sets them as any program would, and answers its own request (SETATTR) from what it knows.
+
+use crate::mounting;
+use rustix::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, Statx, StatxFlags, Timespec, Timestamps, UTIME_OMIT};
+use std::collections::HashMap;
+use std::ffi::CString;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use types::{Attrs, Timestamp};
+
+/// The handles of FUSE's files: `FILEID_INO64_GEN` of Linux `include/linux/exportfs.h`.
+const FILEID_INO64_GEN: i32 = 0x81;
+/// Bytes of one: both halves of the node id, and the generation.
+const FILEID_LEN: usize = 12;
+
+/// `struct file_handle` (Linux `include/linux/fs.h`) of a file of FUSE.
+#[repr(C)]
+struct FileHandle {
+    bytes: u32,
+    kind: i32,
+    id: [u32; FILEID_LEN / 4],
+}
+
+/// A way to what the kernel believes.
+#[derive(Default)]
+pub(crate) struct Beliefs {
+    /// Where the mount is, and its device there.
+    place: OnceLock<(PathBuf, (u32, u32))>,
+    /// Threads of this process that are setting attributes, and to what.
+    setting: Mutex<HashMap<u32, Told>>,
+}
+
+/// What the kernel is being told of a file.
+#[derive(Clone)]
+pub(crate) struct Told {
+    attrs: Attrs,
+    /// The modification time that was set first.
+    mark: Timestamp,
+    file: Arc<OwnedFd>,
+}
+
+impl Told {
+    /// The attributes that it shall believe.
+    pub(crate) fn attrs(&self) -> Attrs {
+        self.attrs
+    }
+
+    /// Whether nothing was written to the page cache of the file since the kernel was told the time: writing would have changed that.
+    pub(crate) fn is_untouched(&self) -> bool {
+        let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+        let believed = rustix::fs::statx(&*self.file, c"", flags, StatxFlags::BASIC_STATS);
+        believed.is_ok_and(|believed| !differs(&believed, &Attrs { mtime: self.mark, ..self.attrs }).1)
+    }
+}
+
+/// A thread is setting attributes, until this is dropped.
+struct Setting<'a>(&'a Beliefs, u32);
+
+impl Drop for Setting<'_> {
+    fn drop(&mut self) {
+        self.0.setting().remove(&self.1);
+    }
+}
+
+impl Beliefs {
+    fn setting(&self) -> MutexGuard<'_, HashMap<u32, Told>> {
+        self.setting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The mount is at this directory now.
+    pub(crate) fn mounted_at(&self, dir: &Path) {
+        let mounts = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+        let device = mounting::device_at(&mounts, dir);
+        let numbers = device.as_deref().and_then(|device| device.split_once(':'));
+        if let Some((major, minor)) = numbers
+            && let (Ok(major), Ok(minor)) = (major.parse(), minor.parse())
+        {
+            let _ = self.place.set((dir.to_owned(), (major, minor)));
+        }
+    }
+
+    /// What a thread of this process is setting attributes to, if it is.
+    pub(crate) fn set_by(&self, thread: u32) -> Option<Told> {
+        self.setting().get(&thread).cloned()
+    }
+
+    /// The kernel's inode of this number, if it has one, and what it believes of it. Opening the directory asks this very file system.
+    fn look(&self, number: u64) -> io::Result<(OwnedFd, Statx)> {
+        let (dir, device) = self.place.get().ok_or_else(|| io::Error::other("where the mount is, is not known"))?;
+        let mount = rustix::fs::open(dir, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+        let file = open_by_number(mount, number)?;
+        // STATX_BASIC_STATS asks for what is there, and the flag keeps the kernel from asking us.
+        let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+        let believed = rustix::fs::statx(&file, c"", flags, StatxFlags::BASIC_STATS)?;
+        if (believed.stx_dev_major, believed.stx_dev_minor) != *device {
+            // Something else is mounted there by now.
+            return Err(io::Error::other("something else is mounted there"));
+        }
+        Ok((file, believed))
+    }
+
+    /// Makes the kernel believe size and modification time of these; in what it believes now if it believed something else. May wait for whoever has the inode locked, such as a write: never to be called by who answers requests.
+    ///
+    /// # Errors
+    /// `NotFound`: the kernel has forgotten the file. With every error, what it believes is not known.
+    ///
+    /// `refresh` asks how the file is once more, as these may be old by now. Of a *shared* file, which is written to its page cache meanwhile, only the
+    /// size counts: then the time goes first, `refresh` has what was written before written back, and who answers the setting of the size looks whether
+    /// something was since.
+    pub(crate) fn correct(
+        &self,
+        number: u64,
+        attrs: &Attrs,
+        shared: bool,
+        refresh: impl FnOnce() -> io::Result<Attrs>,
+    ) -> io::Result<Option<Attrs>> {
+        let (file, believed) = self.look(number)?;
+        let (size, mtime) = differs(&believed, attrs);
+        if !size && (shared || !mtime) {
+            return Ok(None);
+        }
+        let file = Arc::new(file);
+        let path = CString::new(format!("/proc/self/fd/{}", file.as_raw_fd())).map_err(io::Error::other)?;
+        let thread = rustix::thread::gettid().as_raw_nonzero().get() as u32;
+        let setting = |attrs: Attrs, mark| Told { attrs, mark, file: file.clone() };
+        self.setting().insert(thread, setting(*attrs, attrs.mtime));
+        let _setting = Setting(self, thread);
+        if shared {
+            set_time(&path, attrs.mtime)?;
+        }
+        let fresh = refresh()?;
+        self.setting().insert(thread, setting(fresh, attrs.mtime));
+        let len = i64::try_from(fresh.size).map_err(io::Error::other)?;
+        // SAFETY: a string that ends, and a number.
+        if unsafe { libc::truncate64(path.as_ptr(), len) } < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        set_time(&path, fresh.mtime)?;
+        Ok(Some(fresh))
+    }
+}
+
+fn set_time(path: &CString, mtime: Timestamp) -> io::Result<()> {
+    let mtime = Timespec { tv_sec: mtime.secs, tv_nsec: i64::from(mtime.nanos) };
+    let times = Timestamps { last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT }, last_modification: mtime };
+    Ok(rustix::fs::utimensat(CWD, path, &times, AtFlags::empty())?)
+}
+
+/// Whether size and modification time are others.
+fn differs(believed: &Statx, attrs: &Attrs) -> (bool, bool) {
+    let mtime = (believed.stx_mtime.tv_sec, believed.stx_mtime.tv_nsec);
+    (believed.stx_size != attrs.size, mtime != (attrs.mtime.secs, attrs.mtime.nanos))
+}
+
+/// The kernel's inode of this number: for looking at it and naming it, which asks nobody.
+fn open_by_number(mount: impl AsFd, number: u64) -> io::Result<OwnedFd> {
+    // The generation is that of every entry here.
+    let id = [(number >> 32) as u32, number as u32, 0];
+    let mut handle = FileHandle { bytes: FILEID_LEN as u32, kind: FILEID_INO64_GEN, id };
+    let flags = libc::O_PATH | libc::O_CLOEXEC;
+    let handle: *mut FileHandle = &mut handle;
+    // SAFETY: the handle is as long as it says, and is only read.
+    let fd = unsafe { libc::open_by_handle_at(mount.as_fd().as_raw_fd(), handle.cast(), flags) };
+    match fd {
+        // The kernel has no such inode.
+        ..0 => match io::Error::last_os_error() {
+            error if error.raw_os_error() == Some(libc::ESTALE) => Err(io::ErrorKind::NotFound.into()),
+            error => Err(error),
+        },
+        // SAFETY: it was opened just now and belongs to nobody else.
+        fd => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
+    }
+}
+
+/// Whether this process may do all this: it takes the right to open files by handle (`CAP_DAC_READ_SEARCH`).
+pub(crate) fn may() -> bool {
+    let Ok(here) = rustix::fs::open("/", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) else { return false };
+    match open_by_number(here, u64::MAX) {
+        // The right is looked at first.
+        Err(error) => error.kind() != io::ErrorKind::PermissionDenied,
+        Ok(_) => true,
+    }
+}

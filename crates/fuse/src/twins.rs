@@ -1,0 +1,309 @@
+//! What the kernel had in the pages of a file before programs changed them: the *twins* by which changed bytes are told from others.
+//!
+//! The kernel writes whole pages back. Bytes of them that no program here has written may have been changed by others since, and must not be
+//! written over: only what differs from the twin of a page is (Carter, Bennett and Zwaenepoel, "Implementation and performance of Munin", 1991).
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// Bytes of a page.
+pub(crate) const PAGE: u64 = 4096;
+
+/// The twins of one file.
+pub(crate) struct Twins {
+    /// By the number of the page: what the kernel has or had of it, as far as the file reached, and since which age.
+    pages: BTreeMap<u64, (u64, Box<[u8]>)>,
+    /// Counts how often the kernel was told to forget its pages.
+    age: u64,
+    /// How long the file was when the kernel was last told. What it has not got behind that, it has made of zeros.
+    end: u64,
+}
+
+impl Default for Twins {
+    fn default() -> Self {
+        // Pages of before this began are programs' as a whole.
+        Twins { pages: BTreeMap::new(), age: 0, end: u64::MAX }
+    }
+}
+
+impl Twins {
+    /// Bytes of all.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.pages.len() as u64 * PAGE
+    }
+
+    /// The kernel knows nothing but that the file is so long.
+    pub(crate) fn reaches(&mut self, end: u64) {
+        self.end = end;
+    }
+
+    /// The kernel gets these bytes from `offset` on. They end where it asked for no more, or where the file does.
+    pub(crate) fn got(&mut self, offset: u64, data: &[u8]) {
+        // It asks for nothing else; of the rest of a page nothing would be known.
+        if !offset.is_multiple_of(PAGE) {
+            return;
+        }
+        for (number, page) in (offset / PAGE..).zip(data.chunks(PAGE as usize)) {
+            self.pages.insert(number, (self.age, page.into()));
+        }
+    }
+
+    /// The kernel writes these bytes back: which of them are others than it had. All of a page that it never got within the
+    /// file: programs have written that as a whole. Behind the end, zeros are none of theirs: they may be what the
+    /// kernel has put between the end and what was written; but the last byte is, as it says how long the file is now.
+    pub(crate) fn changed(&mut self, offset: u64, data: &[u8]) -> Vec<Range<usize>> {
+        let mut runs: Vec<Range<usize>> = Vec::new();
+        let mut at = 0;
+        while at < data.len() {
+            let place = offset + at as u64;
+            let within = (place % PAGE) as usize;
+            let len = (PAGE as usize - within).min(data.len() - at);
+            self.changed_in_page(place / PAGE, within, &data[at..at + len], |run| {
+                let run = run.start + at..run.end + at;
+                match runs.last_mut() {
+                    Some(last) if last.end == run.start => last.end = run.end,
+                    _ => runs.push(run),
+                }
+            });
+            at += len;
+        }
+        runs
+    }
+
+    /// As [`Twins::changed`], in one page from `within` on, which has these bytes from now on.
+    fn changed_in_page(&mut self, number: u64, within: usize, data: &[u8], mut take: impl FnMut(Range<usize>)) {
+        let is_new = !self.pages.contains_key(&number);
+        let (_, twin) = self.pages.entry(number).or_insert_with(|| (self.age, Box::default()));
+        if is_new && number * PAGE < self.end {
+            take(0..data.len());
+        } else {
+            let known = twin.get(within..).unwrap_or_default();
+            let same = |at: usize| {
+                let lengthens = at + 1 == data.len() && at >= known.len();
+                !lengthens && known.get(at).copied().unwrap_or(0) == data[at]
+            };
+            let mut at = 0;
+            while at < data.len() {
+                let start = at + (at..data.len()).take_while(|at| same(*at)).count();
+                let end = start + (start..data.len()).take_while(|at| !same(*at)).count();
+                if start < end {
+                    take(start..end);
+                }
+                at = end;
+            }
+        }
+        let len = twin.len().max(within + data.len());
+        let mut now = std::mem::take(twin).into_vec();
+        now.resize(len, 0);
+        now[within..within + data.len()].copy_from_slice(data);
+        *twin = now.into();
+    }
+
+    /// A range was made zeros, or cut off, in what the kernel has, too: it has nothing of whole pages there any more.
+    pub(crate) fn zeroed(&mut self, from: u64, to: u64) {
+        self.pages.retain(|number, (_, page)| {
+            let start = number * PAGE;
+            let (first, last) = (from.clamp(start, start + PAGE), to.clamp(start, start + PAGE));
+            let len = page.len() as u64;
+            page[(first - start).min(len) as usize..(last - start).min(len) as usize].fill(0);
+            last - first < PAGE
+        });
+    }
+
+    /// The kernel is about to be told to forget its pages; to be handed to [`Twins::forgotten`] when it has.
+    pub(crate) fn forgetting(&mut self) -> u64 {
+        self.age += 1;
+        self.age
+    }
+
+    /// It has forgotten what it had by then.
+    pub(crate) fn forgotten(&mut self, age: u64) {
+        self.pages.retain(|_, (since, _)| *since >= age);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn what_was_not_changed_is_not_written() {
+        let mut twins = Twins::default();
+        twins.got(PAGE, &[7; 5000]);
+        let mut page = vec![7; 4096];
+        page[10..20].fill(8);
+        page[4000] = 9;
+        assert_eq!(twins.changed(PAGE, &page), [10..20, 4000..4001]);
+        assert_eq!(twins.changed(PAGE, &page), [0..0; 0], "it has been written");
+        page[15] = 7;
+        assert!(twins.changed(PAGE, &page).into_iter().eq(std::iter::once(15..16)));
+        // The second page ended after 904 bytes: what lies behind are zeros of the kernel's, and the last says how long it is.
+        let mut last = vec![7; 904];
+        last.resize(1000, 0);
+        last[950] = 1;
+        assert_eq!(twins.changed(2 * PAGE, &last), [950..951, 999..1000]);
+        assert_eq!(twins.changed(0, &[0; 100]), vec![0..100], "it never got that");
+        twins.reaches(PAGE);
+        assert_eq!(twins.changed(3 * PAGE, &[0; 100]), vec![99..100], "and that was not there");
+        // Whoever cuts the file and makes it longer again has zeros there.
+        twins.got(PAGE, &[5; 8192]);
+        twins.zeroed(PAGE + 100, u64::MAX);
+        let mut page = vec![5; 4096];
+        page[100..200].fill(0);
+        assert_eq!(twins.changed(PAGE, &page), vec![200..4096], "what it was is written again");
+        assert_eq!(twins.changed(2 * PAGE, &[0; 50]), vec![49..50]);
+        let age = twins.forgetting();
+        twins.got(2 * PAGE, &[7; 3]);
+        twins.forgotten(age);
+        assert_eq!(twins.bytes(), PAGE, "what it got since stays");
+        assert_eq!(twins.changed(PAGE, &[1; 4096]), vec![0..4096]);
+    }
+
+    /// What happens to a file of three pages that two write, one of them through a page cache.
+    #[derive(Clone, Debug)]
+    enum Step {
+        /// A program writes through the page cache: as there, pages are got before parts of them are written.
+        Write(usize, usize, u8),
+        /// Somebody else writes past it.
+        Other(usize, usize, u8),
+        /// The kernel writes its pages back, and keeps them.
+        Back,
+        /// And forgets them.
+        Forget,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        let run = || (0..3 * PAGE as usize, 1..6000usize);
+        prop_oneof![
+            3 => (run(), any::<u8>()).prop_map(|((at, len), byte)| Step::Write(at, len, byte)),
+            3 => (run(), any::<u8>()).prop_map(|((at, len), byte)| Step::Other(at, len, byte)),
+            1 => Just(Step::Back),
+            2 => Just(Step::Forget),
+        ]
+    }
+
+    proptest! {
+        /// Every byte is what its last writer made it, whatever was written to the same page by whom; where both wrote it since the kernel
+        /// forgot its pages, it may be either's.
+        #[test]
+        fn bytes_of_others_are_never_written_over(steps in proptest::collection::vec(step(), 1..40)) {
+            let len = 3 * PAGE as usize;
+            let (mut server, mut model) = (vec![0u8; len], vec![0u8; len]);
+            // Whether bytes were written here, and by others, since the kernel last knew nothing.
+            let (mut here, mut there) = (vec![false; len], vec![false; len]);
+            let mut cache: BTreeMap<usize, Vec<u8>> = BTreeMap::new();
+            let mut twins = Twins::default();
+            let size = PAGE as usize;
+            for step in steps.into_iter().chain([Step::Forget]) {
+                match step {
+                    Step::Write(at, count, byte) => {
+                        let range = at..(at + count).min(len);
+                        for number in range.start / size..range.end.div_ceil(size) {
+                            let bounds = number * size..(number + 1) * size;
+                            let whole = range.start <= bounds.start && range.end >= bounds.end;
+                            let page = cache.entry(number).or_insert_with(|| {
+                                if !whole {
+                                    twins.got(bounds.start as u64, &server[bounds.clone()]);
+                                }
+                                server[bounds.clone()].to_vec()
+                            });
+                            let part = range.start.max(bounds.start)..range.end.min(bounds.end);
+                            page[part.start - bounds.start..part.end - bounds.start].fill(byte);
+                        }
+                        model[range.clone()].fill(byte);
+                        here[range].fill(true);
+                    }
+                    Step::Other(at, count, byte) => {
+                        let range = at..(at + count).min(len);
+                        server[range.clone()].fill(byte);
+                        model[range.clone()].fill(byte);
+                        there[range].fill(true);
+                    }
+                    Step::Back | Step::Forget => {
+                        let age = twins.forgetting();
+                        for (number, page) in &cache {
+                            let offset = number * size;
+                            for run in twins.changed(offset as u64, page) {
+                                server[offset + run.start..offset + run.end].copy_from_slice(&page[run]);
+                            }
+                        }
+                        if matches!(step, Step::Forget) {
+                            twins.forgotten(age);
+                            cache.clear();
+                            for at in 0..len {
+                                let both = here[at] && there[at];
+                                prop_assert!(both || server[at] == model[at], "byte {at}");
+                                model[at] = server[at];
+                            }
+                            here.fill(false);
+                            there.fill(false);
+                        }
+                    }
+                }
+            }
+        }
+
+        /// A file that two make longer: before each write the kernel hands on what it has, forgets it, and is told how long the file is.
+        /// Bytes that only one of them wrote are that one's.
+        #[test]
+        fn who_lengthens_a_file_leaves_to_others_what_is_theirs(steps in proptest::collection::vec((any::<bool>(), 0..4 * PAGE as usize, 1..6000usize, any::<u8>()), 1..40)) {
+            let (size, most) = (PAGE as usize, 6 * PAGE as usize);
+            let (mut server, mut cache): (Vec<u8>, BTreeMap<usize, Vec<u8>>) = Default::default();
+            let mut writers = vec![Vec::new(); most];
+            let mut twins = Twins::default();
+            twins.reaches(0);
+            let mut kernel_len = 0;
+            let put = |server: &mut Vec<u8>, at: usize, data: &[u8]| {
+                server.resize(server.len().max(at + data.len()), 0);
+                server[at..at + data.len()].copy_from_slice(data);
+            };
+            for (here, at, len, byte) in steps.into_iter().chain([(true, 0, 0, 0)]) {
+                let range = at..at + len;
+                writers[range.clone()].iter_mut().for_each(|all| all.push((here, byte)));
+                if !here {
+                    put(&mut server, at, &vec![byte; len]);
+                    continue;
+                }
+                let age = twins.forgetting();
+                for (number, page) in std::mem::take(&mut cache) {
+                    let whole = &page[..size.min(kernel_len - number * size)];
+                    for run in twins.changed((number * size) as u64, whole) {
+                        put(&mut server, number * size + run.start, &whole[run]);
+                    }
+                }
+                twins.forgotten(age);
+                kernel_len = server.len();
+                twins.reaches(kernel_len as u64);
+                if len == 0 {
+                    continue;
+                }
+                for number in range.start / size..range.end.div_ceil(size) {
+                    let bounds = number * size..(number + 1) * size;
+                    let whole = range.start <= bounds.start && range.end >= bounds.end;
+                    let mut page = server.get(bounds.start..).unwrap_or_default().to_vec();
+                    page.truncate(size);
+                    if !whole && bounds.start < kernel_len {
+                        twins.got(bounds.start as u64, &page);
+                    }
+                    page.resize(size, 0);
+                    let part = range.start.max(bounds.start)..range.end.min(bounds.end);
+                    page[part.start - bounds.start..part.end - bounds.start].fill(byte);
+                    cache.insert(number, page);
+                }
+                kernel_len = kernel_len.max(range.end);
+            }
+            let longest = writers.iter().rposition(|all| !all.is_empty()).map_or(0, |last| last + 1);
+            prop_assert_eq!(server.len(), longest);
+            for (at, all) in writers[..longest].iter().enumerate() {
+                let mut may: Vec<u8> = all.last().map(|last| last.1).into_iter().collect();
+                if all.iter().any(|(here, _)| *here) && all.iter().any(|(here, _)| !here) {
+                    may.extend(all.iter().map(|(_, byte)| byte));
+                    may.push(0);
+                }
+                may.extend(all.is_empty().then_some(0));
+                prop_assert!(may.contains(&server[at]), "byte {at}: {} and not {may:?}", server[at]);
+            }
+        }
+    }
+}

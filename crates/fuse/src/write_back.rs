@@ -1,0 +1,412 @@
+//! Write-back: which files the kernel may write to its page cache and hand on later, and what is done when others want one of them.
+//!
+//! A file is written so when the mgr has given it to this mount alone (a write delegation), and else past the page cache. When somebody else
+//! wants it, the kernel is made to write its pages back and forget them, before the delegation goes back. What is still open keeps using the
+//! page cache, which cannot be helped; the file is *shared* then: the kernel asks for attributes before each write, as it is told that
+//! they are good for no time, and what it has is written back and forgotten before it is answered, and soon after.
+
+use crate::beliefs::{self, Beliefs};
+use crate::fs::FileSystem;
+use crate::mounting;
+use crate::opens::OpenFile;
+use crate::request::Header;
+use crate::twins::Twins;
+use crate::{Errno, abi};
+use bytes::Bytes;
+use client::{Access, File, Keeper, Segment};
+use futures_util::future::BoxFuture;
+use rustix::fs::OFlags;
+use std::collections::HashMap;
+use std::io;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+use types::{Attrs, ByteRange, FileId, FileKind};
+
+/// How long a request waits for the kernel to believe what is right. It is told from a thread of its own, which may have to wait for an inode
+/// that is locked for this very request; the next one finds it done.
+const PATIENCE: Duration = Duration::from_millis(200);
+/// How long pages of a shared file are kept at most.
+const SHARED_KEPT: Duration = Duration::from_millis(50);
+/// How much of what may wait in the page caches of the machine may be this mount's, in percent. The kernel gives those of FUSE one, after which writers wait.
+const DIRTY_PERCENT: u32 = 25;
+/// How often it is asked whether a shared file can be had alone again.
+const ASK_AGAIN: Duration = Duration::from_secs(1);
+/// Bytes of the twins of a file beyond which its pages are forgotten sooner.
+const TWINS_MAX: u64 = 16 << 20;
+/// Corrections of files with the same number modulo this come one after the other.
+const TURNS: usize = 64;
+
+/// The part of a mount that writes back.
+pub(crate) struct WriteBack {
+    on: AtomicBool,
+    pub(crate) beliefs: Beliefs,
+    writers: Arc<Writers>,
+    turns: [tokio::sync::Mutex<()>; TURNS],
+}
+
+/// Files that are written to the page cache.
+#[derive(Default)]
+struct Writers(Mutex<HashMap<u64, Cached>>);
+
+/// One of them.
+#[derive(Default)]
+struct Cached {
+    /// How often it is open so.
+    opens: usize,
+    /// Others have it open, too.
+    shared: bool,
+    /// Pages of it as the kernel got them, while it is shared.
+    twins: Twins,
+}
+
+/// A file is open to be written to the page cache, until this is dropped.
+pub(crate) struct Writing {
+    writers: Arc<Writers>,
+    number: u64,
+}
+
+/// A file that others have open, too, or are about to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct NotAlone;
+
+/// Whether a file that is opened with these flags may be written.
+fn writes(flags: u32) -> bool {
+    OFlags::from_bits_retain(flags).intersects(OFlags::WRONLY | OFlags::RDWR)
+}
+
+impl Writers {
+    fn table(&self) -> MutexGuard<'_, HashMap<u64, Cached>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Writing {
+    fn drop(&mut self) {
+        let mut table = self.writers.table();
+        if let Some(cached) = table.get_mut(&self.number) {
+            cached.opens -= 1;
+            if cached.opens == 0 {
+                table.remove(&self.number);
+            }
+        }
+    }
+}
+
+impl WriteBack {
+    /// For a mount that writes back, or one that does not.
+    pub(crate) fn new(on: bool) -> Self {
+        let turns = std::array::from_fn(|_| tokio::sync::Mutex::default());
+        WriteBack { on: AtomicBool::new(on), beliefs: Beliefs::default(), writers: Arc::default(), turns }
+    }
+
+    /// Why a mount cannot write back.
+    pub(crate) fn unavailable() -> Option<io::Error> {
+        let why = "writing back needs root's right to open files by their numbers (CAP_DAC_READ_SEARCH)";
+        (!beliefs::may()).then(|| io::Error::new(io::ErrorKind::PermissionDenied, why))
+    }
+
+    /// Whether the mount writes back.
+    pub(crate) fn is_on(&self) -> bool {
+        self.on.load(Relaxed)
+    }
+
+    /// The kernel cannot.
+    pub(crate) fn switch_off(&self) {
+        self.on.store(false, Relaxed);
+    }
+
+    /// The mount is at this directory now.
+    pub(crate) fn mounted_at(&self, dir: &Path) {
+        if self.is_on() {
+            self.beliefs.mounted_at(dir);
+            let mounts = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+            let Some(device) = mounting::device_at(&mounts, dir) else { return };
+            let limit = Path::new("/sys/class/bdi").join(device).join("max_ratio");
+            if let Err(error) = std::fs::write(&limit, DIRTY_PERCENT.to_string()) {
+                tracing::debug!(file = %limit.display(), "the kernel keeps as much as it likes: {error}");
+            }
+        }
+    }
+
+    /// Whether a file that is opened with these flags is to be had alone. Where the end of the file is that bytes are appended to, only the mgr
+    /// knows.
+    pub(crate) fn wants(&self, flags: u32) -> bool {
+        self.is_on() && writes(flags) && !OFlags::from_bits_retain(flags).intersects(OFlags::APPEND | OFlags::DIRECT)
+    }
+
+    /// A file was opened with these flags, for the page cache; that it is written there begins, if it is.
+    ///
+    /// # Errors
+    /// It has to be written past the page cache.
+    pub(crate) fn begin(&self, number: u64, file: &File, flags: u32) -> Result<Option<Writing>, NotAlone> {
+        if !self.is_on() || !writes(flags) {
+            return Ok(None);
+        }
+        if !self.wants(flags) {
+            return Err(NotAlone);
+        }
+        self.writers.table().entry(number).or_default().opens += 1;
+        let writing = Writing { writers: self.writers.clone(), number };
+        // Asked after that: whoever wants the file from here on finds it in the table.
+        if file.is_alone() { Ok(Some(writing)) } else { Err(NotAlone) }
+    }
+
+    /// Whether a file is written to the page cache, so that only the kernel knows its size.
+    pub(crate) fn is_written(&self, number: u64) -> bool {
+        self.writers.table().contains_key(&number)
+    }
+
+    /// Whether a file is written to the page cache though others have it open.
+    pub(crate) fn is_shared(&self, number: u64) -> bool {
+        self.is_on() && self.writers.table().get(&number).is_some_and(|cached| cached.shared)
+    }
+
+    /// The kernel gets bytes of a file for its page cache; whether it has had so many that it should forget them.
+    pub(crate) fn got(&self, number: u64, offset: u64, data: &[Segment]) -> bool {
+        let mut table = self.writers.table();
+        let Some(cached) = table.get_mut(&number).filter(|cached| cached.shared) else { return false };
+        let whole: Vec<u8> = data.iter().flat_map(|segment| segment_bytes(segment)).collect();
+        cached.twins.got(offset, &whole);
+        cached.twins.bytes() > TWINS_MAX
+    }
+
+    /// The kernel writes bytes back that it had in its page cache: those of them that programs have changed, as far as that has to be known.
+    pub(crate) fn changed(&self, number: u64, offset: u64, data: &Bytes) -> Vec<(u64, Bytes)> {
+        let mut table = self.writers.table();
+        let Some(cached) = table.get_mut(&number).filter(|cached| cached.shared) else {
+            return vec![(offset, data.clone())];
+        };
+        let runs = cached.twins.changed(offset, data);
+        runs.into_iter().map(|run| (offset + run.start as u64, data.slice(run))).collect()
+    }
+
+    /// The kernel knows nothing of a file but that it is so long.
+    fn reaches(&self, number: u64, end: u64) {
+        if let Some(cached) = self.writers.table().get_mut(&number).filter(|cached| cached.shared) {
+            cached.twins.reaches(end);
+        }
+    }
+
+    /// Nobody else has the file open any more, unless somebody wants it already.
+    fn end_sharing(&self, number: u64, file: &File) {
+        let mut table = self.writers.table();
+        if let Some(cached) = table.get_mut(&number)
+            && file.is_alone()
+        {
+            (cached.shared, cached.twins) = (false, Twins::default());
+        }
+    }
+
+    /// A range of a file, or all behind its new end, was made zeros, in the page cache too.
+    pub(crate) fn zeroed(&self, number: u64, range: ByteRange) {
+        if self.is_on()
+            && let Some(cached) = self.writers.table().get_mut(&number)
+        {
+            cached.twins.zeroed(range.offset, range.end());
+        }
+    }
+
+    /// Others have the file open from now on; whether that is news of a file that is written.
+    fn share(&self, number: u64) -> bool {
+        let mut table = self.writers.table();
+        table.get_mut(&number).is_some_and(|cached| !std::mem::replace(&mut cached.shared, true))
+    }
+}
+
+/// The bytes of a segment.
+fn segment_bytes(segment: &Segment) -> Box<dyn Iterator<Item = u8> + '_> {
+    match segment {
+        Segment::Data(data) => Box::new(data.iter().copied()),
+        Segment::Hole(len) => Box::new(std::iter::repeat_n(0, *len as usize)),
+    }
+}
+
+impl FileSystem {
+    /// The kernel writes the pages of a file back and forgets them.
+    pub(crate) async fn forget_pages(&self, number: u64) {
+        let Some(fs) = self.shared() else { return };
+        // It returns when they are written back, by requests that others here answer.
+        let _ = tokio::task::spawn_blocking(move || fs.have_pages_written(number)).await;
+    }
+
+    /// As [`FileSystem::forget_pages`], waiting in this thread.
+    fn have_pages_written(&self, number: u64) -> io::Result<()> {
+        let Some(transport) = self.transport() else { return Ok(()) };
+        let age = self.write_back.writers.table().get_mut(&number).map(|cached| cached.twins.forgetting());
+        // From the first byte on, and no length: all.
+        let body = crate::reply::Body::with_capacity(24).u64(number).u64(0).u64(0).into_vec();
+        let told = transport.notify(abi::notify::INVAL_INODE, &body);
+        if let Some(age) = age
+            && let Some(cached) = self.write_back.writers.table().get_mut(&number)
+        {
+            cached.twins.forgotten(age);
+        }
+        match told {
+            // It has forgotten the file.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            told => told,
+        }
+    }
+
+    /// Whether a file that is opened with these flags is to be had alone, to be written to the page cache.
+    pub(crate) fn wants_alone(&self, flags: u32) -> bool {
+        self.write_back.wants(flags) && self.callers.anybody().policy().policy.access == Access::Page
+    }
+
+    /// The kernel has changed, or is about to change, what it believes of the size or times of a file.
+    pub(crate) fn may_believe_more(&self, number: u64) {
+        if self.write_back.is_on() {
+            self.nodes.believe(number, None);
+        }
+    }
+
+    /// The kernel gets bytes of a shared file for its page cache.
+    pub(crate) fn kernel_gets(&self, number: u64, offset: u64, data: &[Segment]) {
+        if self.write_back.got(number, offset, data)
+            && let Some(fs) = self.shared()
+        {
+            // Not waited for: some of these pages are locked until the kernel has their bytes.
+            tokio::spawn(async move { fs.forget_pages(number).await });
+        }
+    }
+
+    /// The attributes of a file as they are now, with what was written here.
+    async fn fresh(&self, number: u64) -> io::Result<Attrs> {
+        let unknown = |errno: Errno| io::Error::from_raw_os_error(errno.0);
+        let node = self.nodes.get(number).map_err(unknown)?;
+        self.callers.anybody().getattr(&node).await.map_err(|error| unknown(error.into()))
+    }
+
+    /// Whether the kernel is made sure to believe these attributes of a file that is about to be written to the page cache, which makes zeros
+    /// of what lies behind the end that it believes in.
+    pub(crate) async fn agree_surely(&self, number: u64, attrs: &Attrs) -> bool {
+        if self.write_back.is_written(number) {
+            return true;
+        }
+        match self.shared() {
+            Some(fs) => fs.correct(number, *attrs).await.unwrap_or(false),
+            None => false,
+        }
+    }
+
+    /// Has the kernel forget its pages of an open file, and how long it is.
+    pub(crate) async fn begin_anew(&self, header: &Header, open: &OpenFile) -> Result<(), Errno> {
+        self.forget_pages(header.node).await;
+        let attrs = open.file.refresh().await?;
+        self.agree_whole(header.pid, header.node, &attrs).await;
+        Ok(())
+    }
+
+    /// Sees to it that the kernel believes these attributes of a regular file, unless only the kernel knows; waits for that, but not for
+    /// long. For requests that answer attributes; pages of a shared file are forgotten before these are asked for.
+    pub(crate) async fn agree(&self, thread: u32, number: u64, attrs: &Attrs) {
+        let _ = tokio::time::timeout(PATIENCE, self.agree_whole(thread, number, attrs)).await;
+    }
+
+    /// As [`FileSystem::agree`], for as long as it takes: for requests that nobody makes who has the inode locked.
+    pub(crate) async fn agree_whole(&self, thread: u32, number: u64, attrs: &Attrs) {
+        let shared = self.write_back.is_shared(number) && self.write_back.beliefs.set_by(thread).is_none();
+        if (shared || self.needs_correction(thread, number, attrs))
+            && let Some(fs) = self.shared()
+        {
+            let _ = fs.correct(number, *attrs).await;
+        }
+    }
+
+    /// Whether the kernel may believe something else of a file than it should.
+    pub(crate) fn needs_correction(&self, thread: u32, number: u64, attrs: &Attrs) -> bool {
+        self.write_back.is_on()
+            && attrs.kind == FileKind::Regular
+            && self.write_back.beliefs.set_by(thread).is_none()
+            && !self.write_back.is_written(number)
+            && !self.nodes.believes(number, attrs)
+    }
+
+    /// Begins to correct what the kernel believes of a file; what is returned ends when that is done, or has failed.
+    fn correct(self: Arc<Self>, number: u64, attrs: Attrs) -> tokio::task::JoinHandle<bool> {
+        let fs = self;
+        tokio::spawn(async move {
+            let _turn = fs.write_back.turns[number as usize % TURNS].lock().await;
+            let (told, shared) = (fs.clone(), fs.write_back.is_shared(number));
+            let runtime = tokio::runtime::Handle::current();
+            let correct = move || {
+                let refresh = || {
+                    if shared {
+                        told.have_pages_written(number)?;
+                    }
+                    runtime.block_on(told.fresh(number))
+                };
+                told.write_back.beliefs.correct(number, &attrs, shared, refresh)
+            };
+            match tokio::task::spawn_blocking(correct).await {
+                Ok(Ok(changed)) => {
+                    let believed = changed.unwrap_or(attrs);
+                    fs.nodes.believe(number, Some(&believed));
+                    fs.write_back.reaches(number, believed.size);
+                    // Bytes that it has may be as old as what it believed.
+                    if changed.is_some() && !fs.write_back.is_written(number) {
+                        fs.forget_pages(number).await;
+                    }
+                    true
+                }
+                Ok(Err(error)) => {
+                    tracing::debug!(node = number, "telling the kernel of another size: {error}");
+                    fs.nodes.believe(number, None);
+                    false
+                }
+                Err(_) => false,
+            }
+        })
+    }
+
+    /// As long as a shared file is written to the page cache, nothing stays there for long; it is tried to have it alone again.
+    async fn look_after(self: Arc<Self>, number: u64) {
+        let mut asked = Instant::now();
+        while self.write_back.is_shared(number) {
+            tokio::time::sleep(SHARED_KEPT).await;
+            self.forget_pages(number).await;
+            if asked.elapsed() >= ASK_AGAIN {
+                if let Err(error) = self.try_alone(number).await {
+                    tracing::debug!(node = number, ?error, "asking to have a file alone");
+                }
+                asked = Instant::now();
+            }
+        }
+    }
+
+    /// Asks to have a shared file alone. Once it is so, and the kernel knows how long it is, pages may stay.
+    async fn try_alone(&self, number: u64) -> Result<(), Errno> {
+        let Some(open) = self.opens.writing(number) else { return Ok(()) };
+        if !open.file.ask_alone().await? {
+            return Ok(());
+        }
+        self.forget_pages(number).await;
+        let attrs = open.file.refresh().await?;
+        let Some(fs) = self.shared() else { return Ok(()) };
+        if fs.correct(number, attrs).await.unwrap_or(false) {
+            self.write_back.end_sharing(number, &open.file);
+        }
+        Ok(())
+    }
+}
+
+/// Hands on what the page cache has of a file that others want.
+pub(crate) struct Recalled(pub(crate) Weak<FileSystem>);
+
+impl Keeper for Recalled {
+    fn hand_on(&self, file: FileId) -> BoxFuture<'static, ()> {
+        let fs = self.0.upgrade();
+        Box::pin(async move {
+            let Some(fs) = fs else { return };
+            let news = fs.write_back.share(file.0);
+            if fs.write_back.is_written(file.0) {
+                fs.forget_pages(file.0).await;
+            }
+            if news {
+                tokio::spawn(fs.look_after(file.0));
+            }
+        })
+    }
+}
