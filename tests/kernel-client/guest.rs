@@ -16,8 +16,13 @@ use tempfile::TempDir;
 
 /// What the host's loopback is called inside a guest.
 pub const HOST: &str = "10.0.2.2";
-/// Longest time that a boot or a script may take: a guest that hangs shall fail, not hang.
+/// Longest time that a script may take: a guest that hangs shall fail, not hang.
 const PATIENCE: Duration = Duration::from_secs(300);
+/// Longest time that a boot may take; it is 5 to 25 seconds, as the machine is busy.
+const BOOT_PATIENCE: Duration = Duration::from_secs(100);
+/// How often a guest is started that does not come up: until it is ready no server was asked for anything, so what stands still
+/// is the emulation, as it was seen to do.
+const BOOTS: u32 = 4;
 /// QEMU 7.2 without hardware help spoils the flags with CMPXCHG16B, which newer kernels allocate memory by.
 const CPU: &str = "max,-cx16";
 /// Guests that run at a time.
@@ -35,7 +40,8 @@ pub struct Guest {
     dir: TempDir,
     machine: Child,
     port: BufReader<UnixStream>,
-    _place: Places,
+    /// Given up with the guest; none until it is ready.
+    place: Option<Places>,
     /// The release of its kernel.
     pub kernel: String,
 }
@@ -91,11 +97,28 @@ impl Guest {
 
     fn in_place(name: &str, place: Places) -> Guest {
         let image = Image::get();
+        for boot in 1..=BOOTS {
+            let mut guest = Guest::start(name, &image);
+            match guest.line() {
+                Ok(line) => {
+                    guest.kernel = line.strip_prefix("ready ").expect("a guest that is ready").to_owned();
+                    guest.port.get_ref().set_read_timeout(Some(PATIENCE)).expect("a time limit");
+                    guest.place = Some(place);
+                    return guest;
+                }
+                Err(e) => eprintln!("boot {boot} of {BOOTS} of a guest came to nothing: {e}\n{}", guest.console()),
+            }
+        }
+        panic!("the guest does not boot");
+    }
+
+    /// Starts QEMU with this image; the guest has not said that it is ready.
+    fn start(name: &str, image: &Image) -> Guest {
         let dir = tempfile::tempdir().expect("a folder");
         let socket = dir.path().join("port");
         let chardev = format!("socket,id=port,path={},server=on,wait=off", socket.display());
         // On a machine that is busy the kernel takes the late ticks of its timer for a broken one.
-        let words = "console=ttyS0 quiet panic=-1 mitigations=off tsc=reliable random.trust_cpu=on no_timer_check";
+        let words = "console=ttyS0 panic=-1 mitigations=off tsc=reliable random.trust_cpu=on no_timer_check";
         let machine = Command::new("qemu-system-x86_64")
             .args(["-accel", "tcg,thread=multi", "-cpu", CPU, "-smp", "2", "-m", "1024"])
             .args(["-no-reboot", "-nodefaults", "-display", "none", "-monitor", "none"])
@@ -111,7 +134,7 @@ impl Guest {
             .stdin(Stdio::null())
             .spawn()
             .expect("qemu-system-x86_64 starts (package qemu-system-x86)");
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + BOOT_PATIENCE;
         let port = loop {
             match UnixStream::connect(&socket) {
                 Ok(port) => break port,
@@ -119,11 +142,8 @@ impl Guest {
                 Err(_) => std::thread::sleep(Duration::from_millis(10)),
             }
         };
-        port.set_read_timeout(Some(PATIENCE)).expect("a time limit");
-        let mut guest = Guest { dir, machine, port: BufReader::new(port), _place: place, kernel: String::new() };
-        let line = guest.line().unwrap_or_else(|e| panic!("the guest does not boot: {e}\n{}", guest.console()));
-        guest.kernel = line.strip_prefix("ready ").expect("a guest that is ready").to_owned();
-        guest
+        port.set_read_timeout(Some(BOOT_PATIENCE)).expect("a time limit");
+        Guest { dir, machine, port: BufReader::new(port), place: None, kernel: String::new() }
     }
 
     /// The last of what its kernel said.

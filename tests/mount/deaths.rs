@@ -41,6 +41,39 @@ fn what_was_synced_outlives_the_mount() {
     again.unmount();
 }
 
+#[test]
+fn a_mount_in_the_place_of_a_killed_one_frees_what_that_held() {
+    if !can_mount() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let cluster = Cluster::start(&dir.path().join("data"));
+    let [one, two] = ["one", "two"].map(|name| Place::new(&cluster, &dir.path().join(name), &[]));
+    let held = File::create(one.at("f")).unwrap();
+    held.lock().unwrap();
+    let writable = |path: std::path::PathBuf| File::options().write(true).open(path).unwrap();
+    let wanted = writable(two.at("f"));
+    rustix::process::kill_process(one.daemon(), rustix::process::Signal::KILL).unwrap();
+    while fs::read_dir(one.at("")).is_ok() {
+        std::thread::yield_now();
+    }
+    drop(held);
+    // Its lease is not over for long: who is silent may come back.
+    assert!(matches!(wanted.try_lock(), Err(fs::TryLockError::WouldBlock)));
+    std::mem::forget(one);
+    let again = Place::new(&cluster, &dir.path().join("one"), &[]);
+    wanted.try_lock().unwrap();
+    // Both are alive, and leave each other what they have.
+    assert!(matches!(writable(again.at("f")).try_lock(), Err(fs::TryLockError::WouldBlock)));
+    fs::write(again.at("g"), b"new").unwrap();
+    assert_eq!(fs::read(two.at("g")).unwrap(), b"new");
+    wanted.unlock().unwrap();
+    writable(again.at("f")).try_lock().unwrap();
+    drop(wanted);
+    again.unmount();
+    two.unmount();
+}
+
 /// What a process of its own is told to do: it has the file open, and nobody else here does. A process that is started
 /// while a file is open closes it before it becomes another program, and that waits for the servers.
 const WRITER: &str = "WEIR_TEST_WRITER";

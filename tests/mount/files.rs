@@ -155,6 +155,32 @@ fn times_modes_and_attributes_stay() {
 }
 
 #[test]
+fn a_file_that_is_written_is_as_long_as_it_was_written_for_everybody_here() {
+    for access in ["direct", "page", "odirect"] {
+        // Every look at a path asks what the name stands for.
+        let Some((_dir, _cluster, place)) = mounted(&["--access", access, "--entry-timeout", "0"]) else { return };
+        let mut file = OpenOptions::new().read(true).write(true).create_new(true).open(place.at("f")).unwrap();
+        let mut len = 0;
+        for piece in [3, 60, 5000, 100_000] {
+            file.write_all(&pattern(piece, 3)).unwrap();
+            len += piece;
+            assert_eq!(fs::metadata(place.at("f")).unwrap().len(), len as u64, "{access}");
+            assert_eq!(fs::read(place.at("f")).unwrap().len(), len, "{access}");
+        }
+        // Replaced, it is what it was for who has it open.
+        let mut kept = OpenOptions::new().read(true).write(true).create_new(true).open(place.at("old")).unwrap();
+        kept.write_all(b"old").unwrap();
+        fs::write(place.at("new"), b"new").unwrap();
+        fs::rename(place.at("new"), place.at("old")).unwrap();
+        let mut found = [0; 9];
+        assert_eq!(kept.read_at(&mut found, 0).unwrap(), 3, "{access}");
+        assert_eq!((&found[..3], fs::read(place.at("old")).unwrap()), (&b"old"[..], b"new".to_vec()));
+        drop((file, kept));
+        place.unmount();
+    }
+}
+
+#[test]
 fn holes_and_mappings() {
     for access in ["direct", "page"] {
         let Some((_dir, cluster, place)) = mounted(&["--access", access]) else { return };
@@ -174,8 +200,27 @@ fn holes_and_mappings() {
 
         rustix::fs::fallocate(&file, FallocateFlags::empty(), 4 << 20, 1000).unwrap();
         assert_eq!(file.metadata().unwrap().len(), (4 << 20) + 1000);
-        let beyond = rustix::fs::fallocate(&file, FallocateFlags::KEEP_SIZE, 8 << 20, 1000);
+        let keep = FallocateFlags::KEEP_SIZE;
+        let beyond = rustix::fs::fallocate(&file, keep, 8 << 20, 1000);
         assert_eq!(beyond, Err(rustix::io::Errno::OPNOTSUPP));
+        rustix::fs::fallocate(&file, keep, 0, 4 << 20).unwrap();
+        // Zeros with room behind them, over the end only where that may move.
+        let zeroed = OpenOptions::new().read(true).write(true).create_new(true).open(place.at("zeroed")).unwrap();
+        zeroed.write_all_at(&data, 0).unwrap();
+        for (flags, offset, len) in
+            [(FallocateFlags::empty(), 65_000, 70_000), (keep, 100, 1000), (keep, 69_000, 75_000)]
+        {
+            rustix::fs::fallocate(&zeroed, FallocateFlags::ZERO_RANGE | flags, offset, len - offset).unwrap();
+        }
+        let mut wanted = data.clone();
+        wanted.resize(70_000, 0);
+        wanted[65_000..].fill(0);
+        wanted[100..1000].fill(0);
+        let mut found = Vec::new();
+        (&zeroed).read_to_end(&mut found).unwrap();
+        assert!(found == wanted);
+        drop(zeroed);
+        fs::remove_file(place.at("zeroed")).unwrap();
         let copy = File::create(place.at("copy")).unwrap();
         let copied = rustix::fs::copy_file_range(&file, Some(&mut (3 << 20)), &copy, Some(&mut 77), 65_536).unwrap();
         assert!(copied == 65_536 && fs::read(place.at("copy")).unwrap()[77..] == data[..]);

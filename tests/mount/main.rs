@@ -1,15 +1,24 @@
 //! A running Weir, mounted, and used through paths as programs use it.
 //!
-//! Needs `/dev/fuse` and root, and says so otherwise. All of it is done over `/dev/fuse` and again over io_uring (`rings.rs`).
+//! Needs `/dev/fuse` and root, and says so otherwise. All of it is done over `/dev/fuse` and again over io_uring (`rings.rs`),
+//! and what programs see with pages that are written back (`write_back.rs`).
 
 #[path = "../../crates/weir/tests/end_to_end/cluster.rs"]
 #[allow(dead_code)]
 mod cluster;
 mod deaths;
 mod files;
+mod holes;
+#[path = "../../crates/weir/tests/end_to_end/lab.rs"]
+#[allow(dead_code)]
+mod lab;
 mod memory;
 mod place;
 mod policy;
+#[path = "../../crates/client/tests/support/proxy.rs"]
+#[allow(dead_code)]
+mod proxy;
 mod rings;
 mod sharing;
 mod users;
+mod write_back;

@@ -7,6 +7,9 @@ use std::process::Command;
 /// What says which transport the mounts of all tests use; the device if nothing does.
 pub const TRANSPORT: &str = "WEIR_TEST_TRANSPORT";
 
+/// What says which options the mounts of all tests have besides their own, as mount(8) has them.
+pub const OPTIONS: &str = "WEIR_TEST_MOUNT";
+
 /// A mount in the background.
 pub struct Place {
     dir: PathBuf,
@@ -24,13 +27,21 @@ pub fn can_mount() -> bool {
 impl Place {
     /// Mounts a cluster's file system at a new directory.
     pub fn new(cluster: &Cluster, dir: &Path, options: &[&str]) -> Place {
+        Place::at_url(&cluster.url, dir, options)
+    }
+
+    /// Mounts the file system of this URL at a new directory.
+    pub fn at_url(url: &str, dir: &Path, options: &[&str]) -> Place {
         if let Err(error) = std::fs::create_dir_all(dir) {
             // Or there is a mount whose process was killed.
             assert_eq!(error.kind(), std::io::ErrorKind::AlreadyExists, "{error}");
         }
         let transport = std::env::var(TRANSPORT).unwrap_or_else(|_| "device".to_owned());
         let mut command = Command::new(WEIR);
-        command.args(["mount", "--transport", &transport, &cluster.url]).arg(dir).args(options);
+        command.args(["mount", "--transport", &transport, url]).arg(dir).args(options);
+        if let Some(more) = std::env::var_os(OPTIONS) {
+            command.arg("-o").arg(more);
+        }
         succeed(&mut command);
         Place { dir: dir.to_owned() }
     }

@@ -2,9 +2,9 @@
 
 use crate::cluster::Cluster;
 use crate::place::{Place, can_mount};
-use std::fs::{self, File, OpenOptions};
-use std::io::{ErrorKind, Write};
-use std::os::unix::fs::FileExt;
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::process::{Child, Command, Stdio};
 
 /// A cluster with two mounts, if there can be any.
@@ -180,6 +180,65 @@ fn locks_hold_across_mounts_and_waiting_can_be_given_up() {
     assert_eq!(line(&mut next), "locked\n", "it passes to the next");
     next.stdin.take().unwrap().write_all(b"\n").unwrap();
     assert!(next.wait().unwrap().success());
+    one.unmount();
+    two.unmount();
+}
+
+#[test]
+fn flock_asks_nothing_of_how_a_file_was_opened() {
+    let Some((_dir, _cluster, [one, two])) = two() else { return };
+    fs::write(one.at("f"), b"what is read").unwrap();
+    fs::set_permissions(one.at("f"), fs::Permissions::from_mode(0o444)).unwrap();
+    let [mut first, second] = [&one, &two].map(|place| File::open(place.at("f")).unwrap());
+    let taken = |file: &File| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock));
+    first.lock_shared().unwrap();
+    second.lock_shared().unwrap();
+    assert!(matches!(first.try_lock(), Err(TryLockError::WouldBlock)));
+    second.unlock().unwrap();
+    first.lock().unwrap();
+    assert!(taken(&second) && matches!(second.try_lock(), Err(TryLockError::WouldBlock)));
+    let mut found = String::new();
+    first.read_to_string(&mut found).unwrap();
+    assert_eq!(found, "what is read");
+    // One kind becomes the other.
+    first.lock_shared().unwrap();
+    second.lock_shared().unwrap();
+    second.unlock().unwrap();
+    first.lock().unwrap();
+    assert!(taken(&second));
+    // Closing gives it back; and files that are only written can be shared.
+    drop(first);
+    second.lock().unwrap();
+    let writer = OpenOptions::new().write(true).open(one.at("f")).unwrap();
+    assert!(taken(&writer));
+    second.unlock().unwrap();
+    writer.lock_shared().unwrap();
+    assert!(!taken(&second));
+    drop((second, writer));
+    one.unmount();
+    two.unmount();
+}
+
+#[test]
+fn locks_by_fcntl_belong_to_the_process_whatever_descriptor_it_uses() {
+    use rustix::fs::FlockOperation::{NonBlockingLockExclusive, NonBlockingUnlock};
+    let Some((_dir, _cluster, [one, two])) = two() else { return };
+    fs::write(one.at("f"), b"").unwrap();
+    let open = |place: &Place| OpenOptions::new().read(true).write(true).open(place.at("f")).unwrap();
+    let lock = |file: &File| rustix::fs::fcntl_lock(file, NonBlockingLockExclusive).is_ok();
+    let (mut first, second, others) = (open(&one), open(&one), open(&two));
+    assert!(lock(&first) && !lock(&others));
+    // Given back by another descriptor, with what was written under the lock.
+    first.write_all(b"written under it").unwrap();
+    rustix::fs::fcntl_lock(&second, NonBlockingUnlock).unwrap();
+    assert!(lock(&others));
+    assert_eq!(fs::read(two.at("f")).unwrap(), b"written under it");
+    // (Which closed a descriptor of that process as well.)
+    assert!(lock(&first) && !lock(&others));
+    // Lost by closing another one, which may be for reading alone.
+    drop(File::open(one.at("f")).unwrap());
+    assert!(lock(&others) && !lock(&first));
+    drop((first, second, others));
     one.unmount();
     two.unmount();
 }

@@ -49,6 +49,14 @@ fn everybody_has_their_own_rights() {
     let (done, said) = as_user(1001, 3001, &script);
     assert!(done, "{said}");
     assert_eq!(fs::read(place.at("f")).unwrap(), b"again\n");
+    // Who may read a file may lock it with flock(2), also against all others.
+    fs::write(place.at("lock"), b"").unwrap();
+    let lock = |how: &str| as_user(1002, 3001, &format!("exec 3<{mnt}/lock && flock -n {how} 3"));
+    assert!(lock("-x").0);
+    let held = fs::File::open(place.at("lock")).unwrap();
+    held.lock_shared().unwrap();
+    assert!(lock("-s").0 && !lock("-x").0);
+    drop(held);
     // Who writes to a setuid program that is not theirs takes the bit away.
     fs::write(place.at("prog"), b"#!").unwrap();
     fs::set_permissions(place.at("prog"), fs::Permissions::from_mode(0o4777)).unwrap();

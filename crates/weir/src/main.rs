@@ -8,6 +8,7 @@ mod copy;
 mod daemon;
 mod failure;
 mod glob;
+mod identity;
 mod locator;
 mod logging;
 mod modes;

@@ -1,6 +1,7 @@
 //! A mount that this process serves: from its start to its end, by whoever ends it.
 
 use crate::failure::{Exit, Failure, Outcome};
+use crate::identity::Identity;
 use clap::ValueEnum;
 use client::{Mount, Node, Options, Origin, Part, Settings};
 use std::io::ErrorKind;
@@ -37,6 +38,13 @@ pub struct How {
     /// /sys/module/fuse/parameters/enable_uring", Linux 6.14), which small requests gain most from, or the device
     #[arg(long, value_enum, default_value_t = Transport::Auto)]
     pub transport: Transport,
+    /// Have the kernel write files back from its page cache, as local file systems do: small writes cost a fraction. Only files that nobody
+    /// else has open are; errors show at fsync and close. Means access=page where nothing else is said; only for root
+    #[arg(long)]
+    pub writeback: bool,
+    /// Ask the iods for everything, also where they run on this machine and would lend their files
+    #[arg(long)]
+    pub no_lent: bool,
     /// Change nothing
     #[arg(long)]
     pub read_only: bool,
@@ -101,9 +109,13 @@ impl How {
     /// The same in the words of the client.
     pub fn options(&self, options: Options) -> Options {
         let mut settings = Settings::default();
+        if self.writeback {
+            // What follows counts more.
+            let _ = settings.set(Origin::Mount, Part::Access.name().as_bytes(), b"page");
+        }
         let named = [&self.access, &self.write_threshold, &self.read_threshold].into_iter().flatten();
         named.chain(&self.policies).for_each(|more| settings.lay(more));
-        Options { driver: fuse::driver(), policy: settings, ..options }
+        Options { driver: fuse::driver(), policy: settings, lent: !self.no_lent, ..options }
     }
 
     /// The same in the words of the mount, for a file system at this URL.
@@ -118,6 +130,7 @@ impl How {
             attrs_valid: Duration::from_secs_f64(self.attr_timeout),
             entry_valid: Duration::from_secs_f64(self.entry_timeout),
             absent_valid: Duration::from_secs_f64(self.absent_timeout),
+            writeback: self.writeback,
             read_only: self.read_only,
             allow_other: self.allow_other || defaults.allow_other,
             source: source.to_owned(),
@@ -136,12 +149,20 @@ fn carried(carrier: fuse::Carrier) -> &'static str {
 /// A mount that this process serves.
 pub struct Mounting {
     mounted: fuse::Mounted,
+    /// Nobody else has it before this has ended.
+    _identity: Option<Identity>,
     dir: PathBuf,
 }
 
 impl Mounting {
     /// Mounts what is below `root` at a directory. Must run inside a tokio runtime.
-    pub fn start(mount: Mount, root: Node, dir: &Path, config: fuse::Config) -> Result<Self, Failure> {
+    pub fn start(
+        mount: Mount,
+        root: Node,
+        dir: &Path,
+        config: fuse::Config,
+        identity: Option<Identity>,
+    ) -> Result<Self, Failure> {
         let mounted = fuse::Mounted::start(mount, root, dir, config).map_err(|error| match error.kind() {
             ErrorKind::Unsupported => {
                 Failure::from(error).about("--transport uring").next("or leave it to --transport auto")
@@ -151,7 +172,7 @@ impl Mounting {
         })?;
         let dir = mounted.dir().to_owned();
         tracing::info!("mounted at {}; requests come by {}", dir.display(), carried(mounted.carrier()));
-        Ok(Mounting { mounted, dir })
+        Ok(Mounting { mounted, _identity: identity, dir })
     }
 
     /// What carries its requests, for people.

@@ -1,12 +1,13 @@
 //! `weir mount`: a file system at a directory, for every program.
 
 use crate::failure::{Exit, Failure, Outcome};
+use crate::identity::Identity;
 use crate::mounted::{How, Mounting, Transport, seconds};
 use crate::session::{Connect, runtime};
 use crate::show;
 use crate::stop::Stop;
 use clap::ValueEnum;
-use client::Mount;
+use client::{Mount, Options};
 use std::ffi::{OsStr, OsString};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -41,8 +42,8 @@ pub struct Args {
     foreground: bool,
     #[command(flatten)]
     how: How,
-    /// Options as mount(8) has them, separated by commas: ro, transport=auto|device|uring, parts of the policy as access=page or write_threshold=SIZE, attr_timeout=S, entry_timeout=S,
-    /// absent_timeout=S, allow_other, no_direct; others of mount(8) are passed over
+    /// Options as mount(8) has them, separated by commas: ro, writeback, transport=auto|device|uring, parts of the policy as access=page or write_threshold=SIZE, attr_timeout=S, entry_timeout=S,
+    /// absent_timeout=S, allow_other, no_direct, no_lent; others of mount(8) are passed over
     #[arg(short = 'o', value_name = "OPTIONS", value_delimiter = ',')]
     options: Vec<String>,
     /// Where the mount in the background writes what it has to say [default: nowhere]
@@ -87,9 +88,11 @@ fn apply_options(args: &mut Args) -> Result<(), Failure> {
         let time = || seconds(value).map_err(bad);
         match key {
             "ro" => args.how.read_only = true,
+            "writeback" => args.how.writeback = true,
             "rw" => args.how.read_only = false,
             "allow_other" => args.how.allow_other = true,
             "no_direct" => args.connect.go_through_mgr(),
+            "no_lent" => args.how.no_lent = true,
             "transport" => args.how.transport = Transport::from_str(value, false).map_err(bad)?,
             "attr_timeout" => args.how.attr_timeout = time()?,
             "entry_timeout" => args.how.entry_timeout = time()?,
@@ -114,9 +117,11 @@ fn serve(args: &Args) -> Outcome {
     let runtime = runtime()?;
     let outcome = runtime.block_on(async {
         let stop = Stop::listen()?;
-        let mount = Mount::connect(&target, args.how.options(args.connect.options()?)).await?;
+        let identity = Identity::of_mount(&target.to_string(), &args.dir);
+        let options = Options { identity: identity.as_ref().map(Identity::name), ..args.connect.options()? };
+        let mount = Mount::connect(&target, args.how.options(options)).await?;
         let (root, _) = mount.resolve(target.path(), true).await.map_err(|e| Failure::from(e).about(&target))?;
-        let mounting = Mounting::start(mount, root, &args.dir, args.how.config(&target.to_string()))?;
+        let mounting = Mounting::start(mount, root, &args.dir, args.how.config(&target.to_string()), identity)?;
         if args.background {
             show::line(READY)?;
             detach(args.log.as_deref())?;

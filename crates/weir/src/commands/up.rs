@@ -3,6 +3,7 @@
 use crate::cluster::{self, Cluster};
 use crate::daemon::{self, Ready, ReadyLine};
 use crate::failure::{Exit, Failure, Outcome};
+use crate::identity::Identity;
 use crate::mounted::{How, Mounting};
 use crate::session::{environment, runtime};
 use crate::show;
@@ -122,13 +123,15 @@ async fn mount(url: &str, dir: &Path, how: &How) -> Result<Mounting, Failure> {
         _ => Failure::from(e).about(dir.display()),
     })?;
     let target = client::Target::parse(url)?;
-    let mount = client::Mount::connect(
-        &target,
-        how.options(client::Options { environment: environment()?, ..client::Options::default() }),
-    )
-    .await?;
+    let identity = Identity::of_mount(&target.to_string(), dir);
+    let options = client::Options {
+        environment: environment()?,
+        identity: identity.as_ref().map(Identity::name),
+        ..client::Options::default()
+    };
+    let mount = client::Mount::connect(&target, how.options(options)).await?;
     let root = mount.root();
-    Mounting::start(mount, root, dir, how.config(&target.to_string()))
+    Mounting::start(mount, root, dir, how.config(&target.to_string()), identity)
 }
 
 fn default_dir() -> Result<PathBuf, Failure> {

@@ -74,6 +74,7 @@ fn meta(found: &std::fs::Metadata) -> Meta {
             gid: found.gid(),
             size: found.size(),
             used: found.blocks().saturating_mul(512),
+            holes: false,
             atime: time(found.atime(), found.atime_nsec()),
             mtime: time(found.mtime(), found.mtime_nsec()),
             ctime: time(found.ctime(), found.ctime_nsec()),

@@ -1,0 +1,161 @@
+//! Files with holes: how much room they take, and programs that go by it.
+
+use crate::cluster::{signal, succeed};
+use crate::files::{mounted, pattern};
+use crate::lab::Lab;
+use crate::place::{Place, can_mount};
+use rustix::fs::{AtFlags, CWD, FallocateFlags, StatxFlags, fallocate, statx};
+use rustix::process::Signal;
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+const MIB: u64 = 1 << 20;
+/// What the objects of four iods take besides.
+const BESIDES: u64 = 64 << 10;
+
+/// Bytes that a file takes, as the server says now.
+fn taken(path: &Path) -> u64 {
+    statx(CWD, path, AtFlags::STATX_FORCE_SYNC, StatxFlags::BASIC_STATS).unwrap().stx_blocks * 512
+}
+
+/// Waits until a file takes at least so many bytes, and not many more; what iods said is believed for a second.
+fn takes(path: &Path, bytes: u64) {
+    let begun = Instant::now();
+    let about = bytes..=bytes + BESIDES;
+    while !about.contains(&taken(path)) {
+        assert!(begun.elapsed() < Duration::from_secs(60), "{path:?} takes {}, not {bytes}", taken(path));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn create(path: &Path) -> File {
+    OpenOptions::new().read(true).write(true).create_new(true).open(path).unwrap()
+}
+
+#[test]
+fn what_was_not_written_takes_no_room() {
+    for access in ["direct", "page"] {
+        let Some((_dir, cluster, place)) = mounted(&["--access", access]) else { return };
+        let longer = place.at("longer");
+        create(&longer).set_len(1 << 30).unwrap();
+        takes(&longer, 512);
+        // Both ways: a file of which no more is written goes through the mgr, and a long write does not.
+        for (name, len) in [("few", 20_000), ("many", 262_144)] {
+            let path = place.at(name);
+            create(&path).write_all_at(&pattern(len, 1), 1 << 30).unwrap();
+            takes(&path, len as u64);
+            let found = fs::metadata(&path).unwrap();
+            assert_eq!(found.len(), (1 << 30) + len as u64);
+            assert!(fs::read_dir(place.at("")).unwrap().flatten().all(|entry| entry.metadata().unwrap().blocks() > 0));
+        }
+        assert!(cluster.proxied_bytes() >= 20_000 && cluster.proxied_bytes() < 262_144);
+
+        // All of it there, then some of it punched, then filled again.
+        let path = place.at("whole");
+        let whole = pattern(4 * MIB as usize, 2);
+        fs::write(&path, &whole).unwrap();
+        assert!(taken(&path) >= 4 * MIB);
+        assert_eq!(taken(&path), 4 * MIB, "nobody is asked");
+        let file = OpenOptions::new().write(true).open(&path).unwrap();
+        let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        fallocate(&file, punch, MIB, 2 * MIB).unwrap();
+        drop(file);
+        takes(&path, 2 * MIB);
+        let file = OpenOptions::new().write(true).open(&path).unwrap();
+        file.write_all_at(&whole[MIB as usize..3 * MIB as usize], MIB).unwrap();
+        drop(file);
+        takes(&path, 4 * MIB);
+        assert!(fs::read(&path).unwrap() == whole);
+        place.unmount();
+    }
+}
+
+#[test]
+fn programs_keep_holes() {
+    let Some((dir, _cluster, place)) = mounted(&[]) else { return };
+    let local = dir.path().join("local");
+    let file = create(&local);
+    file.write_all_at(&pattern(100_000, 3), 0).unwrap();
+    file.write_all_at(&pattern(100_000, 4), 32 * MIB).unwrap();
+    file.set_len(64 * MIB).unwrap();
+    drop(file);
+    let content = fs::read(&local).unwrap();
+    let cp = |options: &[&str], from: &Path, to: &Path| succeed(Command::new("cp").args(options).arg(from).arg(to));
+    let sparse = place.at("sparse");
+    cp(&["--sparse=always"], &local, &sparse);
+    takes(&sparse, 200_000);
+    let du = String::from_utf8(succeed(Command::new("du").args(["-k"]).arg(&sparse))).unwrap();
+    let kib: u64 = du.split_whitespace().next().unwrap().parse().unwrap();
+    assert!((195..300).contains(&kib), "{du}");
+    // By themselves, as they do for local files.
+    let (back, within) = (dir.path().join("back"), place.at("within"));
+    cp(&["--sparse=auto", "--reflink=never"], &sparse, &back);
+    assert!(fs::metadata(&back).unwrap().blocks() * 512 < MIB);
+    assert!(fs::read(&back).unwrap() == content);
+    cp(&["--sparse=auto", "--reflink=never"], &sparse, &within);
+    takes(&within, 200_000);
+    let archive = dir.path().join("archive");
+    succeed(Command::new("tar").arg("-cSf").arg(&archive).arg("-C").arg(place.at("")).arg("sparse"));
+    assert!(fs::metadata(&archive).unwrap().len() < MIB);
+    let full = place.at("full");
+    cp(&["--sparse=never"], &sparse, &full);
+    takes(&full, 64 * MIB);
+    for path in [sparse, within, full] {
+        assert!(fs::read(&path).unwrap() == content, "{path:?}");
+    }
+    place.unmount();
+}
+
+#[test]
+fn bytes_that_are_on_their_way_are_seen_by_who_looks_for_holes() {
+    let Some((dir, _cluster, place)) = mounted(&[]) else { return };
+    let path = place.at("open");
+    let file = create(&path);
+    file.set_len(16 * MIB).unwrap();
+    file.write_all_at(b"here", 8 * MIB).unwrap();
+    // A program that takes what takes no room for empty must not come to think so.
+    assert!(taken(&path) > 0);
+    let archive = dir.path().join("archive");
+    succeed(Command::new("tar").arg("-cSf").arg(&archive).arg("-C").arg(place.at("")).arg("open"));
+    let out = Command::new("tar").arg("-xOf").arg(&archive).output().unwrap().stdout;
+    assert!(out.len() == 16 * MIB as usize && out[8 * MIB as usize..][..4] == *b"here");
+    drop(file);
+    place.unmount();
+}
+
+#[test]
+fn an_iod_that_stands_still_keeps_nobody_from_looking() {
+    if !can_mount() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let mut lab = Lab::start(dir.path(), 2);
+    let place = Place::at_url(&lab.url, &dir.path().join("mnt"), &[]);
+    let at = place.at("dir");
+    fs::create_dir(&at).unwrap();
+    for n in 0..40 {
+        let file = create(&at.join(format!("f{n}")));
+        file.set_len(1 << 30).unwrap();
+        file.write_all_at(&pattern(100_000, n), 100 * MIB).unwrap();
+    }
+    takes(&at.join("f0"), 100_000);
+    signal(lab.iods[1].child(), Signal::STOP);
+    let begun = Instant::now();
+    for n in 0..40 {
+        let found = statx(CWD, at.join(format!("f{n}")), AtFlags::STATX_FORCE_SYNC, StatxFlags::BASIC_STATS).unwrap();
+        assert_eq!(found.stx_size, 1 << 30);
+    }
+    let names = fs::read_dir(&at).unwrap().map(|entry| entry.unwrap().metadata().unwrap().len());
+    assert_eq!(names.filter(|len| *len == 1 << 30).count(), 40);
+    // Each alone would be waited for as long as a connection is that is silent.
+    let took = begun.elapsed();
+    signal(lab.iods[1].child(), Signal::CONT);
+    assert!(took < Duration::from_secs(60), "{took:?}");
+    for n in 0..40 {
+        takes(&at.join(format!("f{n}")), 100_000);
+    }
+    place.unmount();
+}

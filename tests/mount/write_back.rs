@@ -1,0 +1,281 @@
+//! Mounts whose kernel writes files back from its page cache: what they and others see of each other.
+
+use crate::cluster::Cluster;
+use crate::place::{OPTIONS, Place, can_mount};
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::process::Command;
+
+const WRITE_BACK: &[&str] = &["-o", "writeback"];
+
+/// Whether tests run with other options already, or cannot run.
+fn cannot() -> bool {
+    std::env::var_os(OPTIONS).is_some() || !can_mount()
+}
+
+/// A cluster with a mount that writes back, and another one with these options.
+fn two(other: &[&str]) -> Option<(tempfile::TempDir, Cluster, [Place; 2])> {
+    if cannot() {
+        return None;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let cluster = Cluster::start(&dir.path().join("data"));
+    let place = |name: &str, options| Place::new(&cluster, &dir.path().join(name), options);
+    let places = [place("one", WRITE_BACK), place("two", other)];
+    Some((dir, cluster, places))
+}
+
+fn create(path: std::path::PathBuf) -> File {
+    OpenOptions::new().read(true).write(true).create(true).truncate(true).open(path).unwrap()
+}
+
+/// Looks until something holds that others see within a second.
+fn soon(what: &str, holds: impl Fn() -> bool) {
+    let begun = std::time::Instant::now();
+    while !holds() {
+        assert!(begun.elapsed().as_secs() < 30, "{what}");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn everything_again_with_pages_written_back() {
+    if cannot() {
+        return;
+    }
+    let mut again = Command::new(std::env::current_exe().unwrap());
+    // Not which way writes go; and of a mount that was killed others have to wait for the lease.
+    again.args([
+        "files::",
+        "sharing::",
+        "users::",
+        "deaths::",
+        "--skip",
+        "each_write_takes_its_path",
+        "--skip",
+        "outlives_the_mount",
+    ]);
+    assert!(again.env(OPTIONS, "writeback").status().unwrap().success(), "written back");
+}
+
+#[test]
+fn small_writes_reach_nobody_one_by_one() {
+    let Some((_dir, _cluster, [one, two])) = two(&[]) else { return };
+    let requests = || fs::read_to_string(format!("/proc/{}/io", one.daemon().as_raw_pid())).unwrap();
+    let reads =
+        |text: &str| -> u64 { text.lines().find_map(|line| line.strip_prefix("syscr: ")).unwrap().parse().unwrap() };
+    let file = create(one.at("f"));
+    let before = reads(&requests());
+    for n in 0..20_000u64 {
+        file.write_all_at(&n.to_be_bytes(), n * 8).unwrap();
+    }
+    file.sync_all().unwrap();
+    let asked = reads(&requests()) - before;
+    assert!(asked < 2_000, "{asked} system calls that read, for 20000 writes");
+    let whole: Vec<u8> = (0..20_000u64).flat_map(u64::to_be_bytes).collect();
+    assert!(fs::read(two.at("f")).unwrap() == whole);
+    drop(file);
+    one.unmount();
+    two.unmount();
+}
+
+#[test]
+fn what_is_written_back_is_there_when_others_open() {
+    let Some((_dir, cluster, [one, two])) = two(&[]) else { return };
+    let file = create(one.at("f"));
+    file.write_all_at(&[7; 10_000], 0).unwrap();
+    // Neither synced nor closed.
+    assert_eq!(fs::metadata(two.at("f")).unwrap().len(), 10_000);
+    // From then on it is like any other file, that is not synced.
+    file.write_all_at(&[8; 10_000], 10_000).unwrap();
+    soon("bytes and length", || fs::metadata(two.at("f")).unwrap().len() == 20_000);
+    assert!(fs::read(two.at("f")).unwrap() == [[7; 10_000], [8; 10_000]].concat());
+    file.write_all_at(&[9; 10], 5_000).unwrap();
+    file.sync_all().unwrap();
+    assert_eq!(cluster.run(["cat", "/f"])[5_000..5_010], [9; 10]);
+    drop(file);
+    let (here, there) = (fs::metadata(one.at("f")).unwrap(), fs::metadata(two.at("f")).unwrap());
+    assert_eq!((here.len(), here.mtime(), here.mtime_nsec()), (there.len(), there.mtime(), there.mtime_nsec()));
+    one.unmount();
+    two.unmount();
+}
+
+/// Two who write to the same pages at the same time, without locks, each their own bytes; both cache what they can.
+#[test]
+fn pages_that_others_write_to_are_not_written_over() {
+    let Some((_dir, cluster, places)) = two(WRITE_BACK) else { return };
+    let (record, rounds) = (100, 300);
+    // Whoever opens it first has it alone, until the other one comes.
+    let mine = create(places[0].at("f"));
+    mine.write_all_at(&[1; 64], 0).unwrap();
+    let theirs = OpenOptions::new().write(true).open(places[1].at("f")).unwrap();
+    std::thread::scope(|scope| {
+        for (who, file) in [(0u64, &mine), (1, &theirs)] {
+            scope.spawn(move || {
+                for round in 0..rounds {
+                    file.write_all_at(&[b'a' + who as u8; 100], (2 * round + who) * record).unwrap();
+                }
+                file.sync_all().unwrap();
+            });
+        }
+    });
+    let found = cluster.run(["cat", "/f"]);
+    let want: Vec<u8> = (0..2 * rounds).flat_map(|n| [b'a' + (n % 2) as u8; 100]).collect();
+    let wrong = found.iter().zip(&want).position(|(a, b)| a != b);
+    assert!(found == want, "{} bytes of {}, first difference at {wrong:?}", found.len(), want.len());
+    // How long it is by now, who has it open is told, and what is there.
+    theirs.write_all_at(b"end", 100_000).unwrap();
+    theirs.sync_all().unwrap();
+    soon("the file has become longer", || mine.metadata().unwrap().len() == 100_003);
+    let mut end = [0; 3];
+    mine.read_exact_at(&mut end, 100_000).unwrap();
+    assert_eq!(&end, b"end");
+    drop((mine, theirs));
+    places.into_iter().for_each(Place::unmount);
+}
+
+#[test]
+fn what_others_change_is_seen_though_the_kernel_keeps_sizes_and_times() {
+    let Some((_dir, _cluster, [one, two])) = two(&[]) else { return };
+    fs::write(one.at("f"), [1; 7_000]).unwrap();
+    let (here, there) = (|| fs::metadata(one.at("f")).unwrap(), || fs::metadata(two.at("f")).unwrap());
+    let same = || (here().len(), here().mtime_nsec()) == (there().len(), there().mtime_nsec());
+    let reader = File::open(one.at("f")).unwrap();
+    for (len, byte) in [(5, 2), (9_000, 3), (0, 4), (300_000, 5)] {
+        fs::write(two.at("f"), vec![byte; len]).unwrap();
+        assert!(fs::read(one.at("f")).unwrap() == vec![byte; len], "at once by whoever opens it");
+        soon("attributes", || same() && here().len() == len as u64);
+        soon("attributes of an open file", || reader.metadata().unwrap().len() == len as u64);
+        let mut found = vec![0; len + 1];
+        assert_eq!(reader.read_at(&mut found, 0).unwrap().min(len), len.min(reader.read_at(&mut found, 0).unwrap()));
+        let names: Vec<u64> =
+            fs::read_dir(one.at("")).unwrap().map(|entry| entry.unwrap().metadata().unwrap().len()).collect();
+        assert_eq!(names, [len as u64], "by the directory");
+    }
+    // And what this mount itself does past its page cache.
+    let mut appended = OpenOptions::new().append(true).open(one.at("f")).unwrap();
+    std::io::Write::write_all(&mut appended, b"more").unwrap();
+    assert_eq!(appended.metadata().unwrap().len(), 300_004);
+    drop(appended);
+    soon("the same on both", || same() && here().len() == 300_004);
+    drop(reader);
+    one.unmount();
+    two.unmount();
+}
+
+#[test]
+fn rights_are_those_of_the_program_and_not_of_the_cache() {
+    let Some((_dir, _cluster, [one, two])) = two(&[]) else { return };
+    // The cache reads what it fills up; the program may not.
+    let secret = OpenOptions::new().write(true).create(true).truncate(true).mode(0o222).open(one.at("w")).unwrap();
+    secret.write_all_at(&[1; 5_000], 0).unwrap();
+    secret.write_all_at(&[2; 10], 100).unwrap();
+    assert!(secret.read_at(&mut [0; 1], 0).is_err());
+    drop(secret);
+    fs::set_permissions(one.at("w"), fs::Permissions::from_mode(0o222)).unwrap();
+    let script = format!("printf xyz | dd of={} bs=3 seek=1 conv=notrunc 2>/dev/null", one.at("w").display());
+    fs::set_permissions(one.at(""), fs::Permissions::from_mode(0o755)).unwrap();
+    let dir = one.at("").parent().unwrap().to_owned();
+    fs::set_permissions(&dir, fs::Permissions::from_mode(0o755)).unwrap();
+    let user = |script: &str| {
+        Command::new("setpriv")
+            .args(["--reuid=1234", "--regid=1234", "--clear-groups", "sh", "-c", script])
+            .status()
+            .unwrap()
+    };
+    assert!(user(&script).success());
+    let mut want = vec![1; 5_000];
+    want[3..6].copy_from_slice(b"xyz");
+    want[100..110].fill(2);
+    assert!(fs::read(two.at("w")).unwrap() == want);
+    // Who writes, or cuts, may not keep the bits of another's program.
+    for change in
+        ["printf x >> FILE", "printf x | dd of=FILE conv=notrunc 2>/dev/null", ": > FILE", "truncate -s 1 FILE"]
+    {
+        fs::write(one.at("p"), b"program").unwrap();
+        fs::set_permissions(one.at("p"), fs::Permissions::from_mode(0o6777)).unwrap();
+        assert!(user(&change.replace("FILE", one.at("p").to_str().unwrap())).success());
+        soon(change, || [&one, &two].iter().all(|place| fs::metadata(place.at("p")).unwrap().mode() & 0o7777 == 0o777));
+    }
+    // Who may not cut it changes nothing of it, also where this mount has not heard yet that they may not.
+    fs::set_permissions(one.at("p"), fs::Permissions::from_mode(0o6777)).unwrap();
+    fs::metadata(one.at("p")).unwrap();
+    fs::set_permissions(two.at("p"), fs::Permissions::from_mode(0o6755)).unwrap();
+    assert!(!user(&format!(": > {}", one.at("p").display())).success());
+    assert_eq!(fs::metadata(two.at("p")).unwrap().mode() & 0o7777, 0o6755);
+    one.unmount();
+    two.unmount();
+}
+
+/// The kernel tells times of files whose names it has changed, also when they are gone or somebody else has written them since.
+#[test]
+fn times_that_the_kernel_tells_late_do_no_harm() {
+    let Some((_dir, _cluster, [one, two])) = two(&[]) else { return };
+    let all = File::open(one.at("")).unwrap();
+    for name in ["f", "g"] {
+        fs::write(one.at(name), b"first").unwrap();
+        fs::rename(one.at(name), one.at("moved")).unwrap();
+        if name == "f" {
+            fs::remove_file(one.at("moved")).unwrap();
+        }
+        rustix::fs::syncfs(&all).unwrap();
+    }
+    fs::metadata(one.at("moved")).unwrap();
+    let seen = fs::metadata(one.at("moved")).unwrap().modified().unwrap();
+    let written = loop {
+        fs::write(two.at("moved"), b"second").unwrap();
+        let written = fs::metadata(two.at("moved")).unwrap().modified().unwrap();
+        if written > seen {
+            break written;
+        }
+    };
+    fs::rename(one.at("moved"), one.at("again")).unwrap();
+    rustix::fs::syncfs(&all).unwrap();
+    assert_eq!(fs::metadata(two.at("again")).unwrap().modified().unwrap(), written);
+    drop(all);
+    one.unmount();
+    two.unmount();
+}
+
+#[test]
+fn other_ways_into_a_file_know_what_the_cache_has() {
+    let Some((_dir, _cluster, [one, two])) = two(&[]) else { return };
+    let file = create(one.at("f"));
+    file.write_all_at(&[1; 8_192], 1 << 20).unwrap();
+    // Looking for data, as cp(1) does; in a process that did not write it.
+    let copied = Command::new("cp").arg(one.at("f")).arg(one.at("copy")).status().unwrap();
+    assert!(copied.success());
+    let mut want = vec![0; 1 << 20];
+    want.extend([1; 8_192]);
+    assert!(fs::read(one.at("copy")).unwrap() == want);
+    // At the end, and past the cache.
+    file.write_all_at(&[2; 8_192], 1 << 20).unwrap();
+    let mut more = OpenOptions::new().append(true).open(one.at("f")).unwrap();
+    std::io::Write::write_all(&mut more, b"end").unwrap();
+    assert_eq!(file.metadata().unwrap().len(), (1 << 20) + 8_195);
+    drop((file, more));
+    want[1 << 20..].fill(2);
+    want.extend(b"end");
+    assert!(fs::read(two.at("f")).unwrap() == want);
+    // Bits that are set while a file is open for somebody else.
+    fs::set_permissions(one.at("f"), fs::Permissions::from_mode(0o666)).unwrap();
+    let path = one.at("f");
+    let at = |dir: std::path::PathBuf| fs::set_permissions(dir, fs::Permissions::from_mode(0o755)).unwrap();
+    at(one.at(""));
+    at(one.at("").parent().unwrap().to_owned());
+    let script = format!("exec 3<>{0}; printf a >&3; echo; read line; printf b >&3; exec 3>&-", path.display());
+    let mut writer = Command::new("setpriv")
+        .args(["--reuid=1234", "--regid=1234", "--clear-groups", "sh", "-c", &script])
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(writer.stdout.as_mut().unwrap()), &mut line).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o6777)).unwrap();
+    std::io::Write::write_all(writer.stdin.as_mut().unwrap(), b"\n").unwrap();
+    assert!(writer.wait().unwrap().success());
+    soon("the bits go", || fs::metadata(&path).unwrap().mode() & 0o7777 == 0o777);
+    one.unmount();
+    two.unmount();
+}
