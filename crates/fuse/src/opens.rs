@@ -4,7 +4,7 @@ use crate::write_back::Writing;
 use crate::{Errno, abi};
 use client::{Entry, File, ReadDir};
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use tokio::sync::OnceCell;
 use types::ByteRange;
@@ -18,12 +18,52 @@ pub(crate) struct OpenFile {
     pub(crate) cached: bool,
     /// That the kernel writes it there, if it does.
     writing: Option<Writing>,
-    /// Whether something was written through it since it was last made durable, or it was made and is not durable yet.
-    pub(crate) written: AtomicBool,
+    /// What was written through it and is not durable yet; that the file was made counts as well.
+    pub(crate) written: Written,
     /// Whether the setuid and setgid bits were seen to be gone.
     pub(crate) plain: AtomicBool,
     /// The file opened once more, for locks of flock(2) that its own open does not allow.
     pub(crate) for_locks: OnceCell<File>,
+}
+
+/// Whether everything that was written through an open file is durable. Processes that inherited a descriptor write, sync and close it
+/// at the same time: what one of them is still making durable is due for the others too.
+pub(crate) struct Written {
+    /// How many writes there were.
+    made: AtomicU64,
+    /// How many of them are durable for sure.
+    durable: AtomicU64,
+}
+
+/// A write, which counts when it ends however it ends: whoever began to sync before that need not have seen all of it.
+pub(crate) struct Write<'a>(&'a Written);
+
+impl Written {
+    fn new(unsynced: bool) -> Self {
+        Written { made: AtomicU64::new(unsynced.into()), durable: AtomicU64::new(0) }
+    }
+
+    /// A write begins.
+    pub(crate) fn begin(&self) -> Write<'_> {
+        Write(self)
+    }
+
+    /// What is to be made durable; nothing if everything is.
+    pub(crate) fn due(&self) -> Option<u64> {
+        let made = self.made.load(SeqCst);
+        (made > self.durable.load(SeqCst)).then_some(made)
+    }
+
+    /// What was due once is durable.
+    pub(crate) fn made_durable(&self, due: u64) {
+        self.durable.fetch_max(due, SeqCst);
+    }
+}
+
+impl Drop for Write<'_> {
+    fn drop(&mut self) {
+        self.0.made.fetch_add(1, SeqCst);
+    }
 }
 
 /// An open directory.
@@ -81,7 +121,7 @@ impl Opens {
             file,
             cached: how & abi::fopen::DIRECT_IO == 0,
             writing,
-            written: AtomicBool::new(unsynced),
+            written: Written::new(unsynced),
             plain,
             for_locks: OnceCell::new(),
         };
@@ -160,5 +200,34 @@ impl Opens {
     /// Takes a directory off the list.
     pub(crate) fn take_dir(&self, handle: u64) {
         write(&self.dirs).remove(&handle);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_made_is_due_until_it_is_durable() {
+        let written = Written::new(true);
+        let first = written.due().expect("the file was made");
+        assert_eq!(written.due(), Some(first), "whoever else asks waits for the same");
+        written.made_durable(first);
+        assert_eq!(written.due(), None);
+        assert_eq!(Written::new(false).due(), None);
+    }
+
+    #[test]
+    fn a_write_is_due_when_it_ended_after_a_sync_began() {
+        let written = Written::new(false);
+        drop(written.begin());
+        let (due, slow) = (written.due().unwrap(), written.begin());
+        drop(slow);
+        written.made_durable(due);
+        let later = written.due().expect("the sync need not have seen the slow write");
+        written.made_durable(later);
+        // One that began earlier and ends last takes nothing back.
+        written.made_durable(due);
+        assert_eq!(written.due(), None);
     }
 }

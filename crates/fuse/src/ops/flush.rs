@@ -2,16 +2,18 @@
 
 use crate::fs::{Answer, FileSystem};
 use crate::reply::Reply;
-use std::sync::atomic::Ordering::Relaxed;
 
 /// See the head of this file. What was written is durable and known to the mgr afterwards, or close(2) fails; the caller's
 /// locks by fcntl(2) go. A failure is not used up by it: any process that inherited the descriptor closes it, and whoever
 /// wrote wants to know.
 pub(crate) async fn flush(fs: &FileSystem, fh: u64, lock_owner: u64) -> Answer {
     let open = fs.opens.file(fh)?;
-    let written = if open.written.swap(false, Relaxed) { open.file.flush().await } else { Ok(()) };
-    if written.is_err() {
-        open.written.store(true, Relaxed);
+    let mut written = Ok(());
+    if let Some(due) = open.written.due() {
+        written = open.file.flush().await;
+        if written.is_ok() {
+            open.written.made_durable(due);
+        }
     }
     fs.opens.unlock_all(&open.file, lock_owner).await?;
     written?;

@@ -2,12 +2,14 @@
 
 use crate::fs::{Answer, FileSystem};
 use crate::reply::Reply;
-use std::sync::atomic::Ordering::Relaxed;
 
 /// See the head of this file.
 pub(crate) async fn fsync(fs: &FileSystem, fh: u64) -> Answer {
     let open = fs.opens.file(fh)?;
+    let due = open.written.due();
     open.file.fsync().await?;
-    open.written.store(false, Relaxed);
+    if let Some(due) = due {
+        open.written.made_durable(due);
+    }
     Ok(Reply::Done)
 }
