@@ -5,6 +5,7 @@ use crate::place::{Place, can_mount};
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 /// A cluster with two mounts, if there can be any.
@@ -182,6 +183,84 @@ fn locks_hold_across_mounts_and_waiting_can_be_given_up() {
     assert!(next.wait().unwrap().success());
     one.unmount();
     two.unmount();
+}
+
+#[test]
+fn signals_interrupt_nothing_that_they_do_not_end() {
+    let Some((_dir, cluster, [one, two])) = two() else { return };
+    let script = r#"
+        use Time::HiRes "ualarm";
+        my ($dir, $seen) = (shift, 0);
+        $SIG{ALRM} = sub { $seen++ };
+        ualarm(1000, 700);
+        for (my $n = 0; $n < 300 || $seen < 300; $n++) {
+            my $name = "$dir/name" . $n % 9;
+            lstat($name) or die "lstat: $!";
+            open(my $file, "+<", $name) or die "open: $!";
+            sysread($file, my $bytes, 100000) // die "read: $!";
+            syswrite($file, "x") // die "write: $!";
+            close($file) or die "close: $!";
+            link($name, "$name.too") && unlink("$name.too") or die "link: $!";
+            opendir(my $entries, $dir) or die "opendir: $!";
+            (() = readdir($entries)) == 11 or die "readdir: $!";
+        }
+        ualarm(0);
+    "#;
+    // So much that some of it has to be waited for.
+    (0..9).for_each(|n| fs::write(one.at(&format!("name{n}")), vec![n; 200_000]).unwrap());
+    crate::cluster::succeed(Command::new("perl").args(["-e", script]).arg(two.at("")));
+    one.unmount();
+    two.unmount();
+    drop(cluster);
+}
+
+#[test]
+fn who_is_killed_does_not_wait_for_servers() {
+    if !can_mount() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let cluster = Cluster::start(&dir.path().join("data"));
+    cluster.put("/f", &[7; 100_000], &[]);
+    let place = Place::new(&cluster, &dir.path().join("mnt"), &["--retry-timeout", "86400", "--no-lent"]);
+    // A signal that it handles comes first: the kernel says nothing of those that follow.
+    let script = r#"
+        $SIG{USR1} = sub { };
+        open(my $file, "<", shift) or die $!;
+        $| = 1;
+        print "open\n";
+        readline;
+        sysread($file, my $bytes, 100000) or die $!;
+    "#;
+    let mut perl = Command::new("perl");
+    perl.args(["-e", script]).arg(place.at("f"));
+    let mut waits = perl.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    assert_eq!(line(&mut waits), "open\n");
+    crate::cluster::signal(&cluster.child, rustix::process::Signal::STOP);
+    let stopped = || {
+        let threads = fs::read_dir(format!("/proc/{}/task", cluster.child.id())).unwrap();
+        let mut states = threads.map(|thread| fs::read_to_string(thread.unwrap().path().join("status")).unwrap());
+        states.all(|status| status.contains("\nState:\tT"))
+    };
+    while !stopped() {
+        std::thread::yield_now();
+    }
+    waits.stdin.take().unwrap().write_all(b"\n").unwrap();
+    let path = format!("/proc/{}/wchan", waits.id());
+    let wchan = || fs::read_to_string(&path).unwrap_or_default();
+    while !wchan().contains("request_wait") && !wchan().contains("fuse") {
+        assert!(waits.try_wait().unwrap().is_none(), "nobody can read it");
+    }
+    crate::cluster::signal(&waits, rustix::process::Signal::USR1);
+    crate::cluster::signal(&waits, rustix::process::Signal::KILL);
+    assert!(!waits.wait().unwrap().success());
+    crate::cluster::signal(&cluster.child, rustix::process::Signal::CONT);
+    // While there are servers: it would wait for them as long as it was told to.
+    let process = PathBuf::from(format!("/proc/{}", place.daemon().as_raw_nonzero()));
+    place.unmount();
+    while process.exists() {
+        std::thread::yield_now();
+    }
 }
 
 #[test]

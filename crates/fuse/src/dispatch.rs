@@ -6,6 +6,8 @@
 
 use crate::Errno;
 use crate::fs::FileSystem;
+use crate::killed;
+use crate::ops::GivenUp;
 use crate::reply::Reply;
 use crate::request::{Op, Request};
 use crate::transport::Transport;
@@ -49,8 +51,9 @@ struct Task {
     dispatcher: Arc<Dispatcher>,
     ticket: u64,
     unique: u64,
-    /// Whether it may be left undone when its asker got a signal.
-    may_be_given_up: bool,
+    /// When it may be left undone because of a signal, and who asked for it.
+    given_up: GivenUp,
+    asker: u32,
     turns: Turns,
     /// What is left to be done; `None` when it is answered.
     work: Mutex<Option<BoxFuture<'static, Reply>>>,
@@ -75,45 +78,44 @@ impl Dispatcher {
             Op::BatchForget { nodes } => return self.fs.forget(nodes),
             _ => {}
         }
-        let may_be_given_up = request.op.may_be_given_up();
+        let (given_up, asker) = (request.op.given_up(), request.header.pid);
         let work = AssertUnwindSafe(self.fs.clone().carry_out(request)).catch_unwind();
         let work = work.map(|outcome| outcome.unwrap_or(Reply::Failed(EIO))).boxed();
         let (turns, work) = (Turns::begun(), Mutex::new(Some(work)));
-        let task = Arc::new(Task { dispatcher: self.clone(), ticket, unique, may_be_given_up, turns, work });
+        let task = Arc::new(Task { dispatcher: self.clone(), ticket, unique, given_up, asker, turns, work });
         let _runtime = self.runtime.enter();
         // Before it is worked on: it may end at any moment afterwards.
-        if !self.underway().add(unique, &task) {
-            return self.transport.answer(ticket, unique, Reply::Failed(EINTR));
+        match (self.underway().add(unique, &task), given_up) {
+            (true, GivenUp::OnSignal) => return task.give_up(),
+            (true, GivenUp::WhenKilled) => task.clone().watch(),
+            _ => {}
         }
         task.begin();
     }
 
-    /// Gives a request up whose asker got a signal; one that may not be given up ends by itself. One that was not seen yet
-    /// is given up when it comes.
+    /// The asker of a request got a signal: the request is given up if it may be; else it ends by itself. One that was not seen yet is
+    /// dealt with when it comes.
     fn interrupt(&self, ticket: u64, unique: u64, whom: u64) {
-        let task = self.underway().give_up(whom);
+        let task = self.underway().signalled(whom);
         let Some(task) = task else { return self.transport.answer(ticket, unique, Reply::None) };
-        let given_up = task.may_be_given_up && task.work().take().is_some();
-        if given_up {
-            self.underway().tasks.remove(&whom);
-            self.transport.answer(task.ticket, whom, Reply::Failed(EINTR));
+        match task.given_up {
+            GivenUp::Never => {}
+            GivenUp::WhenKilled => task.watch(),
+            GivenUp::OnSignal => task.give_up(),
         }
         self.transport.answer(ticket, unique, Reply::None);
     }
 }
 
 impl Underway {
-    /// A request has come; false if it was given up before and may be.
+    /// A request has come; whether it was told before that its asker got a signal.
     fn add(&mut self, unique: u64, task: &Arc<Task>) -> bool {
-        let wanted = !(task.may_be_given_up && self.early.contains(&unique));
-        if wanted {
-            self.tasks.insert(unique, task.clone());
-        }
-        wanted
+        self.tasks.insert(unique, task.clone());
+        self.early.contains(&unique)
     }
 
-    /// A request is to be given up: the one that is being worked on.
-    fn give_up(&mut self, unique: u64) -> Option<Arc<Task>> {
+    /// The asker of a request got a signal: the one that is being worked on.
+    fn signalled(&mut self, unique: u64) -> Option<Arc<Task>> {
         let task = self.tasks.get(&unique).cloned();
         if task.is_none() {
             self.early.push_back(unique);
@@ -128,6 +130,29 @@ impl Underway {
 impl Task {
     fn work(&self) -> MutexGuard<'_, Option<BoxFuture<'static, Reply>>> {
         self.work.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Leaves it undone, if it is not answered yet.
+    fn give_up(&self) {
+        if self.work().take().is_some() {
+            self.dispatcher.underway().tasks.remove(&self.unique);
+            self.dispatcher.transport.answer(self.ticket, self.unique, Reply::Failed(EINTR));
+        }
+    }
+
+    /// Leaves it undone once its asker is being killed. The kernel tells of its first signal only, which may have been another.
+    fn watch(self: Arc<Self>) {
+        let runtime = self.dispatcher.runtime.clone();
+        let task = Arc::downgrade(&self);
+        runtime.spawn(async move {
+            while let Some(task) = task.upgrade().filter(|task| task.work().is_some()) {
+                if killed::is_killed(task.asker) {
+                    return task.give_up();
+                }
+                drop(task);
+                tokio::time::sleep(killed::LOOKS).await;
+            }
+        });
     }
 
     /// Works on it in the thread that read it.

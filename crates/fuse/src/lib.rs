@@ -12,6 +12,7 @@ mod config;
 mod control;
 mod dispatch;
 mod fs;
+mod killed;
 mod mounted;
 mod mounting;
 mod nodes;

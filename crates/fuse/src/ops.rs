@@ -97,24 +97,34 @@ async fn seldom(fs: &FileSystem, request: Request) -> Answer {
     }
 }
 
+/// When an operation may be left undone because of a signal to who asked for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum GivenUp {
+    /// It is always carried out: it changes something, and who asked has to know whether.
+    Never,
+    /// When the asker is being killed: nobody will miss the answer.
+    WhenKilled,
+    /// Whatever the signal is, as POSIX has it for what may wait for other programs.
+    OnSignal,
+}
+
 impl Op {
-    /// Whether it may be left undone, or half done, when its asker got a signal: what waits for locks, for room or for
-    /// servers, and changes no names.
-    pub(crate) fn may_be_given_up(&self) -> bool {
-        matches!(
-            self,
+    /// When it may be left undone, or half done.
+    pub(crate) fn given_up(&self) -> GivenUp {
+        match self {
+            Op::Setlk { sleep: true, .. } => GivenUp::OnSignal,
             Op::Lookup { .. }
-                | Op::Getattr { .. }
-                | Op::Readlink
-                | Op::Read { .. }
-                | Op::Fsync { .. }
-                | Op::Statfs
-                | Op::Getxattr { .. }
-                | Op::Listxattr { .. }
-                | Op::Readdir { .. }
-                | Op::Getlk(_)
-                | Op::Setlk { sleep: true, .. }
-                | Op::Lseek { .. }
-        )
+            | Op::Getattr { .. }
+            | Op::Readlink
+            | Op::Read { .. }
+            | Op::Fsync { .. }
+            | Op::Statfs
+            | Op::Getxattr { .. }
+            | Op::Listxattr { .. }
+            | Op::Readdir { .. }
+            | Op::Getlk(_)
+            | Op::Lseek { .. } => GivenUp::WhenKilled,
+            _ => GivenUp::Never,
+        }
     }
 }

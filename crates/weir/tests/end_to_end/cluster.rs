@@ -11,7 +11,7 @@ pub const WEIR: &str = env!("CARGO_BIN_EXE_weir");
 
 /// A cluster in a process of its own; killed when dropped.
 pub struct Cluster {
-    child: Child,
+    pub child: Child,
     /// What `WEIR_URL` is set to.
     pub url: String,
 }
