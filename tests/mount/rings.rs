@@ -2,11 +2,14 @@
 
 use crate::cluster::{Cluster, WEIR, fail, succeed};
 use crate::place::{Place, TRANSPORT, can_mount};
+use rustix::fs::{FlockOperation, flock};
+use rustix::thread::{CpuSet, sched_setaffinity};
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::Barrier;
 
 /// Where the kernel is told to offer it.
 const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
@@ -112,6 +115,48 @@ fn more_may_wait_than_a_ring_has_entries_at_first() {
 }
 
 #[test]
+fn who_came_while_all_entries_were_taken_is_served() {
+    if !over_rings() || !can_mount() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let cluster = Cluster::start(&dir.path().join("data"));
+    let place = Place::new(&cluster, &dir.path().join("mnt"), &[]);
+    let holder = File::create(place.at("f")).unwrap();
+    flock(&holder, FlockOperation::LockExclusive).unwrap();
+    // All by one queue at once. Most wait for the lock, and keep their entries; the kernel has nowhere to put the others until there are more.
+    let (waiting, asking) = (60, 20);
+    let mut queue = CpuSet::new();
+    queue.set(0);
+    let begin = Barrier::new(waiting + asking);
+    std::thread::scope(|scope| {
+        let (begin, place, queue) = (&begin, &place, &queue);
+        let together = move || {
+            sched_setaffinity(None, queue).unwrap();
+            begin.wait();
+        };
+        for _ in 0..waiting {
+            let file = File::open(place.at("f")).unwrap();
+            scope.spawn(move || {
+                together();
+                flock(&file, FlockOperation::LockExclusive).unwrap();
+            });
+        }
+        let ask = |n| {
+            scope.spawn(move || {
+                together();
+                assert!(!place.at(&format!("nobody{n}")).exists());
+            })
+        };
+        let asked: Vec<_> = (0..asking).map(ask).collect();
+        asked.into_iter().for_each(|thread| thread.join().unwrap());
+        flock(&holder, FlockOperation::Unlock).unwrap();
+    });
+    drop(holder);
+    place.unmount();
+}
+
+#[test]
 fn a_mount_that_dies_leaves_nobody_waiting() {
     if !over_rings() || !can_mount() {
         return;
@@ -125,7 +170,7 @@ fn a_mount_that_dies_leaves_nobody_waiting() {
     let mut waiting: Vec<_> = (0..3).map(|_| locker(&place.at("f"))).collect();
     let end = std::sync::atomic::AtomicBool::new(false);
     let writers = 4u8;
-    let ready = std::sync::Barrier::new(usize::from(writers) + 1);
+    let ready = Barrier::new(usize::from(writers) + 1);
     std::thread::scope(|scope| {
         let (place, end, ready) = (&place, &end, &ready);
         for n in 0..writers {

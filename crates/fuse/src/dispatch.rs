@@ -85,7 +85,8 @@ impl Dispatcher {
         let task = Arc::new(Task { dispatcher: self.clone(), ticket, unique, given_up, asker, turns, work });
         let _runtime = self.runtime.enter();
         // Before it is worked on: it may end at any moment afterwards.
-        match (self.underway().add(unique, &task), given_up) {
+        let signalled = self.underway().add(unique, &task);
+        match (signalled, given_up) {
             (true, GivenUp::OnSignal) => return task.give_up(),
             (true, GivenUp::WhenKilled) => task.clone().watch(),
             _ => {}

@@ -42,7 +42,7 @@ impl Mounted {
             return Err(why);
         }
         let fd = mounting::mount(&dir, &config)?;
-        let (transport, carrier) = transport(fd, &config, carrier);
+        let (transport, carrier) = transport(fd, &dir, &config, carrier);
         let fs = FileSystem::new(mount, root, config).map_err(|e| io::Error::other(e.to_string()))?;
         fs.connect(&transport);
         fs.read_ahead.mounted_at(&dir);
@@ -107,11 +107,11 @@ fn carrier(config: &Config) -> io::Result<Carrier> {
 }
 
 /// What carries requests, and which it is.
-fn transport(fd: OwnedFd, config: &Config, carrier: Carrier) -> (Arc<dyn Transport>, Carrier) {
+fn transport(fd: OwnedFd, dir: &Path, config: &Config, carrier: Carrier) -> (Arc<dyn Transport>, Carrier) {
     let (number, threads) = (fd.as_raw_fd(), config.threads.max(1));
     let device = Arc::new(Device::new(fd, threads, PAYLOAD_MAX));
     if carrier == Carrier::Uring {
-        match Uring::new(number, device.clone(), PAYLOAD_MAX) {
+        match Uring::new(number, dir, device.clone(), PAYLOAD_MAX) {
             Ok(rings) => return (Arc::new(rings), Carrier::Uring),
             Err(error) => tracing::warn!("the device carries requests: the system allows no rings: {error}"),
         }

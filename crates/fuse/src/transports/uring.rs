@@ -6,6 +6,7 @@
 //! there: so another transport stands behind this one.
 
 mod entry;
+mod nudge;
 mod ring;
 
 use crate::Errno;
@@ -13,10 +14,11 @@ use crate::abi;
 use crate::dispatch::Dispatcher;
 use crate::reply::Reply;
 use crate::transport::Transport;
-use ring::{Ring, Server};
+use ring::{Over, Ring, Server};
 use rustix::fd::RawFd;
 use rustix::thread::{CpuSet, sched_setaffinity};
 use std::io;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -64,9 +66,9 @@ fn processors(possible: &str) -> Option<usize> {
 }
 
 impl Uring {
-    /// Rings for an open device, for requests with up to `payload` bytes, beside the classic transport over it. Fails when
-    /// the system allows no rings.
-    pub(crate) fn new(device: RawFd, classic: Arc<dyn Transport>, payload: usize) -> io::Result<Uring> {
+    /// Rings for an open device of what is mounted at `place`, for requests with up to `payload` bytes, beside the classic transport over
+    /// it. Fails when the system allows no rings.
+    pub(crate) fn new(device: RawFd, place: &Path, classic: Arc<dyn Transport>, payload: usize) -> io::Result<Uring> {
         let possible = std::fs::read_to_string("/sys/devices/system/cpu/possible")?;
         let queues = processors(&possible).and_then(|count| u16::try_from(count).ok());
         let queues = queues.filter(|count| *count > 0).ok_or_else(|| io::Error::other("too many processors"))?;
@@ -78,7 +80,8 @@ impl Uring {
             let ring = Arc::new(Ring::new(own.len(), payload)?);
             rings.push(ring.clone());
             let ((go, start), (made, ready)) = (mpsc::channel(), mpsc::channel());
-            let run = move || serve(ring, number as u32, &own, device, &made, &start);
+            let over = Over { device, place: place.into() };
+            let run = move || serve(ring, number as u32, &own, &over, &made, &start);
             threads.push(Builder::new().name(format!("fuse-ring-{number}")).spawn(run)?);
             ready.recv().unwrap_or_else(|_| Err(io::Error::other("its thread died")))?;
             waiting.push(go);
@@ -106,22 +109,30 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Keeps the calling thread on one processor.
+fn stay_on(processor: usize) -> io::Result<()> {
+    if processor >= CpuSet::MAX_CPU {
+        return Err(io::ErrorKind::Unsupported.into());
+    }
+    let mut own = CpuSet::new();
+    own.set(processor);
+    Ok(sched_setaffinity(None, &own)?)
+}
+
 /// The thread of a ring.
 fn serve(
     ring: Arc<Ring>,
     number: u32,
     queues: &[u16],
-    device: RawFd,
+    over: &Over,
     made: &Sender<io::Result<()>>,
     start: &Receiver<Arc<Dispatcher>>,
 ) -> io::Result<()> {
-    let mut own = CpuSet::new();
-    own.set(number as usize);
-    if let Err(error) = sched_setaffinity(None, &own) {
+    if let Err(error) = stay_on(number as usize) {
         // It is slower elsewhere, and right.
         tracing::debug!(number, "a ring away from its processor: {error}");
     }
-    let server = match Server::new(ring, number, queues, device) {
+    let server = match Server::new(ring, number, queues, over) {
         Ok(server) => server,
         Err(error) => {
             let _ = made.send(Err(error));

@@ -1,6 +1,7 @@
 //! A ring: a thread that takes the requests of one processor, or of several, and hands replies back.
 
 use super::entry::Entry;
+use super::nudge::nudge;
 use crate::abi::uring as abi;
 use crate::buffers::Buffers;
 use crate::dispatch::Dispatcher;
@@ -9,6 +10,7 @@ use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{AsRawFd, OwnedFd, RawFd};
 use std::io;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -17,6 +19,9 @@ const DEPTH: usize = 8;
 /// Most entries of a queue. Each holds a request until it is answered, so there have to be as many as processes that may
 /// wait for locks at the same time on one processor: who unlocks needs one more.
 const DEPTH_MAX: usize = 1024;
+/// Entries of a queue that are to wait for requests at any time. Fewer, and those that come faster than the thread is given a processor
+/// would have to wait for one another.
+const SPARE: usize = 4;
 /// Commands that are handed to the kernel at once.
 const COMMANDS: u32 = 64;
 /// The bell, among the numbers of entries.
@@ -77,6 +82,17 @@ struct Queue {
     /// Entries, and those of them that wait for requests.
     all: usize,
     free: usize,
+    /// Whether the kernel may have put requests aside that no entry is given by itself ([`super::nudge`]). So it is from the moment when there
+    /// are more entries until a reply is handed back and no request comes for it.
+    behind: bool,
+}
+
+/// What rings carry requests over.
+pub(super) struct Over {
+    /// The open device.
+    pub(super) device: RawFd,
+    /// Where the file system is mounted.
+    pub(super) place: Arc<Path>,
 }
 
 /// The thread of a ring.
@@ -88,16 +104,18 @@ pub(super) struct Server {
     /// Entries that the kernel has not given up.
     alive: usize,
     buffers: Arc<Buffers>,
+    /// Where it is mounted.
+    place: Arc<Path>,
 }
 
 impl Server {
     /// In the thread that is to serve: makes the ring, for these queues of an open device.
-    pub(super) fn new(ring: Arc<Ring>, number: u32, queues: &[u16], device: RawFd) -> io::Result<Server> {
+    pub(super) fn new(ring: Arc<Ring>, number: u32, queues: &[u16], over: &Over) -> io::Result<Server> {
         let kernel = IoUring::builder().setup_single_issuer().setup_defer_taskrun().dontfork().build(COMMANDS)?;
-        kernel.submitter().register_files(&[device])?;
-        let queues = queues.iter().map(|&number| Queue { number, all: 0, free: 0 }).collect();
+        kernel.submitter().register_files(&[over.device])?;
+        let queues = queues.iter().map(|&number| Queue { number, all: 0, free: 0, behind: false }).collect();
         let buffers = Buffers::new(ring.payload);
-        let mut server = Server { ring, number, kernel, queues, alive: 0, buffers };
+        let mut server = Server { ring, number, kernel, queues, alive: 0, buffers, place: over.place.clone() };
         server.listen()?;
         Ok(server)
     }
@@ -150,11 +168,11 @@ impl Server {
         for queue in 0..self.queues.len() {
             (0..DEPTH).try_for_each(|_| self.add_entry(queue))?;
         }
-        let (mut handed, mut done) = (Vec::new(), Vec::new());
+        let (mut handed, mut done) = (Vec::new(), Vec::<cqueue::Entry>::new());
         while self.alive > 0 && !self.ring.ended.load(SeqCst) {
             self.ring.asleep.store(true, SeqCst);
             std::mem::swap(&mut handed, &mut *self.ring.handed.lock().unwrap_or_else(PoisonError::into_inner));
-            for index in handed.drain(..) {
+            for &index in &handed {
                 self.queues[index as usize / DEPTH_MAX].free += 1;
                 self.command(abi::COMMIT_AND_FETCH, index as usize)?;
             }
@@ -165,8 +183,37 @@ impl Server {
             }
             self.ring.asleep.store(false, SeqCst);
             done.extend(self.kernel.completion());
+            for index in handed.drain(..) {
+                let queue = &mut self.queues[index as usize / DEPTH_MAX];
+                queue.behind &= done.iter().any(|completion| completion.user_data() == index.into());
+            }
+            self.provide(&done)?;
             for completion in done.drain(..) {
                 self.complete(&completion, dispatcher)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Entries have requests in them. Sees to it that their queues have some to spare: those may wait, perhaps for others that are yet to
+    /// come.
+    fn provide(&mut self, done: &[cqueue::Entry]) -> io::Result<()> {
+        let with_request = |entry: &&cqueue::Entry| entry.user_data() != BELL && entry.result() >= 0;
+        for completion in done.iter().filter(with_request) {
+            self.queues[completion.user_data() as usize / DEPTH_MAX].free -= 1;
+        }
+        for queue in 0..self.queues.len() {
+            while self.queues[queue].free < SPARE && self.queues[queue].all < DEPTH_MAX {
+                if let Err(error) = self.add_entry(queue) {
+                    tracing::warn!("requests have to wait for each other: {error}");
+                    break;
+                }
+                self.queues[queue].behind = true;
+            }
+            if self.queues[queue].behind {
+                // Once the kernel has the new entries.
+                self.kernel.submit()?;
+                nudge(self.queues[queue].number, &self.place);
             }
         }
         Ok(())
@@ -185,14 +232,6 @@ impl Server {
             return Ok(());
         }
         let index = index as usize;
-        let queue = index / DEPTH_MAX;
-        self.queues[queue].free -= 1;
-        if self.queues[queue].free == 0 && self.queues[queue].all < DEPTH_MAX {
-            // All others are held by requests that wait, perhaps for one that is yet to come.
-            if let Err(error) = self.add_entry(queue) {
-                tracing::warn!("requests have to wait for each other: {error}");
-            }
-        }
         let Some(entry) = self.ring.entries[index].get() else { return Ok(()) };
         let (number, request) = entry.request(&self.buffers);
         match request {
