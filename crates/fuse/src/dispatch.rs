@@ -6,15 +6,16 @@
 
 use crate::Errno;
 use crate::fs::FileSystem;
-use crate::killed;
 use crate::ops::GivenUp;
 use crate::reply::Reply;
 use crate::request::{Op, Request};
+use crate::signals;
 use crate::transport::Transport;
 use crate::turns::Turns;
 use futures_util::future::{BoxFuture, FutureExt};
 use std::collections::{HashMap, VecDeque};
 use std::panic::AssertUnwindSafe;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use tokio::runtime::Handle;
@@ -28,6 +29,8 @@ pub(crate) struct Dispatcher {
     transport: Arc<dyn Transport>,
     runtime: Handle,
     underway: Mutex<Underway>,
+    /// Whether it is looked from time to time for signals that the kernel did not tell of.
+    looking: AtomicBool,
 }
 
 /// What is known of requests by their numbers.
@@ -54,6 +57,8 @@ struct Task {
     /// When it may be left undone because of a signal, and who asked for it.
     given_up: GivenUp,
     asker: u32,
+    /// Whether signals that came before it did were looked for.
+    looked: AtomicBool,
     turns: Turns,
     /// What is left to be done; `None` when it is answered.
     work: Mutex<Option<BoxFuture<'static, Reply>>>,
@@ -62,7 +67,7 @@ struct Task {
 impl Dispatcher {
     /// A dispatcher whose requests wait in `runtime`.
     pub(crate) fn new(fs: Arc<FileSystem>, transport: Arc<dyn Transport>, runtime: Handle) -> Self {
-        Dispatcher { fs, transport, runtime, underway: Mutex::default() }
+        Dispatcher { fs, transport, runtime, underway: Mutex::default(), looking: AtomicBool::new(false) }
     }
 
     fn underway(&self) -> MutexGuard<'_, Underway> {
@@ -82,14 +87,21 @@ impl Dispatcher {
         let work = AssertUnwindSafe(self.fs.clone().carry_out(request)).catch_unwind();
         let work = work.map(|outcome| outcome.unwrap_or(Reply::Failed(EIO))).boxed();
         let (turns, work) = (Turns::begun(), Mutex::new(Some(work)));
-        let task = Arc::new(Task { dispatcher: self.clone(), ticket, unique, given_up, asker, turns, work });
+        let task = Arc::new(Task {
+            dispatcher: self.clone(),
+            ticket,
+            unique,
+            given_up,
+            asker,
+            looked: AtomicBool::new(given_up == GivenUp::Never),
+            turns,
+            work,
+        });
         let _runtime = self.runtime.enter();
         // Before it is worked on: it may end at any moment afterwards.
         let signalled = self.underway().add(unique, &task);
-        match (signalled, given_up) {
-            (true, GivenUp::OnSignal) => return task.give_up(),
-            (true, GivenUp::WhenKilled) => task.clone().watch(),
-            _ => {}
+        if signalled {
+            task.clone().signalled();
         }
         task.begin();
     }
@@ -99,16 +111,42 @@ impl Dispatcher {
     fn interrupt(&self, ticket: u64, unique: u64, whom: u64) {
         let task = self.underway().signalled(whom);
         let Some(task) = task else { return self.transport.answer(ticket, unique, Reply::None) };
-        match task.given_up {
-            GivenUp::Never => {}
-            GivenUp::WhenKilled => task.watch(),
-            GivenUp::OnSignal => task.give_up(),
-        }
+        task.signalled();
         self.transport.answer(ticket, unique, Reply::None);
+    }
+
+    /// Something waits: signals for who asked for it are looked for as long as there is anything, if the kernel may not have told of them.
+    /// Once for each request: of those that come later it tells.
+    fn look(self: &Arc<Self>) {
+        if !self.transport.may_lose_interrupts() || self.looking.load(Relaxed) || self.looking.swap(true, SeqCst) {
+            return;
+        }
+        let dispatcher = self.clone();
+        self.runtime.spawn(async move {
+            loop {
+                tokio::time::sleep(signals::LOOKS).await;
+                let tasks = dispatcher.underway().not_looked_at();
+                for task in tasks.into_iter().filter(|task| signals::is_signalled(task.asker)) {
+                    task.signalled();
+                }
+                if dispatcher.underway().tasks.is_empty() {
+                    dispatcher.looking.store(false, SeqCst);
+                    // One may have come before that.
+                    if dispatcher.underway().tasks.is_empty() || dispatcher.looking.swap(true, SeqCst) {
+                        return;
+                    }
+                }
+            }
+        });
     }
 }
 
 impl Underway {
+    /// Requests that may be given up, each once.
+    fn not_looked_at(&self) -> Vec<Arc<Task>> {
+        self.tasks.values().filter(|task| !task.looked.swap(true, Relaxed)).cloned().collect()
+    }
+
     /// A request has come; whether it was told before that its asker got a signal.
     fn add(&mut self, unique: u64, task: &Arc<Task>) -> bool {
         self.tasks.insert(unique, task.clone());
@@ -133,6 +171,15 @@ impl Task {
         self.work.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Its asker got a signal.
+    fn signalled(self: Arc<Self>) {
+        match self.given_up {
+            GivenUp::Never => {}
+            GivenUp::WhenKilled => self.watch(),
+            GivenUp::OnSignal => self.give_up(),
+        }
+    }
+
     /// Leaves it undone, if it is not answered yet.
     fn give_up(&self) {
         if self.work().take().is_some() {
@@ -147,11 +194,11 @@ impl Task {
         let task = Arc::downgrade(&self);
         runtime.spawn(async move {
             while let Some(task) = task.upgrade().filter(|task| task.work().is_some()) {
-                if killed::is_killed(task.asker) {
+                if signals::is_killed(task.asker) {
                     return task.give_up();
                 }
                 drop(task);
-                tokio::time::sleep(killed::LOOKS).await;
+                tokio::time::sleep(signals::LOOKS).await;
             }
         });
     }
@@ -161,10 +208,14 @@ impl Task {
         let waker = Waker::from(self.clone());
         for _ in 0..LOOKS {
             let ended = self.poll(&mut Context::from_waker(&waker)).is_ready();
-            if ended || self.turns.rest() {
+            if ended {
                 return;
             }
+            if self.turns.rest() {
+                return self.dispatcher.look();
+            }
         }
+        self.dispatcher.look();
         self.turns.hand_over();
         self.go_on();
     }

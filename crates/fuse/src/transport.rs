@@ -22,6 +22,11 @@ pub(crate) trait Transport: Send + Sync {
     /// What the answer to INIT, which follows, agrees to.
     fn agreed(&self, _flags: u64) {}
 
+    /// Whether the kernel may not tell of a signal that came while it handed a request over.
+    fn may_lose_interrupts(&self) -> bool {
+        false
+    }
+
     /// Tells the kernel something that it did not ask for ([`crate::abi::notify`]).
     fn notify(&self, code: i32, body: &[u8]) -> io::Result<()>;
 }

@@ -177,6 +177,10 @@ impl Transport for Uring {
         }
     }
 
+    fn may_lose_interrupts(&self) -> bool {
+        true
+    }
+
     fn notify(&self, code: i32, body: &[u8]) -> io::Result<()> {
         self.classic.notify(code, body)
     }
