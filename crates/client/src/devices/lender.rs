@@ -3,12 +3,14 @@
 use super::{Iod, Line};
 use crate::lent::{Loan, Told};
 use bytes::Bytes;
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketAddrUnix, SocketFlags, SocketType,
+};
 use std::io::{self, IoSliceMut, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -99,7 +101,9 @@ impl Iod {
         let line = self.link.lock().await.line.clone().filter(|line| !line.connection.is_closed());
         let Some(Line { connection, lender, .. }) = line else { return Told::NotNow };
         let Some(lender) = lender else { return Told::Never };
-        let socket = lender.socket.clone().lock_owned().await;
+        let socket = tokio::time::timeout(lender.patience, lender.socket.clone().lock_owned()).await;
+        // An iod that stands still keeps whoever asked it.
+        let Ok(socket) = socket else { return Told::NotNow };
         let Some(ticket) = self.ticket(socket.is_none()).await else { return Told::NotNow };
         self.shared.tally.native(Procedure::Lend);
         let (wanted, expires) = (cap.clone(), cap.expires);
@@ -173,7 +177,7 @@ impl Lender {
     }
 
     fn connect(&self, ticket: Ticket) -> Result<Socket, Problem> {
-        let stream = UnixStream::connect(&self.path)?;
+        let stream = reach(&self.path)?;
         stream.set_read_timeout(Some(self.patience))?;
         stream.set_write_timeout(Some(self.patience))?;
         let mut socket = Socket { stream, xid: 0 };
@@ -183,6 +187,16 @@ impl Lender {
         let (reply, _) = socket.call::<HelloReply>(Procedure::Hello, &hello)?;
         if reply.iod == self.iod { Ok(socket) } else { Err(nonsense(format!("that of iod {}", reply.iod))) }
     }
+}
+
+/// A connection to the socket at this path, if its owner takes one: one that stands still would let us wait without end.
+fn reach(path: &Path) -> io::Result<UnixStream> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    let stream = UnixStream::from(socket);
+    stream.set_nonblocking(false)?;
+    Ok(stream)
 }
 
 impl Socket {
