@@ -322,3 +322,27 @@ fn locks_by_fcntl_belong_to_the_process_whatever_descriptor_it_uses() {
     one.unmount();
     two.unmount();
 }
+
+#[test]
+fn locks_of_an_open_end_with_it_and_with_no_other() {
+    let Some((_dir, _cluster, [one, two])) = two() else { return };
+    fs::write(one.at("f"), b"").unwrap();
+    // F_OFD_SETLK, 37, with F_WRLCK, 1, for the whole file. Nobody waits for the end of an open, so that it takes a moment.
+    let script = r#"
+        my ($here, $there) = @ARGV;
+        sub file { open(my $file, "+<", shift) or die $!; $file }
+        sub locked { my $lock = pack("s s x4 q q i x4", 1, 0, 0, 0, 0); fcntl(shift, 37, $lock) }
+        my ($first, $second, $other, $far) = (file($here), file($here), file($here), file($there));
+        locked($first) or die "first: $!";
+        !locked($second) && !locked($far) or die "two have it";
+        close($other);
+        !locked($second) && !locked($far) or die "another open was closed";
+        close($first);
+        1 until locked($far);
+        !locked($second) or die "two have it";
+    "#;
+    let mut perl = Command::new("perl");
+    crate::cluster::succeed(perl.args(["-e", script]).args([one.at("f"), two.at("f")]));
+    one.unmount();
+    two.unmount();
+}

@@ -22,6 +22,8 @@ pub(crate) struct OpenFile {
     pub(crate) written: Written,
     /// Whether the setuid and setgid bits were seen to be gone.
     pub(crate) plain: AtomicBool,
+    /// Who asked for locks by this open.
+    lock_owners: Mutex<Vec<u64>>,
     /// The file opened once more, for locks of flock(2) that its own open does not allow.
     pub(crate) for_locks: OnceCell<File>,
 }
@@ -88,9 +90,19 @@ pub(crate) struct Opens {
     next: AtomicU64,
     files: RwLock<HashMap<u64, Arc<OpenFile>>>,
     dirs: RwLock<HashMap<u64, Arc<OpenDir>>>,
-    /// Who asked for locks of which file, and the process. By whichever of its opens: a process that closes one of them loses what it locked
-    /// by another (fcntl(2)), and may give it back by that as well.
-    lockers: Mutex<HashMap<(u64, u64), u32>>,
+    /// Who asked for locks of which file. By whichever of its opens: a process that closes one of them loses what it locked by another
+    /// (fcntl(2)), and may give it back by that as well.
+    lockers: Mutex<HashMap<(u64, u64), Locker>>,
+}
+
+/// Who asked for locks of a file.
+#[derive(Clone, Copy)]
+struct Locker {
+    /// The process.
+    pid: u32,
+    /// By which open it asked last. Locks that belong to an open (`F_OFD_SETLK`) end with that, of which the kernel says no more than that it
+    /// is closed.
+    handle: u64,
 }
 
 fn read<T>(lock: &RwLock<T>) -> std::sync::RwLockReadGuard<'_, T> {
@@ -123,6 +135,7 @@ impl Opens {
             writing,
             written: Written::new(unsynced),
             plain,
+            lock_owners: Mutex::default(),
             for_locks: OnceCell::new(),
         };
         write(&self.files).insert(handle, Arc::new(open));
@@ -134,18 +147,22 @@ impl Opens {
         read(&self.files).get(&handle).cloned().ok_or(EBADF)
     }
 
-    fn lockers(&self) -> std::sync::MutexGuard<'_, HashMap<(u64, u64), u32>> {
+    fn lockers(&self) -> std::sync::MutexGuard<'_, HashMap<(u64, u64), Locker>> {
         self.lockers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// `owner` asks for a lock of the file.
-    pub(crate) fn asks_lock(&self, file: &File, owner: u64, pid: u32) {
-        self.lockers().insert((file.node().id.0, owner), pid);
+    /// `owner` asks for a lock of the file by this open.
+    pub(crate) fn asks_lock(&self, handle: u64, open: &OpenFile, owner: u64, pid: u32) {
+        let mut owners = open.lock_owners.lock().unwrap_or_else(PoisonError::into_inner);
+        if !owners.contains(&owner) {
+            owners.push(owner);
+        }
+        self.lockers().insert((open.file.node().id.0, owner), Locker { pid, handle });
     }
 
     /// The process that asked for locks of the file as `owner`, if any did.
     pub(crate) fn locker(&self, file: &File, owner: u64) -> Option<u32> {
-        self.lockers().get(&(file.node().id.0, owner)).copied()
+        self.lockers().get(&(file.node().id.0, owner)).map(|locker| locker.pid)
     }
 
     /// Gives back everything that `owner` locked of the file.
@@ -153,6 +170,18 @@ impl Opens {
         let had = self.lockers().remove(&(file.node().id.0, owner));
         if had.is_some() {
             file.unlock(owner, ByteRange::ALL).await?;
+        }
+        Ok(())
+    }
+
+    /// Gives back everything that was locked by this open alone, which is closed.
+    pub(crate) async fn unlock_open(&self, handle: u64, open: &OpenFile) -> Result<(), Errno> {
+        let owners = std::mem::take(&mut *open.lock_owners.lock().unwrap_or_else(PoisonError::into_inner));
+        for owner in owners {
+            let locker = self.lockers().get(&(open.file.node().id.0, owner)).copied();
+            if locker.is_some_and(|locker| locker.handle == handle) {
+                self.unlock_all(&open.file, owner).await?;
+            }
         }
         Ok(())
     }

@@ -52,12 +52,13 @@ pub(crate) async fn get(fs: &FileSystem, lock: &Lock) -> Answer {
 /// Locks or unlocks a range; waits if that is wanted and somebody else has it locked.
 pub(crate) async fn set(fs: &FileSystem, header: &Header, lock: &Lock, sleep: bool) -> Answer {
     let open = fs.opens.file(lock.fh)?;
-    // What others wrote under their locks before is not in the page cache, and what was written under this one is nowhere else.
-    let cached = open.cached && !open.file.is_alone();
+    // What others wrote under their locks before is not in the page cache, and what was written under this one is nowhere else. Whether
+    // there are others may change while a lock is waited for.
+    let cached = || open.cached && !open.file.is_alone();
     let range = range(lock)?;
     if lock.kind == UNLOCK {
         if fs.opens.locker(&open.file, lock.owner).is_some() {
-            if cached {
+            if cached() {
                 fs.forget_pages(header.node).await;
             }
             open.file.unlock(lock.owner, range).await?;
@@ -66,12 +67,16 @@ pub(crate) async fn set(fs: &FileSystem, header: &Header, lock: &Lock, sleep: bo
     }
     let kind = kind(lock)?;
     // Before it is asked for: should the asker go away over it, closing gives it back.
-    fs.opens.asks_lock(&open.file, lock.owner, lock.pid);
+    fs.opens.asks_lock(lock.fh, &open, lock.owner, lock.pid);
     if !take(fs, header, &open, lock, (range, kind), sleep).await? {
         return Err(EAGAIN);
     }
-    if cached {
-        fs.begin_anew(header, &open).await?;
+    if cached()
+        && let Err(error) = fs.begin_anew(header, &open).await
+    {
+        // Who is told that it has no lock does not give it back.
+        open.for_locks.get().unwrap_or(&open.file).unlock(lock.owner, range).await?;
+        return Err(error);
     }
     Ok(Reply::Done)
 }

@@ -11,6 +11,7 @@ pub(crate) async fn release(fs: &FileSystem, fh: u64, flags: u32, lock_owner: u6
     if flags & abi::RELEASE_FLOCK_UNLOCK != 0 {
         fs.opens.unlock_all(&open.file, lock_owner).await?;
     }
+    fs.opens.unlock_open(fh, &open).await?;
     // A request that was given up may still hold it, and closes it then.
     if let Ok(open) = Arc::try_unwrap(open).map_err(drop) {
         open.leave().await?;
