@@ -19,7 +19,7 @@ pub use log::LogDisk;
 pub use namespace::{Format, Namespace, OpenError};
 pub use permission::Rights;
 pub use reply::{
-    ChangeInfo, Changed, Created, Doomed, FileInfo, FileState, How, Layout, Made, Name, Names, ReadDir, Removed,
-    Renamed, Replaced, SetXattr,
+    ChangeInfo, Changed, Created, Doomed, Ending, FileInfo, FileState, How, Layout, Made, Name, Names, ReadDir,
+    Removed, Renamed, Replaced, SetXattr,
 };
 pub use schema::merge;

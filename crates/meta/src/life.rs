@@ -1,10 +1,11 @@
 //! How inodes begin, and how they end when their last name goes.
 
-use crate::Replaced;
 use crate::engine::{Expect, Value, Walk};
+use crate::ops::reap;
 use crate::permission::{S_ISGID, mode_in};
 use crate::schema::{self, Body, Core, Tail, XattrTally};
 use crate::tx::{Settled, Tx};
+use crate::{Ending, Replaced};
 use types::{Cred, FileId, FileKind, SetAttrs, SetTime, Status, Timestamp, limits};
 
 /// The time that a request means.
@@ -71,6 +72,7 @@ pub(crate) struct Lost {
     core: Core,
     tail: LostTail,
     orphan: bool,
+    end: Option<Ending>,
 }
 
 enum LostTail {
@@ -79,6 +81,11 @@ enum LostTail {
 }
 
 impl Lost {
+    /// How it ends, if it is a regular file that ends with the batch.
+    pub(crate) fn end(&self) -> Option<Ending> {
+        self.end
+    }
+
     /// The file as it is after the batch.
     pub(crate) fn settle(self, settled: &Settled) -> Result<Replaced, Status> {
         let mut attrs = match self.tail {
@@ -95,8 +102,8 @@ impl Lost {
 /// Takes one name from a file on which the batch relies; the entry itself is the caller's to remove.
 ///
 /// A directory goes with its name, and must be empty (`NotEmpty`) and stay so until the commit. A regular file that
-/// loses its last name becomes an orphan; anything else cannot be open, and goes.
-pub(crate) fn lose_name(tx: &mut Tx<'_>, id: FileId, core: &Core) -> Result<Lost, Status> {
+/// loses its last name becomes an orphan unless `ends` says that nobody has it open; anything else cannot be open, and goes.
+pub(crate) fn lose_name(tx: &mut Tx<'_>, id: FileId, core: &Core, ends: impl FnOnce() -> bool) -> Result<Lost, Status> {
     let mut left = core.clone();
     left.names = core.names.checked_sub(1).ok_or(Status::Corrupt)?;
     let kind = core.kind();
@@ -106,17 +113,25 @@ pub(crate) fn lose_name(tx: &mut Tx<'_>, id: FileId, core: &Core) -> Result<Lost
         }
         tx.expect(Expect::NoneIn(schema::dentry_key(id, 0), schema::dentries_end(id)));
     }
-    let orphan = left.names == 0 && kind == FileKind::Regular;
+    let last = left.names == 0 && kind == FileKind::Regular;
+    let ended = last && ends();
+    let orphan = last && !ended;
+    let mut end = None;
     let tail = if left.names > 0 || orphan {
         tx.put_core(id, &left);
         LostTail::Merge(tx.touch(id))
     } else {
         let tail = tx.rely_on_tail(id)?;
-        tx.delete_inode(id, core)?;
+        if ended {
+            let doomed = reap::end(tx, id, core)?;
+            end = Some(if doomed.is_some() { Ending::Doomed } else { Ending::Whole });
+        } else {
+            tx.delete_inode(id, core)?;
+        }
         LostTail::Gone(tail)
     };
     if orphan {
         tx.put(schema::orphan_key(id), Value::new());
     }
-    Ok(Lost { id, core: left, tail, orphan })
+    Ok(Lost { id, core: left, tail, orphan, end })
 }

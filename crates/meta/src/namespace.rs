@@ -480,7 +480,20 @@ impl<E: Engine> Namespace<E> {
     /// A regular file that loses its last name becomes an orphan, in the same batch: it can be used by number until
     /// [`Self::reap`].
     pub async fn remove(&self, cred: &Cred, now: Timestamp, dir: FileId, name: &[u8]) -> Result<Removed, Status> {
-        self.change(cred, now, |tx| ops::remove::plan(tx, dir, name)).await
+        self.remove_ending(cred, now, dir, name, |_| false).await
+    }
+
+    /// As [`Self::remove`], and where `ends` says of a regular file that loses its last name that nobody has it open, nor will,
+    /// it ends in the same batch as by [`Self::reap`]. It may be asked several times, the last time when it counts.
+    pub async fn remove_ending(
+        &self,
+        cred: &Cred,
+        now: Timestamp,
+        dir: FileId,
+        name: &[u8],
+        ends: impl Fn(FileId) -> bool,
+    ) -> Result<Removed, Status> {
+        self.change(cred, now, |tx| ops::remove::plan(tx, dir, name, &ends)).await
     }
 
     /// Moves the name `from` (directory and name) to `to`, over an existing one if need be.

@@ -126,11 +126,22 @@ pub struct Replaced {
     pub orphan: bool,
 }
 
+/// How a regular file ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Ending {
+    /// Nothing is left of it.
+    Whole,
+    /// Its objects are doomed.
+    Doomed,
+}
+
 /// A name that was removed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Removed {
     /// What it named.
     pub file: Replaced,
+    /// How that ended, if it was a regular file and ended with its name.
+    pub end: Option<Ending>,
     /// The directory that lost it.
     pub dir: ChangeInfo,
 }

@@ -8,7 +8,7 @@ mod disk;
 use block::block;
 use disk::Disk;
 use meta::engine::{Batch, Engine, Expect, Outcome, Write};
-use meta::{Embedded, Format, How, Namespace, OpenError, Step, StoreError, merge};
+use meta::{Embedded, Ending, Format, How, Layout, Namespace, OpenError, SetXattr, Step, StoreError, merge};
 use proptest::prelude::*;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -227,6 +227,35 @@ fn a_full_disk_refuses_new_files_but_lets_old_ones_go() {
     free.store(u64::MAX, Ordering::Relaxed);
     assert_eq!(create(b"after"), Ok(()));
     assert_eq!(fs.standing().broken, None);
+}
+
+#[test]
+fn a_file_that_nobody_has_open_ends_with_its_name() {
+    let disk = Disk::default();
+    let fs = block(Namespace::format(on(&disk).expect("store"), format())).expect("format");
+    let (root, layout) = (Cred::root(), Layout { kind: 1, body: vec![1; 8].into() });
+    let create = |name: &[u8], layout| {
+        block(fs.create(&root, NOW, FileId::ROOT, name, &new_file(), layout)).expect("create").file.attrs.id
+    };
+    let remove = |name: &[u8], ends: bool| {
+        let removed = block(fs.remove_ending(&root, NOW, FileId::ROOT, name, |_| ends)).expect("remove");
+        (removed.end, removed.file.orphan, removed.file.attrs.nlink)
+    };
+    let (striped, bare, open) = (create(b"striped", Some(&layout)), create(b"bare", None), create(b"open", None));
+    block(fs.setxattr(&root, NOW, bare, b"x", b"1", SetXattr::Either)).expect("setxattr");
+    block(fs.link(&root, NOW, bare, FileId::ROOT, b"linked")).expect("link");
+    assert_eq!(remove(b"linked", true), (None, false, 1), "it has another name");
+    let before = fs.standing().counters.batches;
+    assert_eq!(remove(b"striped", true), (Some(Ending::Doomed), false, 0));
+    assert_eq!(remove(b"bare", true), (Some(Ending::Whole), false, 0));
+    assert_eq!(remove(b"open", false), (None, true, 0));
+    assert_eq!(fs.standing().counters.batches - before, 3);
+    assert_eq!(fs.orphans(FileId(0), 10), Ok(vec![open]));
+    assert_eq!(fs.doomed(FileId(0), 10).map(|all| all.iter().map(|one| one.id).collect()), Ok(vec![striped]));
+    assert_eq!(fs.intents(None, 10).map(|all| all.iter().map(|noted| noted.file).collect()), Ok(vec![open]));
+    assert_eq!((fs.getattr(striped), fs.getattr(bare)), (Err(Status::Stale), Err(Status::Stale)));
+    assert_eq!(fs.files(), Ok(2), "the root and what is open");
+    assert_eq!(fs.check(), Ok(Vec::new()));
 }
 
 /// Fills a disk with files whose names and targets take much room until there is none; how many there are.

@@ -222,10 +222,14 @@ impl FileSystem for Files {
         }
     }
 
-    async fn remove(&self, ctx: &Ctx, dir: FileId, name: &Bytes) -> Result<Removed> {
-        let removed = self.0.namespace.remove(&ctx.cred, ctx.now, dir, name).await;
+    async fn remove(&self, ctx: &Ctx, dir: FileId, name: &Bytes, ends: Ends<'_>) -> Result<Removed> {
+        let removed = self.0.namespace.remove_ending(&ctx.cred, ctx.now, dir, name, ends).await;
         let removed = removed.map_err(|e| self.in_dir(dir, e))?;
-        Ok(Removed { id: removed.file.attrs.id, orphaned: removed.file.orphan, change: change(removed.dir) })
+        let id = removed.file.attrs.id;
+        if let Some(ending) = removed.end {
+            self.0.ended(id, ending);
+        }
+        Ok(Removed { id, orphaned: removed.file.orphan, change: change(removed.dir) })
     }
 
     async fn rename(&self, ctx: &Ctx, from_dir: FileId, from: &Bytes, to_dir: FileId, to: &Bytes) -> Result<Renamed> {

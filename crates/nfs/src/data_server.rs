@@ -137,7 +137,7 @@ impl<D: DataServer> FileSystem for DataOnly<D> {
         Err(REFUSED)
     }
 
-    async fn remove(&self, _: &Ctx, _: FileId, _: &Bytes) -> Result<Removed> {
+    async fn remove(&self, _: &Ctx, _: FileId, _: &Bytes, _: Ends<'_>) -> Result<Removed> {
         Err(REFUSED)
     }
 

@@ -140,6 +140,10 @@ pub struct Opened {
     pub change: Change,
 }
 
+/// Asked of a regular file that loses its last name: whether it may be freed at once, as nobody has it open, nor will. May be
+/// asked several times, of several files.
+pub type Ends<'a> = &'a (dyn Fn(FileId) -> bool + Sync);
+
 /// A name taken away.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Removed {
@@ -422,8 +426,15 @@ pub trait FileSystem: Send + Sync + 'static {
         unsynced: bool,
     ) -> impl Future<Output = Result<Opened>> + Send;
 
-    /// Takes a name away, of a file or an empty directory.
-    fn remove(&self, ctx: &Ctx, dir: FileId, name: &Bytes) -> impl Future<Output = Result<Removed>> + Send;
+    /// Takes a name away, of a file or an empty directory. A file of which `ends` says so goes with it as by
+    /// [`FileSystem::reap`], and is no orphan; others stay.
+    fn remove(
+        &self,
+        ctx: &Ctx,
+        dir: FileId,
+        name: &Bytes,
+        ends: Ends<'_>,
+    ) -> impl Future<Output = Result<Removed>> + Send;
 
     /// Moves a name, taking over the target's if POSIX allows it.
     fn rename(

@@ -341,8 +341,13 @@ impl FileSystem for Memory {
         self.lock().open_create(ctx, dir, name, how, set)
     }
 
-    async fn remove(&self, ctx: &Ctx, dir: FileId, name: &Bytes) -> Result<Removed> {
-        self.lock().remove(ctx, dir, name)
+    async fn remove(&self, ctx: &Ctx, dir: FileId, name: &Bytes, ends: Ends<'_>) -> Result<Removed> {
+        let removed = self.lock().remove(ctx, dir, name)?;
+        if !removed.orphaned || !ends(removed.id) {
+            return Ok(removed);
+        }
+        self.reap(ctx, removed.id).await?;
+        Ok(Removed { orphaned: false, ..removed })
     }
 
     async fn rename(&self, ctx: &Ctx, from_dir: FileId, from: &Bytes, to_dir: FileId, to: &Bytes) -> Result<Renamed> {

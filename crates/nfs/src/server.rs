@@ -26,6 +26,7 @@ use crate::state::{self, Effect, Gone, State};
 use bytes::Bytes;
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use types::{ByteRange, FileId, Status, Timestamp};
@@ -55,7 +56,9 @@ pub struct Server<F, C> {
     /// Files without a name that are still open: freed with the last CLOSE.
     orphans: Mutex<HashSet<FileId>>,
     /// Files that are being freed: nobody has them open, and nobody gets to. Locked after `state`.
-    reaping: Mutex<HashSet<FileId>>,
+    reaping: Mutex<Reaped>,
+    /// Opens by name that are not on record yet.
+    opening: AtomicUsize,
     /// Who waits for layouts or delegations of a file to come back.
     waiters: Mutex<HashMap<FileId, Vec<Waker>>>,
     /// Who waits for an answer on the backchannel of a session, by slot.
@@ -91,6 +94,7 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
             state: Mutex::new(state),
             orphans: Mutex::default(),
             reaping: Mutex::default(),
+            opening: AtomicUsize::new(0),
             waiters: Mutex::default(),
             calling: Mutex::default(),
             notices: Mutex::default(),
@@ -304,7 +308,7 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
     /// Whether a file is being freed. Whoever opens one is to ask once the open is on record, and not to believe what the
     /// file system says of the file until then.
     fn is_reaping(&self, file: FileId) -> bool {
-        lock(&self.reaping).contains(&file)
+        lock(&self.reaping).contains_key(&file)
     }
 
     /// Frees a file that was found without a name: now, or with the last CLOSE.
@@ -336,19 +340,69 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
     }
 }
 
+/// Files that are being freed, and how many times each.
+type Reaped = HashMap<FileId, u32>;
+
 /// A file that is being freed, until dropped.
-struct Reaping<'a>(&'a Mutex<HashSet<FileId>>, FileId);
+struct Reaping<'a>(&'a Mutex<Reaped>, FileId);
 
 impl<'a> Reaping<'a> {
-    fn begin(all: &'a Mutex<HashSet<FileId>>, file: FileId) -> Self {
-        lock(all).insert(file);
+    fn begin(all: &'a Mutex<Reaped>, file: FileId) -> Self {
+        *lock(all).entry(file).or_default() += 1;
         Reaping(all, file)
     }
 }
 
 impl Drop for Reaping<'_> {
     fn drop(&mut self) {
-        lock(self.0).remove(&self.1);
+        let mut all = lock(self.0);
+        if let Some(times) = all.get_mut(&self.1).filter(|times| **times > 1) {
+            *times -= 1;
+        } else {
+            all.remove(&self.1);
+        }
+    }
+}
+
+/// An open by name on its way, until dropped.
+struct Opening<'a>(&'a AtomicUsize);
+
+impl<'a> Opening<'a> {
+    fn begin(all: &'a AtomicUsize) -> Self {
+        all.fetch_add(1, SeqCst);
+        Opening(all)
+    }
+}
+
+impl Drop for Opening<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, SeqCst);
+    }
+}
+
+/// A removal under way: files of which it was told that they may end with their names are opened by nobody until it is dropped.
+struct Ending<'a, F: FileSystem, C: Callbacks> {
+    server: &'a Server<F, C>,
+    files: Mutex<Vec<Reaping<'a>>>,
+}
+
+impl<'a, F: FileSystem, C: Callbacks> Ending<'a, F, C> {
+    fn new(server: &'a Server<F, C>) -> Self {
+        Ending { server, files: Mutex::default() }
+    }
+
+    /// Whether nothing is known of a file that loses its last name: no open, no delegation, no layout, and nobody who may
+    /// still come for one, or has found or made it already and is about to.
+    fn may_end(&self, file: FileId) -> bool {
+        // Opens come on record under this lock, and count as on their way until then.
+        let state = lock(&self.server.state);
+        let known = state.is_open(file) || state.has_layouts(file) || state.in_grace();
+        let unknown = !known && self.server.opening.load(SeqCst) == 0;
+        if unknown {
+            // While nobody can open it: who does so later finds it here, or gone.
+            lock(&self.files).push(Reaping::begin(&self.server.reaping, file));
+        }
+        unknown
     }
 }
 

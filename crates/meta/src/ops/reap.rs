@@ -3,7 +3,7 @@
 use super::Plan;
 use crate::Doomed;
 use crate::engine::{Expect, Walk};
-use crate::schema::{self, Body, Record};
+use crate::schema::{self, Body, Core, Record};
 use crate::tx::Tx;
 use bytes::Bytes;
 use types::{FileId, Status};
@@ -22,6 +22,13 @@ pub(crate) fn plan(tx: &mut Tx<'_>, id: FileId) -> Plan<Option<Doomed>> {
     tx.not_durable();
     // The core says as much as the orphan record: it goes with it, and no orphan gets a name.
     let core = tx.rely_on(id).map_err(|s| if s == Status::Stale { Status::Corrupt } else { s })?;
+    let doomed = end(tx, id, &core)?;
+    tx.delete(orphan);
+    super::known(doomed)
+}
+
+/// Ends a file on whose core the batch relies, and that will have no name and nobody who has it open: what is doomed of it.
+pub(crate) fn end(tx: &mut Tx<'_>, id: FileId, core: &Core) -> Result<Option<Doomed>, Status> {
     let Body::Regular { generation, layout, .. } = &core.body else { return Err(Status::Corrupt) };
     let objects = match layout {
         Some(layout) if !layout.is_inline() => layout.decided().transpose().map_err(|_| Status::Corrupt)?,
@@ -31,7 +38,6 @@ pub(crate) fn plan(tx: &mut Tx<'_>, id: FileId) -> Plan<Option<Doomed>> {
     if let Some(doomed) = &doomed {
         tx.put(schema::doomed_key(id), doomed.to_value());
     }
-    tx.delete(orphan);
     // What was still to be done about the file is no more; nothing may be noted meanwhile.
     let (from, to) = (schema::intent_key(id, 0), schema::intents_end(id));
     let mut notes = Vec::new();
@@ -46,6 +52,6 @@ pub(crate) fn plan(tx: &mut Tx<'_>, id: FileId) -> Plan<Option<Doomed>> {
         tx.expect(Expect::Reads(key.clone(), value));
         tx.delete(key);
     }
-    tx.delete_inode(id, &core)?;
-    super::known(doomed)
+    tx.delete_inode(id, core)?;
+    Ok(doomed)
 }

@@ -7,8 +7,8 @@ use crate::permission::{may_change_names, may_search, may_take_away};
 use crate::tx::{Tx, check_name};
 use types::{FileId, FileKind, Status};
 
-/// Removes `name` from `dir`.
-pub(crate) fn plan(tx: &mut Tx<'_>, dir: FileId, name: &[u8]) -> Plan<Removed> {
+/// Removes `name` from `dir`. A regular file that loses its last name, and of which `ends` says so, ends with it.
+pub(crate) fn plan(tx: &mut Tx<'_>, dir: FileId, name: &[u8], ends: &impl Fn(FileId) -> bool) -> Plan<Removed> {
     check_name(name)?;
     let parent = tx.rely_on_dir(dir)?;
     may_search(tx.cred, &parent)?;
@@ -18,9 +18,12 @@ pub(crate) fn plan(tx: &mut Tx<'_>, dir: FileId, name: &[u8]) -> Plan<Removed> {
     may_change_names(tx.cred, &parent)?;
     may_take_away(tx.cred, &parent, &core)?;
     tx.frees();
-    let file = lose_name(tx, child, &core)?;
+    // Asked last: whoever says yes keeps others away from the file until this is over.
+    let ends = || ends(child);
+    let file = lose_name(tx, child, &core, ends)?;
     tx.delete(found.key);
     let subdirs = if core.kind() == FileKind::Directory { -1 } else { 0 };
     let touch = tx.change_dir(dir, -1, subdirs);
-    Ok(Box::new(move |settled| Ok(Removed { file: file.settle(settled)?, dir: settled.change(touch)? })))
+    let end = file.end();
+    Ok(Box::new(move |settled| Ok(Removed { file: file.settle(settled)?, end, dir: settled.change(touch)? })))
 }

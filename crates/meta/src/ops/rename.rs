@@ -61,7 +61,7 @@ pub(crate) fn plan(tx: &mut Tx<'_>, from: End<'_>, to: End<'_>) -> Plan<Renamed>
     }
     let replaced = match &target {
         Some((found, target)) => {
-            let replaced = lose_name(tx, found.entry.child, target)?;
+            let replaced = lose_name(tx, found.entry.child, target, || false)?;
             tx.redirect(found, id, core.kind());
             Some(replaced)
         }

@@ -12,6 +12,7 @@ use crate::locks::FileGuard;
 use crate::notes::Cut;
 use crate::room::now;
 use layout::gather::Part;
+use meta::Ending;
 use meta::schema::{Intent, Noted};
 use nfs::fs::Ctx;
 use std::sync::atomic::Ordering::SeqCst;
@@ -277,11 +278,16 @@ impl Room {
         if reaped.is_err() {
             self.orphans_left.store(true, SeqCst);
         }
-        if reaped?.is_some() {
+        self.ended(file, if reaped?.is_some() { Ending::Doomed } else { Ending::Whole });
+        Ok(())
+    }
+
+    /// A file is gone.
+    pub(crate) fn ended(&self, file: FileId, ending: Ending) {
+        if ending == Ending::Doomed {
             self.doomed.notify_one();
         }
         self.notes.gone(file);
         self.gathered.gone(file);
-        Ok(())
     }
 }

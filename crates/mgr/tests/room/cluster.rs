@@ -155,7 +155,7 @@ pub async fn set_size(files: &Files, file: FileId, size: u64) -> Attrs {
 }
 
 pub async fn remove(files: &Files, name: &str) -> FileId {
-    let removed = files.remove(&ctx(1), FileId::ROOT, &name.to_owned().into()).await.unwrap();
+    let removed = files.remove(&ctx(1), FileId::ROOT, &name.to_owned().into(), &|_| false).await.unwrap();
     assert!(removed.orphaned);
     removed.id
 }

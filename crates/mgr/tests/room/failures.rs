@@ -147,8 +147,12 @@ async fn removed_files_leave_nothing_on_any_iod() {
     cluster.stop_iod(2);
     until("the loss is noticed", || cluster.up() == 2).await;
     for i in 5..10 {
-        let file = remove(&files, &format!("f{i}")).await;
-        files.reap(&ctx(0), file).await.unwrap();
+        let name = Bytes::from(format!("f{i}"));
+        let id = files.lookup(&ctx(1), FileId::ROOT, &name).await.unwrap().id;
+        // Nobody has it open: it ends with its name.
+        let removed = files.remove(&ctx(1), FileId::ROOT, &name, &|file| file == id).await.unwrap();
+        assert!(!removed.orphaned && removed.id == id);
+        assert_eq!(files.getattr(&ctx(1), id).await, Err(Status::Stale));
     }
     until("the other objects are deleted", || cluster.objects() == 0).await;
     drop(files);

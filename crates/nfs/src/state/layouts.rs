@@ -596,6 +596,11 @@ impl State {
         }
     }
 
+    /// Whether anybody has a layout of the file.
+    pub(crate) fn has_layouts(&self, file: FileId) -> bool {
+        self.layouts.by_file.contains_key(&file)
+    }
+
     /// Drops all layouts of a file that is about to be freed: nobody is asked, for there will be nothing to write to.
     pub(crate) fn forget_layouts(&mut self, file: FileId) {
         for other in self.layouts.by_file.get(&file).cloned().unwrap_or_default() {

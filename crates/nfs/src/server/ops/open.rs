@@ -4,6 +4,7 @@
 
 use crate::attrs::{self, Mask};
 use crate::fs::{Change, FileSystem, OpenHow, access};
+use crate::server::Opening;
 use crate::server::callbacks::Callbacks;
 use crate::server::compound::{Answer, Compound};
 use crate::server::files::{change_info, check_regular};
@@ -42,6 +43,8 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
         cx.check_writable()?;
     }
     let by_name = matches!(args.claim, open_claim4::CLAIM_NULL(_) | open_claim4::CLAIM_DELEGATE_CUR(_));
+    // No file that is found or made under its name ends with that before it is on record who has it open.
+    let opening = by_name.then(|| Opening::begin(&cx.server.opening));
     let found = find(cx, here, &args).await?;
     let file = found.attrs.id;
     if let Err(status) = check_regular(found.attrs.kind) {
@@ -68,12 +71,15 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
         state.open(client, &args.owner.owner, file, share, args.share_deny)
     };
     let opened = cx.change(open).await?;
+    drop(opening);
     let opened = match opened {
         Err(NFS4ERR_SHARE_DENIED) if reclaim => return Err(NFS4ERR_RECLAIM_CONFLICT.into()),
         opened => opened?,
     };
     let delegation = match confirm(cx, &found, by_name).await {
         Ok(attrs) => delegate(cx, &args, attrs, found.created).await,
+        // On its way out when its name was looked up, which is free in a moment, or another file's.
+        Err(refusal) if by_name && !found.created && refusal.status == NFS4ERR_STALE => Err(NFS4ERR_DELAY.into()),
         Err(refusal) => Err(refusal),
     };
     let delegation = match delegation {

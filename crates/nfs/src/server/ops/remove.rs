@@ -1,6 +1,7 @@
 //! REMOVE: takes a name away (RFC 8881 §18.25).
 
 use crate::fs::FileSystem;
+use crate::server::Ending;
 use crate::server::callbacks::Callbacks;
 use crate::server::compound::{Answer, Compound};
 use crate::server::files::change_info;
@@ -14,7 +15,9 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
     let dir = cx.file()?;
     cx.check_grace()?;
     let expected = cx.make_way_by_name(dir, &args.target).await?;
-    let removed = cx.fs().remove(&cx.ctx, dir, &args.target).await?;
+    let ending = Ending::new(cx.server);
+    let removed = cx.fs().remove(&cx.ctx, dir, &args.target, &|file| ending.may_end(file)).await?;
+    drop(ending);
     if cx.state(State::any_delegation) {
         cx.recall_late(removed.id, removed.orphaned, expected).await;
     }

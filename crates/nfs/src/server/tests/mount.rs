@@ -165,7 +165,7 @@ fn a_removed_file_is_not_freed_while_somebody_may_reclaim_it() {
     let file = made(&bench, "a");
     let handle = bench.server.fs().encode_handle(file, Place::default());
     let ctx = Ctx { cred: Cred::root(), ..Ctx::default() };
-    bench.server.fs().remove(&ctx, FileId::ROOT, &text("a")).now_or_never().unwrap().unwrap();
+    bench.server.fs().remove(&ctx, FileId::ROOT, &text("a"), &|_| false).now_or_never().unwrap().unwrap();
     let back = |connection: u64| {
         let mut peer = Peer::stranger(&bench, connection);
         peer.introduce(&format!("client {connection}"), [connection as u8; 8]);

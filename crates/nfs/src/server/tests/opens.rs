@@ -235,6 +235,30 @@ fn removed_files_live_until_their_last_close() {
 }
 
 #[test]
+fn a_file_ends_with_its_name_only_where_nobody_can_have_it_open() {
+    let bench = Bench::default();
+    let peer = Peer::meet(&bench, 1);
+    let (stateid, handle) = file(&peer, "a");
+    let file = bench.server.fs().decode_handle(View::ALL, &handle).unwrap().0;
+    let (one, other) = (crate::server::Ending::new(&bench.server), crate::server::Ending::new(&bench.server));
+    assert!(!one.may_end(file), "it is open");
+    peer.ok(close(&handle, stateid));
+    let somebody = crate::server::Opening::begin(&bench.server.opening);
+    assert!(!one.may_end(file), "somebody may be about to open it");
+    drop(somebody);
+    assert!(one.may_end(file) && one.may_end(file) && other.may_end(file));
+    let again = || by_handle(&handle, OPEN4_SHARE_ACCESS_BOTH);
+    assert_eq!(peer.fails(again()), NFS4ERR_STALE);
+    let by_name = || vec![Arg::OP_PUTROOTFH, Arg::OP_OPEN(open("a", OPEN4_SHARE_ACCESS_BOTH, PLAIN))];
+    assert_eq!(peer.fails(by_name()), NFS4ERR_DELAY, "soon it is gone, or there again");
+    drop(one);
+    assert_eq!(peer.fails(again()), NFS4ERR_STALE, "the other removal is still under way");
+    drop(other);
+    // None of the two came to anything.
+    peer.ok(again());
+}
+
+#[test]
 fn a_file_that_is_being_freed_is_not_opened_again() {
     let bench = Bench::default();
     let peer = Peer::meet(&bench, 1);
