@@ -6,7 +6,7 @@ use crate::attrs::{self, Mask};
 use crate::fs::{Change, FileSystem, OpenHow, access};
 use crate::server::Opening;
 use crate::server::callbacks::Callbacks;
-use crate::server::compound::{Answer, Compound};
+use crate::server::compound::{Answer, Compound, Refusal};
 use crate::server::files::{change_info, check_regular};
 use crate::state::delegations::{NotGiven, Power, Use, Wish};
 use crate::state::{ClientId, State};
@@ -47,9 +47,7 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
     let opening = by_name.then(|| Opening::begin(&cx.server.opening));
     let found = find(cx, here, &args).await?;
     let file = found.attrs.id;
-    if let Err(status) = check_regular(found.attrs.kind) {
-        return Err(status.into());
-    }
+    check_regular(found.attrs.kind)?;
     check_delegation(cx, file, share, &args.claim)?;
     if !found.created {
         check_permission(cx, &found.attrs, share, found.truncate, by_name).await?;
@@ -78,9 +76,7 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
     };
     let delegation = match confirm(cx, &found, by_name).await {
         Ok(attrs) => delegate(cx, &args, attrs, found.created).await,
-        // On its way out when its name was looked up, which is free in a moment, or another file's.
-        Err(refusal) if by_name && !found.created && refusal.status == NFS4ERR_STALE => Err(NFS4ERR_DELAY.into()),
-        Err(refusal) => Err(refusal),
+        Err(refusal) => Err(look_again(refusal, by_name && !found.created)),
     };
     let delegation = match delegation {
         Ok(delegation) => delegation,
@@ -259,6 +255,11 @@ async fn confirm<F: FileSystem, C: Callbacks>(cx: &Compound<'_, F, C>, found: &F
         cx.server.keep_orphan(file);
     }
     Ok(attrs)
+}
+
+/// A file that was `found` by its name and is gone was on its way out then: the name is free in a moment, or another file's.
+fn look_again(refusal: Refusal, found: bool) -> Refusal {
+    if found && refusal.status == NFS4ERR_STALE { NFS4ERR_DELAY.into() } else { refusal }
 }
 
 /// What the client says about delegations; or what it is answered if it wants none.
