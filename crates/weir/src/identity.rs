@@ -44,7 +44,8 @@ impl Identity {
 
     /// The same, kept in this folder.
     fn kept_in(folder: &Path, url: &str, dir: &Path) -> io::Result<Option<Identity>> {
-        let place = std::path::absolute(dir)?;
+        // However it is written, with a slash at the end or without.
+        let place: PathBuf = std::path::absolute(dir)?.components().collect();
         let mut head = url.as_bytes().to_vec();
         head.push(b'\n');
         head.extend_from_slice(place.as_os_str().as_bytes());
@@ -127,7 +128,7 @@ mod tests {
         let others = [get("weir://b/", "/mnt").unwrap(), get("weir://a/", "/mnt2").unwrap()];
         assert!(others.iter().all(|other| other.name() != first.name()) && others[0].name() != others[1].name());
         let name = kill(first);
-        let second = get("weir://a/", "/mnt").unwrap();
+        let second = get("weir://a/", "//mnt/").unwrap();
         assert_eq!(second.name(), name);
         drop(second);
         assert_ne!(get("weir://a/", "/mnt").unwrap().name(), name);
