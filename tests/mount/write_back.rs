@@ -100,6 +100,53 @@ fn what_is_written_back_is_there_when_others_open() {
     two.unmount();
 }
 
+/// The kernel writes pages back by whichever open it likes: the one that was made last, and not the writer's.
+#[test]
+fn what_is_closed_is_durable_whichever_open_its_pages_leave_by() {
+    let Some((dir, cluster, [one, two])) = two(&[]) else { return };
+    // So few that they would gather.
+    let data = [7; 3_000];
+    let mut kept = Vec::new();
+    for name in ["f", "g"] {
+        let older = create(one.at(name));
+        older.set_len(3_000).unwrap();
+        older.sync_all().unwrap();
+        let newer = OpenOptions::new().read(true).write(true).open(one.at(name)).unwrap();
+        if name == "f" {
+            older.write_all_at(&data, 0).unwrap();
+        } else {
+            fill(&older, &data);
+        }
+        drop(older);
+        kept.push(newer);
+    }
+    rustix::process::kill_process(one.daemon(), rustix::process::Signal::KILL).unwrap();
+    while fs::read_dir(one.at("")).is_ok() {
+        std::thread::yield_now();
+    }
+    drop(kept);
+    std::mem::forget(one);
+    // What the dead one has others wait for, until it is back.
+    let again = Place::new(&cluster, &dir.path().join("one"), WRITE_BACK);
+    for name in ["f", "g"] {
+        assert!(fs::read(two.at(name)).unwrap() == data, "{name}");
+    }
+    again.unmount();
+    two.unmount();
+}
+
+/// Writes to a file through a shared mapping.
+fn fill(file: &File, data: &[u8]) {
+    use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+    let (len, both) = (data.len(), ProtFlags::READ | ProtFlags::WRITE);
+    // SAFETY: a new mapping of a file that is as long, used here alone and given up at the end.
+    unsafe {
+        let at = mmap(std::ptr::null_mut(), len, both, MapFlags::SHARED, file, 0).unwrap();
+        std::ptr::copy_nonoverlapping(data.as_ptr(), at.cast(), len);
+        munmap(at, len).unwrap();
+    }
+}
+
 /// Two who write to the same pages at the same time, without locks, each their own bytes; both cache what they can.
 #[test]
 fn pages_that_others_write_to_are_not_written_over() {

@@ -3,6 +3,7 @@
 use crate::write_back::Writing;
 use crate::{Errno, abi};
 use client::{Entry, File, ReadDir};
+use rustix::fs::OFlags;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -19,7 +20,12 @@ pub(crate) struct OpenFile {
     /// That the kernel writes it there, if it does.
     writing: Option<Writing>,
     /// What was written through it and is not durable yet; that the file was made counts as well.
-    pub(crate) written: Written,
+    written: Written,
+    /// What the kernel has written back of the file's pages, and is not durable yet: by whichever open it likes, so that it is due for
+    /// each that may have written to them.
+    pages: Arc<Written>,
+    /// Whether it may write.
+    writes: bool,
     /// Whether the setuid and setgid bits were seen to be gone.
     pub(crate) plain: AtomicBool,
     /// Who asked for locks by this open.
@@ -37,6 +43,10 @@ pub(crate) struct Written {
     durable: AtomicU64,
 }
 
+/// What was to be made durable when it was asked for: by an open file itself, and by pages.
+#[derive(Clone, Copy)]
+pub(crate) struct Due(Option<u64>, Option<u64>);
+
 /// A write, which counts when it ends however it ends: whoever began to sync before that need not have seen all of it.
 pub(crate) struct Write<'a>(&'a Written);
 
@@ -46,18 +56,18 @@ impl Written {
     }
 
     /// A write begins.
-    pub(crate) fn begin(&self) -> Write<'_> {
+    fn begin(&self) -> Write<'_> {
         Write(self)
     }
 
     /// What is to be made durable; nothing if everything is.
-    pub(crate) fn due(&self) -> Option<u64> {
+    fn due(&self) -> Option<u64> {
         let made = self.made.load(SeqCst);
         (made > self.durable.load(SeqCst)).then_some(made)
     }
 
     /// What was due once is durable.
-    pub(crate) fn made_durable(&self, due: u64) {
+    fn made_durable(&self, due: u64) {
         self.durable.fetch_max(due, SeqCst);
     }
 }
@@ -65,6 +75,35 @@ impl Written {
 impl Drop for Write<'_> {
     fn drop(&mut self) {
         self.0.made.fetch_add(1, SeqCst);
+    }
+}
+
+/// By the numbers of files that are open: how often, and what was written back of their pages.
+#[derive(Default)]
+struct Pages(Mutex<HashMap<u64, (usize, Arc<Written>)>>);
+
+impl Pages {
+    fn table(&self) -> std::sync::MutexGuard<'_, HashMap<u64, (usize, Arc<Written>)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A file is open once more.
+    fn opened(&self, number: u64) -> Arc<Written> {
+        let mut table = self.table();
+        let (opens, written) = table.entry(number).or_insert_with(|| (0, Arc::new(Written::new(false))));
+        *opens += 1;
+        written.clone()
+    }
+
+    /// And once less.
+    fn closed(&self, number: u64) {
+        let mut table = self.table();
+        if let Some((opens, _)) = table.get_mut(&number) {
+            *opens -= 1;
+            if *opens == 0 {
+                table.remove(&number);
+            }
+        }
     }
 }
 
@@ -89,6 +128,7 @@ pub(crate) struct Reading {
 pub(crate) struct Opens {
     next: AtomicU64,
     files: RwLock<HashMap<u64, Arc<OpenFile>>>,
+    pages: Pages,
     dirs: RwLock<HashMap<u64, Arc<OpenDir>>>,
     /// Who asked for locks of which file. By whichever of its opens: a process that closes one of them loses what it locked by another
     /// (fcntl(2)), and may give it back by that as well.
@@ -114,6 +154,24 @@ fn write<T>(lock: &RwLock<T>) -> std::sync::RwLockWriteGuard<'_, T> {
 }
 
 impl OpenFile {
+    /// A write by this open begins, of the kernel's pages or a program's own.
+    pub(crate) fn begin_write(&self, of_pages: bool) -> Write<'_> {
+        if of_pages { self.pages.begin() } else { self.written.begin() }
+    }
+
+    /// What whoever closes or syncs it has to wait for; nothing if everything is durable.
+    pub(crate) fn due(&self) -> Option<Due> {
+        let pages = if self.writes { self.pages.due() } else { None };
+        let own = self.written.due();
+        (own.is_some() || pages.is_some()).then_some(Due(own, pages))
+    }
+
+    /// What was due once is durable.
+    pub(crate) fn made_durable(&self, Due(own, pages): Due) {
+        own.inspect(|due| self.written.made_durable(*due));
+        pages.inspect(|due| self.pages.made_durable(*due));
+    }
+
     /// Closes what is open; see [`File::leave`].
     pub(crate) async fn leave(self) -> Result<(), Errno> {
         if let Some(file) = self.for_locks.into_inner() {
@@ -124,16 +182,19 @@ impl OpenFile {
 }
 
 impl Opens {
-    /// Adds a file that the kernel uses so ([`crate::abi::fopen`]) and gives its handle.
-    pub(crate) fn add_file(&self, file: File, how: u32, writing: Option<Writing>) -> u64 {
+    /// Adds a file that was opened with these flags and that the kernel uses so ([`crate::abi::fopen`]), and gives its handle.
+    pub(crate) fn add_file(&self, file: File, flags: u32, (how, writing): (u32, Option<Writing>)) -> u64 {
         let handle = self.next.fetch_add(1, Relaxed);
         let plain = AtomicBool::new(file.attrs().mode & 0o6000 == 0);
         let unsynced = file.is_unsynced();
+        let pages = self.pages.opened(file.node().id.0);
         let open = OpenFile {
             file,
             cached: how & abi::fopen::DIRECT_IO == 0,
             writing,
             written: Written::new(unsynced),
+            pages,
+            writes: OFlags::from_bits_retain(flags).intersects(OFlags::WRONLY | OFlags::RDWR),
             plain,
             lock_owners: Mutex::default(),
             for_locks: OnceCell::new(),
@@ -201,12 +262,14 @@ impl Opens {
 
     /// Takes a file off the list.
     pub(crate) fn take_file(&self, handle: u64) -> Result<Arc<OpenFile>, Errno> {
-        write(&self.files).remove(&handle).ok_or(EBADF)
+        write(&self.files).remove(&handle).inspect(|open| self.pages.closed(open.file.node().id.0)).ok_or(EBADF)
     }
 
     /// Takes all files off the list.
     pub(crate) fn take_files(&self) -> Vec<Arc<OpenFile>> {
-        write(&self.files).drain().map(|(_, open)| open).collect()
+        let taken = write(&self.files).drain().map(|(_, open)| open).collect::<Vec<_>>();
+        taken.iter().for_each(|open| self.pages.closed(open.file.node().id.0));
+        taken
     }
 
     /// Whether any file is open.
@@ -244,6 +307,23 @@ mod tests {
         written.made_durable(first);
         assert_eq!(written.due(), None);
         assert_eq!(Written::new(false).due(), None);
+    }
+
+    #[test]
+    fn what_was_written_back_is_due_for_all_opens_of_the_file() {
+        let pages = Pages::default();
+        let [older, newer, other] = [7, 7, 8].map(|number| pages.opened(number));
+        drop(newer.begin());
+        let due = older.due().expect("the kernel took the other open for these pages");
+        assert_eq!(other.due(), None);
+        older.made_durable(due);
+        assert_eq!(newer.due(), None);
+        pages.closed(7);
+        drop(newer.begin());
+        assert!(pages.opened(7).due().is_some(), "it was open all the time");
+        pages.closed(7);
+        pages.closed(7);
+        assert_eq!(pages.opened(7).due(), None);
     }
 
     #[test]

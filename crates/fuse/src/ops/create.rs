@@ -49,5 +49,5 @@ pub(crate) async fn create(
     let new = !fs.nodes.is_known(file.node().id.0);
     let entry = fs.entry(Body::with_capacity(144), header, &file.node(), &file.attrs());
     let (how, writing) = fs.how(&file, flags, (true, new));
-    Ok(opened(entry, fs.opens.add_file(file, how, writing), how).reply())
+    Ok(opened(entry, fs.opens.add_file(file, flags, (how, writing)), how).reply())
 }

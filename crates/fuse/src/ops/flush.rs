@@ -9,10 +9,10 @@ use crate::reply::Reply;
 pub(crate) async fn flush(fs: &FileSystem, fh: u64, lock_owner: u64) -> Answer {
     let open = fs.opens.file(fh)?;
     let mut written = Ok(());
-    if let Some(due) = open.written.due() {
+    if let Some(due) = open.due() {
         written = open.file.flush().await;
         if written.is_ok() {
-            open.written.made_durable(due);
+            open.made_durable(due);
         }
     }
     fs.opens.unlock_all(&open.file, lock_owner).await?;

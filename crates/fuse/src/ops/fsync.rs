@@ -6,10 +6,10 @@ use crate::reply::Reply;
 /// See the head of this file.
 pub(crate) async fn fsync(fs: &FileSystem, fh: u64) -> Answer {
     let open = fs.opens.file(fh)?;
-    let due = open.written.due();
+    let due = open.due();
     open.file.fsync().await?;
     if let Some(due) = due {
-        open.written.made_durable(due);
+        open.made_durable(due);
     }
     Ok(Reply::Done)
 }

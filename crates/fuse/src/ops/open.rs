@@ -44,7 +44,7 @@ pub(crate) async fn open(fs: &FileSystem, header: &Header, flags: u32, open_flag
         true
     };
     let (how, writing) = fs.how(&file, flags, (changed, sure));
-    Ok(opened(Body::with_capacity(16), fs.opens.add_file(file, how, writing), how).reply())
+    Ok(opened(Body::with_capacity(16), fs.opens.add_file(file, flags, (how, writing)), how).reply())
 }
 
 /// Opens the file, alone where that is of use. The kernel reads what it writes to its page cache, even for programs that only write: who may not

@@ -30,7 +30,7 @@ pub(crate) async fn write(
     }
     fs.may_believe_more(header.node);
     let len = data.len() as u32;
-    let _write = open.written.begin();
+    let _write = open.begin_write(write_flags & abi::WRITE_CACHE != 0);
     let flags = OFlags::from_bits_retain(flags);
     if write_flags & abi::WRITE_CACHE != 0 && fs.write_back.is_shared(header.node) {
         for (offset, data) in fs.write_back.changed(header.node, offset, &data) {
