@@ -254,6 +254,11 @@ impl<F: FileSystem, C: Callbacks> Compound<'_, F, C> {
         Ok(result)
     }
 
+    /// The client has written to a file, or made durable what it wrote.
+    pub(super) fn flushes(&self, file: FileId) {
+        lock(&self.server.state).flushes(self.client(), file, self.ctx.now);
+    }
+
     /// Refuses what could conflict with a reclaim while the grace period lasts (§8.4.2.1).
     pub(super) fn check_grace(&self) -> Answer<()> {
         if self.state(State::in_grace) { Err(NFS4ERR_GRACE.into()) } else { Ok(()) }

@@ -20,6 +20,9 @@ const COOLING: Duration = Duration::from_secs(60);
 /// Of how many files that is remembered at most.
 const COOLING_MAX: usize = 4096;
 
+/// How many leases a client has at most that goes on writing what it kept of the file.
+const LEASES_MAX: u32 = 8;
+
 /// What a delegation is for (`open_delegation_type4`).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub enum Power {
@@ -80,9 +83,17 @@ struct Delegation {
     /// The change attribute when it was given: what the client tells later is compared with it (§10.4.3).
     change: u64,
     /// When it is revoked, if it was recalled and is not back.
-    deadline: Option<Timestamp>,
+    deadline: Option<Deadline>,
     /// Taken away; kept until the client shows that it knows.
     revoked: bool,
+}
+
+/// When a delegation is revoked.
+#[derive(Clone, Copy, Debug)]
+struct Deadline {
+    at: Timestamp,
+    /// However much its client has still to write.
+    last: Timestamp,
 }
 
 /// A CB_RECALL to be sent, and sent again until it is answered.
@@ -242,7 +253,15 @@ impl Delegations {
 
     fn overdue(&self, now: Timestamp) -> impl Iterator<Item = (Other, &Delegation)> {
         let pending = self.pending.iter().filter_map(|other| Some((*other, self.by_other.get(other)?)));
-        pending.filter(move |(_, d)| d.deadline.is_some_and(|deadline| deadline <= now))
+        pending.filter(move |(_, d)| d.deadline.is_some_and(|deadline| deadline.at <= now))
+    }
+
+    /// See [`State::flushes`].
+    fn flushes(&mut self, client: ClientId, file: FileId, now: Timestamp, lease: Duration) {
+        let Some(other) = self.by_file.get(&file).and_then(|holders| holders.get(&client)) else { return };
+        if let Some(deadline) = self.by_other.get_mut(other).and_then(|held| held.deadline.as_mut()) {
+            deadline.at = deadline.at.max(now.after(lease).min(deadline.last));
+        }
     }
 
     /// A recall begins: the client has one lease to give the delegation back.
@@ -252,7 +271,7 @@ impl Delegations {
         if delegation.deadline.is_some() {
             return false;
         }
-        delegation.deadline = Some(now.after(lease));
+        delegation.deadline = Some(Deadline { at: now.after(lease), last: now.after(lease * LEASES_MAX) });
         self.pending.insert(other);
         if self.cooling.len() < COOLING_MAX || self.cooling.contains_key(&file) {
             self.cooling.insert(file, now.after(COOLING));
@@ -423,6 +442,14 @@ impl State {
             }
         }
         recalls
+    }
+
+    /// A client has written to a file, or made durable what it wrote. If its delegation was recalled, it has a lease more to return it: what it
+    /// kept may be more than can be written in one (§10.4.6).
+    pub fn flushes(&mut self, client: ClientId, file: FileId, now: Timestamp) {
+        if !self.delegations.pending.is_empty() {
+            self.delegations.flushes(client, file, now, self.config.lease);
+        }
     }
 
     /// Whether a recall is still waited for.

@@ -177,6 +177,48 @@ fn what_is_not_returned_is_taken_away_once_the_client_cannot_reclaim_it() {
 }
 
 #[test]
+fn who_goes_on_writing_has_longer_to_give_back() {
+    let (mut state, [(a, session), (b, other)]) = clients();
+    let (stateid, _) = open_and_ask(&mut state, a, BOTH, Wish::None).1.unwrap();
+    state.flushes(a, FILE, at(5));
+    let recalls = state.recall_delegations(FILE, Use::Change, Some(b), at(10));
+    let heard = |state: &mut State, number: u32| {
+        let now = at(10 + 80 * i64::from(number));
+        hear(state, session, number, now);
+        hear(state, other, number, now);
+        state.expire(now);
+        (now, state.take_effects().iter().any(Effect::is_of_record))
+    };
+    // Eight leases, and no more.
+    for number in 1..=8 {
+        let (now, taken) = heard(&mut state, number);
+        assert!(!taken, "{now:?}");
+        state.flushes(a, FILE, now);
+    }
+    let end = at(10 + 8 * 90);
+    hear(&mut state, session, 9, end);
+    state.flushes(a, FILE, end);
+    state.expire(end);
+    assert_eq!(state.take_effects(), [Effect::Distrust { client: a, owner: Bytes::from_static(b"a") }]);
+    state.distrusted(a, end);
+    assert!(!state.is_recalled(&recalls[0]));
+    assert_eq!(state.test_stateid(a, &stateid), NFS4ERR_DELEG_REVOKED);
+}
+
+#[test]
+fn others_writing_is_no_reason_to_wait() {
+    let (mut state, [(a, session), (b, other)]) = clients();
+    open_and_ask(&mut state, a, BOTH, Wish::None).1.unwrap();
+    state.recall_delegations(FILE, Use::Change, Some(b), at(10));
+    state.flushes(b, FILE, at(50));
+    state.flushes(a, FileId(FILE.0 + 1), at(50));
+    hear(&mut state, session, 1, at(60));
+    hear(&mut state, other, 1, at(60));
+    state.expire(at(100));
+    assert_eq!(state.take_effects(), [Effect::Distrust { client: a, owner: Bytes::from_static(b"a") }]);
+}
+
+#[test]
 fn who_gives_back_while_its_record_is_removed_gets_a_new_one() {
     let (mut state, [(a, session), (b, other)]) = clients();
     let (open, given) = open_and_ask(&mut state, a, READ, Wish::None);

@@ -17,5 +17,6 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
         cx.regular(file).await?;
     }
     let verifier = cx.fs().commit(&cx.ctx, file, range).await?;
+    cx.flushes(file);
     Ok(COMMIT4resok { writeverf: verifier.0 })
 }

@@ -42,5 +42,6 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
     };
     let body = args.loca_layoutupdate.lou_body;
     let size = cx.fs().layout_commit(&cx.ctx, file, last, mtime, body).await?;
+    cx.flushes(file);
     Ok(LAYOUTCOMMIT4resok { locr_newsize: size.map_or(newsize4::FALSE, newsize4::TRUE) })
 }

@@ -54,6 +54,7 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
         }
     };
     cx.set_stateid(stateid);
+    cx.flushes(file);
     counters::add(&cx.server.counters.layouts, 1);
     let layout = layout4 {
         lo_offset: out.range.offset,

@@ -24,6 +24,7 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
         FILE_SYNC4 => Stability::FileSync,
     };
     let out = cx.fs().write(&cx.ctx, file, args.offset, args.data, stable).await?;
+    cx.flushes(file);
     counters::add(&cx.server.counters.write_bytes, u64::from(out.count));
     let committed = match out.stable {
         Stability::Unstable => UNSTABLE4,
