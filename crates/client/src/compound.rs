@@ -219,7 +219,12 @@ impl Results {
 pub(crate) fn is_state_lost(status: nfsstat4) -> bool {
     matches!(
         status,
-        NFS4ERR_BAD_STATEID | NFS4ERR_OLD_STATEID | NFS4ERR_STALE_STATEID | NFS4ERR_EXPIRED | NFS4ERR_ADMIN_REVOKED
+        NFS4ERR_BAD_STATEID
+            | NFS4ERR_OLD_STATEID
+            | NFS4ERR_STALE_STATEID
+            | NFS4ERR_EXPIRED
+            | NFS4ERR_ADMIN_REVOKED
+            | NFS4ERR_DELEG_REVOKED
     )
 }
 

@@ -97,6 +97,8 @@ struct State {
     next_batch: u64,
     /// Batches before this one are not to be written any more: they were made under locks that are lost.
     given_up: u64,
+    /// Counts delegations that were revoked: what was about to be written in the belief of being alone is given up.
+    revocations: u64,
     /// Written to a server that may still lose it, in the order sent.
     uncommitted: BTreeMap<Lane, Vec<write::Sent>>,
     /// How many times a server was found to have taken bytes that it may lose.

@@ -96,6 +96,8 @@ pub(crate) struct Asking<'a> {
     mount: &'a Inner,
     /// The stamp when it was sent.
     pub(crate) stamp: u64,
+    /// The epoch of the session then.
+    pub(crate) epoch: u64,
 }
 
 impl Drop for Asking<'_> {
@@ -252,7 +254,7 @@ impl Inner {
     pub(crate) fn ask(&self) -> Asking<'_> {
         let stamp = self.stamp();
         *self.opening().sent.entry(stamp).or_default() += 1;
-        Asking { mount: self, stamp }
+        Asking { mount: self, stamp, epoch: self.session.epoch() }
     }
 
     /// Nobody has this file open any more; something here changed its size when the stamp was this.

@@ -192,6 +192,16 @@ impl Session {
         Ok(())
     }
 
+    /// The lease time, as far as it is known.
+    pub(crate) fn lease(&self) -> Duration {
+        self.shared.lease()
+    }
+
+    /// The number of the present session among those of this client.
+    pub(crate) fn epoch(&self) -> u64 {
+        lock(&self.shared.table).number
+    }
+
     /// The client id of the present session.
     pub(crate) fn clientid(&self) -> Option<u64> {
         lock(&self.shared.table).session.as_ref().map(Table::clientid)

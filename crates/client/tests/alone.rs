@@ -29,6 +29,10 @@ impl Keeper for Late {
             open.write_at(0, data).await.unwrap();
         })
     }
+
+    fn give_up(&self, file: FileId) -> Handing {
+        unreachable!("nobody takes {file} away")
+    }
 }
 
 async fn keeping(mount: &Mount) -> Arc<Late> {
@@ -92,7 +96,7 @@ async fn nobody_has_alone_what_others_have_open() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_mgr_that_restarts_has_forgotten_it() {
+async fn an_mgr_that_restarts_is_told_of_it() {
     let mut cluster = Cluster::start(1).await;
     let one = cluster.mount(options()).await;
     let late = keeping(&one).await;
@@ -100,17 +104,59 @@ async fn an_mgr_that_restarts_has_forgotten_it() {
     *late.kept.lock().unwrap() = Some((mine.clone(), Bytes::from_static(b"kept")));
     cluster.restart_mgr().await;
     mine.refresh().await.unwrap();
-    assert!(!mine.is_alone(), "others may come unseen");
-    while late.asked.load(SeqCst) == 0 || late.kept.lock().unwrap().is_some() {
-        tokio::task::yield_now().await;
-    }
+    assert!(mine.is_alone());
+    assert_eq!(late.asked.load(SeqCst), 0, "nobody wants it");
     let other = cluster.mount(options()).await;
-    mine.fsync().await.unwrap();
     let theirs = open(&other, OpenFlags::READ, false).await;
-    while theirs.refresh().await.unwrap().size < 4 {
-        mine.fsync().await.unwrap();
-    }
-    assert_eq!(theirs.read_at(0, 10).await.unwrap().to_vec(), b"kept");
+    assert_eq!(theirs.read_at(0, 10).await.unwrap().to_vec(), b"kept", "at once");
+    assert!(!mine.is_alone());
     theirs.close().await.unwrap();
     Arc::try_unwrap(mine).ok().unwrap().close().await.unwrap();
+}
+
+/// Does not come to an end with what it keeps.
+struct Stuck(tokio::sync::Semaphore, AtomicU32);
+
+struct Sticks(Arc<Stuck>);
+
+impl Keeper for Sticks {
+    fn hand_on(&self, _: FileId) -> Handing {
+        let stuck = self.0.clone();
+        Box::pin(async move { drop(stuck.0.acquire().await.unwrap()) })
+    }
+
+    fn give_up(&self, _: FileId) -> Handing {
+        self.0.1.fetch_add(1, SeqCst);
+        self.0.0.add_permits(1);
+        Box::pin(std::future::ready(()))
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_kept_too_long_is_not_written_over_what_others_wrote() {
+    let mut cluster = Cluster::start(1).await;
+    cluster.lease_secs = Some(2);
+    cluster.restart_mgr().await;
+    for len in [5, 1_000_000] {
+        let (one, other) = (cluster.mount(options()).await, cluster.mount(options()).await);
+        let stuck = Arc::new(Stuck(tokio::sync::Semaphore::new(0), AtomicU32::new(0)));
+        one.keep_with(Arc::new(Sticks(stuck.clone()))).unwrap();
+        let mine = create(&one, true).await;
+        mine.write_at(0, Bytes::from(vec![1; len])).await.unwrap();
+        // It comes when the mgr has waited long enough.
+        let theirs = open(&other, OpenFlags::READ_WRITE, false).await;
+        let newer = Bytes::from(vec![2; len]);
+        theirs.write_at(0, newer.clone()).await.unwrap();
+        theirs.fsync().await.unwrap();
+        assert!(mine.fsync().await.is_err(), "it is lost");
+        assert_eq!(stuck.1.load(SeqCst), 1, "and so is what is kept");
+        assert!(!mine.is_alone());
+        assert!(theirs.read_at(0, 2 * len).await.unwrap().to_vec() == newer);
+        // What is written from then on is new.
+        mine.write_at(0, Bytes::from_static(b"new")).await.unwrap();
+        mine.close().await.unwrap();
+        assert_eq!(theirs.read_at(0, 4).await.unwrap().to_vec(), [b'n', b'e', b'w', 2]);
+        theirs.close().await.unwrap();
+        one.remove(&one.root(), b"f").await.unwrap();
+    }
 }

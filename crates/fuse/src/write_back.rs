@@ -57,6 +57,8 @@ struct Cached {
     opens: usize,
     /// Others have it open, too.
     shared: bool,
+    /// What the kernel has of it is not to be written any more.
+    given_up: bool,
     /// Pages of it as the kernel got them, while it is shared.
     twins: Twins,
 }
@@ -180,6 +182,17 @@ impl WriteBack {
         };
         let runs = cached.twins.changed(offset, data);
         runs.into_iter().map(|run| (offset + run.start as u64, data.slice(run))).collect()
+    }
+
+    /// Whether pages of a file may be written back: not once others have had it unawares.
+    pub(crate) fn is_given_up(&self, number: u64) -> bool {
+        self.writers.table().get(&number).is_some_and(|cached| cached.given_up)
+    }
+
+    fn set_given_up(&self, number: u64, to: bool) {
+        if let Some(cached) = self.writers.table().get_mut(&number) {
+            cached.given_up = to;
+        }
     }
 
     /// The kernel knows nothing of a file but that it is so long.
@@ -407,6 +420,17 @@ impl Keeper for Recalled {
             if news {
                 tokio::spawn(fs.look_after(file.0));
             }
+        })
+    }
+
+    fn give_up(&self, file: FileId) -> BoxFuture<'static, ()> {
+        let fs = self.0.upgrade();
+        fs.iter().for_each(|fs| fs.write_back.set_given_up(file.0, true));
+        let handing_on = self.hand_on(file);
+        Box::pin(async move {
+            // The kernel tries, and keeps the error for who wrote.
+            handing_on.await;
+            fs.iter().for_each(|fs| fs.write_back.set_given_up(file.0, false));
         })
     }
 }

@@ -6,7 +6,8 @@ use crate::compound::{Compound, Results};
 use crate::mount::CURRENT;
 use crate::{Error, Result};
 use futures_util::future::BoxFuture;
-use std::sync::{Arc, MutexGuard, PoisonError};
+use nfs::client::recovery;
+use std::sync::{Arc, MutexGuard, PoisonError, Weak};
 use types::FileId;
 use wire::native::Nothing;
 use wire::nfs4::*;
@@ -16,6 +17,10 @@ pub trait Keeper: Send + Sync {
     /// Others want the file. What is returned ends when everything that was written to it has been handed to the client, which makes
     /// it durable and lets the others have the file then.
     fn hand_on(&self, file: FileId) -> BoxFuture<'static, ()>;
+
+    /// The mgr has let others have the file, who may have written to it: what is kept of it is to be handed to the client no more, from this call
+    /// on, and whoever wrote it is to be told that it is lost. What is returned ends when nothing is kept.
+    fn give_up(&self, file: FileId) -> BoxFuture<'static, ()>;
 }
 
 /// How this mount has a file.
@@ -26,16 +31,23 @@ pub(super) enum Alone {
     Shared,
     /// Alone, by this delegation.
     Held(stateid4),
-    /// Alone still, but it is being given back.
+    /// Alone still, but others want it: what is kept is being written.
     Leaving(stateid4),
+    /// Nothing is kept any more, and the delegation is on its way back.
+    Returning(stateid4),
 }
 
 impl Alone {
     fn stateid(self) -> Option<stateid4> {
         match self {
             Alone::Shared => None,
-            Alone::Held(stateid) | Alone::Leaving(stateid) => Some(stateid),
+            Alone::Held(stateid) | Alone::Leaving(stateid) | Alone::Returning(stateid) => Some(stateid),
         }
+    }
+
+    /// Whether it is this delegation, and not known to be gone.
+    fn is(self, stateid: stateid4) -> bool {
+        self.stateid().is_some_and(|held| held.other == stateid.other)
     }
 }
 
@@ -54,27 +66,54 @@ impl Inode {
         self.alone().stateid()
     }
 
+    /// What writing is to be asked for under: once the delegation is revoked, nothing that was written in the belief of being alone may reach the file.
+    pub(crate) fn delegation_of_io(&self) -> Option<stateid4> {
+        match *self.alone() {
+            Alone::Held(held) | Alone::Leaving(held) => Some(held),
+            Alone::Shared | Alone::Returning(_) => None,
+        }
+    }
+
     /// The delegation that the last close is to give back: none if the file was opened again meanwhile, by somebody who may count on it. Nobody
     /// does from here on.
     pub(crate) fn leave(&self) -> Option<stateid4> {
         // An open is on the list before it is asked whether the file is had alone.
         let state = self.state();
         let mut alone = self.alone();
-        if let Alone::Held(held) = *alone
+        if let Alone::Held(held) | Alone::Leaving(held) = *alone
             && state.opens.is_empty()
         {
-            *alone = Alone::Leaving(held);
+            *alone = Alone::Returning(held);
         }
         match *alone {
-            Alone::Leaving(held) => Some(held),
+            Alone::Leaving(held) | Alone::Returning(held) => Some(held),
             Alone::Held(_) | Alone::Shared => None,
         }
     }
 
-    /// What an OPEN gave besides the open.
-    pub(crate) fn learn_delegation(self: &Arc<Self>, given: &open_delegation4) {
+    /// What an OPEN gave besides the open; `epoch` is that of the session when it was sent. What came before the mgr was told anew of all that is
+    /// open here it does not know any more, most likely.
+    pub(crate) fn learn_delegation(self: &Arc<Self>, given: &open_delegation4, epoch: u64) {
         let open_delegation4::OPEN_DELEGATE_WRITE(given) = given else { return };
         *self.alone() = Alone::Held(given.stateid);
+        // Looked at after that: who tells the mgr from here on finds it.
+        if given.recall || self.mount.session.epoch() != epoch {
+            self.recall_delegation(given.stateid);
+        }
+    }
+
+    /// What the mgr gave when it was told, after a restart, that the delegation was had before.
+    pub(crate) fn reclaimed_delegation(self: &Arc<Self>, given: &open_delegation4) {
+        let open_delegation4::OPEN_DELEGATE_WRITE(given) = given else { return };
+        {
+            let mut alone = self.alone();
+            *alone = match *alone {
+                Alone::Held(_) => Alone::Held(given.stateid),
+                // Whoever gives it back goes on with this one.
+                Alone::Leaving(_) | Alone::Returning(_) => Alone::Leaving(given.stateid),
+                Alone::Shared => return,
+            };
+        }
         if given.recall {
             self.recall_delegation(given.stateid);
         }
@@ -96,7 +135,7 @@ impl Inode {
         let mut results = self.mount.session.call(compound).await?;
         results.done(&[OP_PUTFH])?;
         let opened: OPEN4resok = results.take(OP_OPEN)?;
-        self.learn_delegation(&opened.delegation);
+        self.learn_delegation(&opened.delegation, asking.epoch);
         drop(asking);
         results.take::<stateid4>(OP_CLOSE)?;
         Ok(self.is_alone())
@@ -109,30 +148,46 @@ impl Inode {
             match *alone {
                 Alone::Held(held) if held.other == stateid.other => *alone = Alone::Leaving(held),
                 // It is on its way.
-                Alone::Leaving(held) if held.other == stateid.other => return true,
-                _ => return false,
+                other => return other.is(stateid),
             }
         }
-        let inode = self.clone();
-        net::task::spawn_on(&self.mount.runtime, async move {
-            if let Err(error) = inode.give_back_delegation(stateid).await {
-                // The mgr asks again.
-                inode.hold_again(stateid);
-                // Whoever writes to the file has to learn of it.
-                inode.fail(error);
-            }
-        });
+        net::task::spawn_on(&self.mount.runtime, Self::go_on_leaving(Arc::downgrade(self)));
         true
+    }
+
+    /// Gives the delegation back, tried until it is done: the mgr asks once.
+    async fn go_on_leaving(inode: Weak<Self>) {
+        for attempt in 0.. {
+            {
+                let Some(inode) = inode.upgrade() else { return };
+                let Some(stateid) = inode.delegation().filter(|_| !inode.is_alone()) else { return };
+                if let Err(error) = inode.give_back_delegation(stateid).await {
+                    // Whoever writes to the file has to learn of it.
+                    inode.fail(error);
+                }
+            }
+            tokio::time::sleep(recovery::pause(attempt)).await;
+        }
     }
 
     /// Everything that was written here is durable and known to the mgr before somebody else has the file.
     async fn give_back_delegation(self: &Arc<Self>, stateid: stateid4) -> Result<()> {
-        self.mount.hand_on(self.node.id).await;
-        self.make_durable().await;
+        tokio::select! {
+            biased;
+            () = async {
+                self.mount.hand_on(self.node.id).await;
+                self.make_durable().await;
+            } => {}
+            () = self.tell_of_progress() => {}
+        }
         let reported = self.report().await;
-        // A close may have been quicker.
-        if self.delegation().is_none_or(|held| held.other != stateid.other) {
-            return reported;
+        {
+            let mut alone = self.alone();
+            // A close may have been quicker.
+            if !alone.is(stateid) {
+                return reported;
+            }
+            *alone = Alone::Returning(stateid);
         }
         let mut compound = Compound::new("giving a delegation back").cached();
         compound.putfh(&self.node.handle);
@@ -144,6 +199,21 @@ impl Inode {
         }
         self.share(stateid);
         reported
+    }
+
+    /// The mgr revokes what it has asked for in vain for a lease, unless it is written to; what goes straight to the iods it does not see. Never
+    /// ends.
+    async fn tell_of_progress(&self) {
+        let mut seen = *self.settled.borrow();
+        loop {
+            tokio::time::sleep(self.mount.session.lease() / 4).await;
+            let ended = *self.settled.borrow();
+            if ended != std::mem::replace(&mut seen, ended)
+                && let Ok(opened) = self.opened(true)
+            {
+                let _ = opened.commit().await;
+            }
+        }
     }
 
     /// The answer to a DELEGRETURN: whether what follows it was carried out.
@@ -160,35 +230,42 @@ impl Inode {
         }
     }
 
-    /// It could not be given back.
-    fn hold_again(&self, stateid: stateid4) {
+    /// The file is like any other from here on.
+    pub(crate) fn share(&self, stateid: stateid4) {
         let mut alone = self.alone();
-        if matches!(*alone, Alone::Leaving(held) if held.other == stateid.other) {
-            *alone = Alone::Held(stateid);
-        }
-    }
-
-    fn share(&self, stateid: stateid4) {
-        let mut alone = self.alone();
-        if alone.stateid().is_some_and(|held| held.other == stateid.other) {
+        if alone.is(stateid) {
             *alone = Alone::Shared;
         }
     }
 
-    /// The mgr has taken the delegation away, or does not know of it any more: from here on the file is like any other. What
-    /// others did meanwhile is not known.
-    pub(crate) fn lose_delegation(self: &Arc<Self>) -> bool {
-        let lost = std::mem::take(&mut *self.alone()).stateid().is_some();
-        if lost {
-            self.state().doubt();
-            let inode = self.clone();
-            net::task::spawn_on(&self.mount.runtime, async move {
-                inode.mount.hand_on(inode.node.id).await;
-                inode.make_durable().await;
-            });
+    /// The mgr has let others have the file: what is not durable yet is given up, as it may be older than what they have written.
+    pub(crate) fn delegation_revoked(&self, stateid: stateid4) {
+        if !self.alone().is(stateid) {
+            return;
         }
-        lost
+        // First whoever keeps bytes, then what is here already; and only then it may be written to as others may.
+        let emptied = self.mount.keeper.get().map(|keeper| keeper.give_up(self.node.id));
+        {
+            let mut state = self.state();
+            state.doubt();
+            state.given_up = state.next_batch;
+            state.revocations += 1;
+        }
+        self.abandon();
+        self.share(stateid);
+        tracing::warn!(file = %self.node.id, "a delegation was revoked: what is not durable yet is given up");
+        self.fail(revoked_error());
+        if let Some(emptied) = emptied {
+            net::task::spawn_on(&self.mount.runtime, emptied);
+        }
     }
+}
+
+/// Why bytes are lost.
+pub(super) fn revoked_error() -> Error {
+    let why = "another client wanted the file, which this one had alone, and it was given to it before all that was written here had reached the \
+               servers; look at what others wrote";
+    Error::status(types::Status::Io, why)
 }
 
 /// Appends a DELEGRETURN of the current file's delegation.

@@ -3,6 +3,7 @@
 //! A request may be on its way, or about to leave, when the mgr forgets the client: the stateid that it carries stands
 //! for nothing then, although the file is open again by the time the mgr refuses it. Nothing was done in that case.
 
+use super::alone::revoked_error;
 use super::locks::lost_error;
 use super::{Inode, Open};
 use crate::compound::{Caller, Compound};
@@ -17,7 +18,7 @@ use wire::nfs4::*;
 pub(super) const TRIES: u32 = 8;
 
 impl Inode {
-    /// A stateid that allows the I/O, of an open for writing if need be. Where there are locks, it is one of theirs, so that
+    /// A stateid that allows the I/O, of an open for writing if need be, or of the delegation to write. Where there are locks, it is one of theirs, so that
     /// the mgr refuses what was to be done under locks that it has taken away (RFC 8881 §8.2.5).
     fn suitable(&self, write: bool) -> Result<(stateid4, Caller)> {
         let state = self.state();
@@ -25,7 +26,11 @@ impl Inode {
         let by = |open: &Open, stateid| (stateid, open.caller.clone());
         let locked = |open: &Open| open.locks.of_io(write).map(|stateid| by(open, stateid));
         let locked = state.opens.iter().filter(fit).find_map(locked);
-        let found = locked.or_else(|| state.opens.iter().find(fit).map(|open| by(open, open.stateid)));
+        let alone = || {
+            let delegation = self.delegation_of_io().filter(|_| write)?;
+            state.opens.iter().find(fit).map(|open| by(open, delegation))
+        };
+        let found = locked.or_else(alone).or_else(|| state.opens.iter().find(fit).map(|open| by(open, open.stateid)));
         found.ok_or_else(|| Error::usage("the file is not open for this any more"))
     }
 
@@ -105,6 +110,11 @@ impl Inode {
     pub(super) async fn open_again(&self, stateid: stateid4, tries: &mut u32, error: Error) -> Result<()> {
         *tries = tries.checked_sub(1).ok_or_else(|| error.clone())?;
         let _one = self.reopening.lock().await;
+        if self.delegation_of_io().is_some_and(|held| held.other == stateid.other) {
+            self.delegation_revoked(stateid);
+            self.mount.session.free_stateid(stateid).await?;
+            return Err(revoked_error());
+        }
         if self.knows_lock(stateid) {
             return self.lock_refused(stateid).await.and(Err(lost_error()));
         }

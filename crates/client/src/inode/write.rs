@@ -1,5 +1,6 @@
 //! Writing behind: bytes gather, leave in batches of parallel requests, and are kept until they are durable.
 
+use super::alone::revoked_error;
 use super::read::least_size;
 use super::{Batch, Inode, State};
 use crate::drivers::{Layout, NotDone, Payload, Written};
@@ -109,7 +110,7 @@ impl Inode {
         if offset.checked_add(data.len() as u64).is_none_or(|end| end > FILE_SIZE_MAX) {
             return Err(Error::status(Status::FBig, "writing"));
         }
-        let policy = self.policy_by(ruling);
+        let (policy, revocations) = (self.policy_by(ruling), self.state().revocations);
         let range = ByteRange { offset, len: data.len() as u64 };
         let mut at = offset;
         while !data.is_empty() {
@@ -118,6 +119,10 @@ impl Inode {
             self.make_room(len).await;
             let gathered = {
                 let mut state = self.state();
+                if state.revocations != revocations {
+                    self.mount.window.release(len as u64);
+                    return Err(revoked_error());
+                }
                 if state.pending.is_empty() {
                     self.let_go_after(policy.gather_delay, state.next_batch);
                 }

@@ -316,7 +316,7 @@ impl Mount {
         if Mask::from_bitmap(&opened.attrset).0.has(FATTR4_WEIR_UNSYNCED) {
             inode.made_unsynced();
         }
-        inode.learn_delegation(&opened.delegation);
+        inode.learn_delegation(&opened.delegation, asking.epoch);
         let mut size = inode.learn_size(attrs.size, asking.stamp);
         drop(asking);
         let (flags, key) = (origin.flags, origin.key);

@@ -388,8 +388,17 @@ impl Shared {
         for inode in self.inodes.all() {
             let report = inode.report_to_reclaim();
             inode.lose_layout().await;
-            inode.lose_delegation();
+            let mut delegation = inode.delegation();
             for open in inode.opens() {
+                if let Some(held) = delegation.take() {
+                    // Of a file that others may have had meanwhile nothing is written that was kept.
+                    let claim = open_claim4::CLAIM_PREVIOUS(OPEN_DELEGATE_WRITE);
+                    if self.reopen(connection, epoch, &inode, &open, claim).await? {
+                        self.reclaim_locks(connection, epoch, &inode, open.key).await?;
+                        continue;
+                    }
+                    inode.delegation_revoked(held);
+                }
                 let claim = open_claim4::CLAIM_PREVIOUS(OPEN_DELEGATE_NONE);
                 if self.reopen(connection, epoch, &inode, &open, claim).await? {
                     self.reclaim_locks(connection, epoch, &inode, open.key).await?;
@@ -398,6 +407,8 @@ impl Shared {
                     left.push((inode.clone(), open));
                 }
             }
+            // Nothing is open any more that it goes with.
+            delegation.inspect(|held| inode.share(*held));
             if let Some((end, args)) = report {
                 self.reclaim_report(connection, epoch, &inode, end, &args).await?;
             }
@@ -470,7 +481,7 @@ impl Shared {
         &self,
         connection: &Connection,
         epoch: u64,
-        inode: &Inode,
+        inode: &Arc<Inode>,
         open: &Open,
         claim: open_claim4,
     ) -> Result<bool> {
@@ -481,7 +492,10 @@ impl Shared {
             return Ok(false);
         }
         match results.raw::<OPEN4resok>(OP_OPEN) {
-            Ok(opened) => inode.reopened(open.key, opened.stateid),
+            Ok(opened) => {
+                inode.reopened(open.key, opened.stateid);
+                inode.reclaimed_delegation(&opened.delegation);
+            }
             Err(failed @ Failed::Nfs(NFS4ERR_DELAY)) => return Err(results.error(&failed)),
             Err(_) => return Ok(false),
         }

@@ -58,7 +58,10 @@ impl Shared {
             self.free_stateid(stateid).await?;
         }
         if inode.delegation().is_some_and(|held| held.other == stateid.other) {
-            inode.lose_delegation();
+            // One that is unknown may just have arrived there.
+            if status != NFS4ERR_BAD_STATEID || inode.delegation_of_io().is_some() {
+                inode.delegation_revoked(stateid);
+            }
         } else {
             inode.revoked(stateid).await;
         }

@@ -11,6 +11,8 @@ use rustix::fs::OFlags;
 use std::sync::atomic::Ordering::Relaxed;
 use types::SetAttrs;
 
+const EIO: Errno = Errno(5);
+
 /// See the head of this file. Answered when the window has room for the bytes, save for files opened with `O_SYNC` or
 /// `O_DSYNC`, and with `O_APPEND`: where the end of the file is, only the mgr knows.
 pub(crate) async fn write(
@@ -28,11 +30,15 @@ pub(crate) async fn write(
         Box::pin(fs.drop_privileges(header, &open.file.node())).await?;
         open.plain.store(true, Relaxed);
     }
+    let of_pages = write_flags & abi::WRITE_CACHE != 0;
+    if of_pages && fs.write_back.is_on() && fs.write_back.is_given_up(header.node) {
+        return Err(EIO);
+    }
     fs.may_believe_more(header.node);
     let len = data.len() as u32;
-    let _write = open.begin_write(write_flags & abi::WRITE_CACHE != 0);
+    let _write = open.begin_write(of_pages);
     let flags = OFlags::from_bits_retain(flags);
-    if write_flags & abi::WRITE_CACHE != 0 && fs.write_back.is_shared(header.node) {
+    if of_pages && fs.write_back.is_shared(header.node) {
         for (offset, data) in fs.write_back.changed(header.node, offset, &data) {
             open.file.write_at(offset, data).await?;
         }
