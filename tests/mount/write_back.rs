@@ -181,6 +181,81 @@ fn pages_that_others_write_to_are_not_written_over() {
     places.into_iter().for_each(Place::unmount);
 }
 
+/// Pages come to the page cache through mappings, too, also of files that are used past it.
+#[test]
+fn pages_of_mappings_are_not_written_over_either() {
+    use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+    let Some((_dir, _cluster, [one, two])) = two(&[]) else { return };
+    let mine = create(one.at("f"));
+    mine.write_all_at(&[1; 4096], 0).unwrap();
+    let theirs = OpenOptions::new().read(true).write(true).open(two.at("f")).unwrap();
+    // Others have it open: this one is not for the page cache.
+    let mapped = OpenOptions::new().read(true).write(true).open(one.at("f")).unwrap();
+    let both = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: a new mapping, of a file that is as long all the time.
+    let at = unsafe { mmap(std::ptr::null_mut(), 4096, both, MapFlags::SHARED, &mapped, 0).unwrap() } as usize;
+    let end = std::sync::atomic::AtomicBool::new(false);
+    let ends = || end.load(std::sync::atomic::Ordering::Relaxed);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !ends() {
+                // SAFETY: it is mapped until the scope ends.
+                unsafe { std::ptr::read_volatile(at as *const u8) };
+            }
+        });
+        scope.spawn(|| {
+            for round in 0u64.. {
+                mine.write_all_at(&round.to_be_bytes(), 1000).unwrap();
+                if ends() {
+                    break;
+                }
+            }
+        });
+        let counted = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            for round in 0..200u64 {
+                theirs.write_all_at(&round.to_be_bytes(), 100).unwrap();
+                theirs.sync_all().unwrap();
+                let mut found = [0; 8];
+                theirs.read_exact_at(&mut found, 100).unwrap();
+                assert_eq!(u64::from_be_bytes(found), round, "nobody else writes here");
+            }
+        }));
+        end.store(true, std::sync::atomic::Ordering::Relaxed);
+        counted.unwrap();
+    });
+    // SAFETY: nobody uses it any more.
+    unsafe { munmap(at as *mut _, 4096).unwrap() };
+    drop((mine, mapped, theirs));
+    one.unmount();
+    two.unmount();
+}
+
+#[test]
+fn a_file_that_others_cut_is_as_long_as_what_is_written_then() {
+    let Some((_dir, cluster, [one, two])) = two(&[]) else { return };
+    let mine = create(one.at("f"));
+    mine.write_all_at(&[1; 10_000], 0).unwrap();
+    let theirs = OpenOptions::new().read(true).write(true).open(two.at("f")).unwrap();
+    for round in 0..20u8 {
+        mine.write_all_at(&[round; 10_000], 0).unwrap();
+        mine.sync_all().unwrap();
+        theirs.set_len(0).unwrap();
+        // Several at once, each of which has the kernel told how long it is.
+        std::thread::scope(|scope| {
+            for part in 0..4u64 {
+                let mine = &mine;
+                scope.spawn(move || mine.write_all_at(&[b'a' + round; 5], part * 5).unwrap());
+            }
+        });
+        mine.sync_all().unwrap();
+        assert_eq!(cluster.run(["cat", "/f"]), [b'a' + round; 20]);
+        assert_eq!(std::io::Seek::seek(&mut &mine, std::io::SeekFrom::End(0)).unwrap(), 20);
+    }
+    drop((mine, theirs));
+    one.unmount();
+    two.unmount();
+}
+
 #[test]
 fn what_others_change_is_seen_though_the_kernel_keeps_sizes_and_times() {
     let Some((_dir, _cluster, [one, two])) = two(&[]) else { return };

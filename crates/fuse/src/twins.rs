@@ -11,18 +11,30 @@ pub(crate) const PAGE: u64 = 4096;
 
 /// The twins of one file.
 pub(crate) struct Twins {
-    /// By the number of the page: what the kernel has or had of it, as far as the file reached, and since which age.
-    pages: BTreeMap<u64, (u64, Box<[u8]>)>,
+    /// By the number of the page.
+    pages: BTreeMap<u64, Twin>,
     /// Counts how often the kernel was told to forget its pages.
     age: u64,
     /// How long the file was when the kernel was last told. What it has not got behind that, it has made of zeros.
     end: u64,
+    /// How long the kernel thinks that the file is at least, if that is known.
+    believed: Option<u64>,
+}
+
+/// What the kernel has or had of a page.
+struct Twin {
+    /// As far as the file reached.
+    bytes: Box<[u8]>,
+    /// Since which age.
+    since: u64,
+    /// Whether the kernel may have forgotten the page, or never had it.
+    doubtful: bool,
 }
 
 impl Default for Twins {
     fn default() -> Self {
         // Pages of before this began are programs' as a whole.
-        Twins { pages: BTreeMap::new(), age: 0, end: u64::MAX }
+        Twins { pages: BTreeMap::new(), age: 0, end: u64::MAX, believed: None }
     }
 }
 
@@ -34,7 +46,7 @@ impl Twins {
 
     /// The kernel knows nothing but that the file is so long.
     pub(crate) fn reaches(&mut self, end: u64) {
-        self.end = end;
+        (self.end, self.believed) = (end, Some(end));
     }
 
     /// The kernel gets these bytes from `offset` on. They end where it asked for no more, or where the file does.
@@ -44,13 +56,33 @@ impl Twins {
             return;
         }
         for (number, page) in (offset / PAGE..).zip(data.chunks(PAGE as usize)) {
-            self.pages.insert(number, (self.age, page.into()));
+            self.pages.insert(number, Twin { bytes: page.into(), since: self.age, doubtful: false });
+        }
+    }
+
+    /// The file ended before these places that the kernel asked for as well: it has made zeros of all between.
+    pub(crate) fn got_nothing(&mut self, from: u64, to: u64) {
+        for number in from.div_ceil(PAGE)..to.div_ceil(PAGE) {
+            self.pages.insert(number, Twin { bytes: Box::default(), since: self.age, doubtful: false });
+        }
+    }
+
+    /// Somebody reads these bytes past the page cache, or the kernel gets them for a mapping of a file that is used so, which looks the same. If
+    /// it has the page for sure, that is known already.
+    pub(crate) fn may_have_got(&mut self, offset: u64, data: &[u8]) {
+        if offset.is_multiple_of(PAGE) {
+            for (number, page) in (offset / PAGE..).zip(data.chunks(PAGE as usize)) {
+                if self.pages.get(&number).is_none_or(|twin| twin.doubtful) {
+                    self.pages.insert(number, Twin { bytes: page.into(), since: self.age, doubtful: true });
+                }
+            }
         }
     }
 
     /// The kernel writes these bytes back: which of them are others than it had. All of a page that it never got within the
     /// file: programs have written that as a whole. Behind the end, zeros are none of theirs: they may be what the
-    /// kernel has put between the end and what was written; but the last byte is, as it says how long the file is now.
+    /// kernel has put between the end and what was written; but the last byte is, as it says how long the file is now, unless
+    /// the kernel thought before that it is longer.
     pub(crate) fn changed(&mut self, offset: u64, data: &[u8]) -> Vec<Range<usize>> {
         let mut runs: Vec<Range<usize>> = Vec::new();
         let mut at = 0;
@@ -73,13 +105,17 @@ impl Twins {
     /// As [`Twins::changed`], in one page from `within` on, which has these bytes from now on.
     fn changed_in_page(&mut self, number: u64, within: usize, data: &[u8], mut take: impl FnMut(Range<usize>)) {
         let is_new = !self.pages.contains_key(&number);
-        let (_, twin) = self.pages.entry(number).or_insert_with(|| (self.age, Box::default()));
+        let new = || Twin { bytes: Box::default(), since: self.age, doubtful: false };
+        let Twin { bytes: twin, doubtful, .. } = self.pages.entry(number).or_insert_with(new);
+        *doubtful = false;
         if is_new && number * PAGE < self.end {
             take(0..data.len());
         } else {
             let known = twin.get(within..).unwrap_or_default();
+            let end = number * PAGE + (within + data.len()) as u64;
+            let is_news = self.believed.is_none_or(|believed| end > believed);
             let same = |at: usize| {
-                let lengthens = at + 1 == data.len() && at >= known.len();
+                let lengthens = is_news && at + 1 == data.len() && at >= known.len();
                 !lengthens && known.get(at).copied().unwrap_or(0) == data[at]
             };
             let mut at = 0;
@@ -92,6 +128,8 @@ impl Twins {
                 at = end;
             }
         }
+        let end = number * PAGE + (within + data.len()) as u64;
+        self.believed = self.believed.map(|believed| believed.max(end));
         let len = twin.len().max(within + data.len());
         let mut now = std::mem::take(twin).into_vec();
         now.resize(len, 0);
@@ -101,8 +139,11 @@ impl Twins {
 
     /// A range was made zeros, or cut off, in what the kernel has, too: it has nothing of whole pages there any more.
     pub(crate) fn zeroed(&mut self, from: u64, to: u64) {
-        self.pages.retain(|number, (_, page)| {
-            let start = number * PAGE;
+        if to == u64::MAX {
+            self.believed = self.believed.map(|believed| believed.min(from));
+        }
+        self.pages.retain(|number, twin| {
+            let (start, page) = (number * PAGE, &mut twin.bytes);
             let (first, last) = (from.clamp(start, start + PAGE), to.clamp(start, start + PAGE));
             let len = page.len() as u64;
             page[(first - start).min(len) as usize..(last - start).min(len) as usize].fill(0);
@@ -116,9 +157,10 @@ impl Twins {
         self.age
     }
 
-    /// It has forgotten what it had by then.
+    /// It has forgotten what it had by then, and perhaps what it got meanwhile.
     pub(crate) fn forgotten(&mut self, age: u64) {
-        self.pages.retain(|_, (since, _)| *since >= age);
+        self.pages.retain(|_, twin| twin.since >= age);
+        self.pages.values_mut().for_each(|twin| twin.doubtful = true);
     }
 }
 
@@ -158,6 +200,40 @@ mod tests {
         twins.forgotten(age);
         assert_eq!(twins.bytes(), PAGE, "what it got since stays");
         assert_eq!(twins.changed(PAGE, &[1; 4096]), vec![0..4096]);
+    }
+
+    #[test]
+    fn a_file_that_others_have_cut_is_made_no_longer_than_programs_do() {
+        let mut twins = Twins::default();
+        // Others cut it to nothing, and the kernel has not heard yet when a program writes ten bytes.
+        twins.reaches(1 << 20);
+        twins.got(0, &[]);
+        twins.got_nothing(0, PAGE);
+        let mut page = vec![0; PAGE as usize];
+        page[..10].fill(7);
+        assert_eq!(twins.changed(0, &page), vec![0..10]);
+        // Behind what the kernel believes, it is programs that make it longer; what it wrote back once it believes.
+        assert_eq!(twins.changed(1 << 20, &[0; 100]), vec![99..100]);
+        twins.got_nothing(1 << 20, (1 << 20) + PAGE);
+        assert_eq!(twins.changed(1 << 20, &[0; 100]), [0..0; 0]);
+        assert_eq!(twins.changed(1 << 20, &[0; 101]), vec![100..101]);
+    }
+
+    #[test]
+    fn pages_of_mappings_past_the_cache_have_twins() {
+        let mut twins = Twins::default();
+        twins.may_have_got(0, &[1; 4096]);
+        let mut page = vec![1; 4096];
+        page[5] = 2;
+        assert_eq!(twins.changed(0, &page), vec![5..6]);
+        // What others have written since is read past the cache, which has the page.
+        twins.may_have_got(0, &[3; 4096]);
+        page[6] = 2;
+        assert_eq!(twins.changed(0, &page), vec![6..7]);
+        let age = twins.forgetting();
+        twins.forgotten(age);
+        twins.may_have_got(1, &[3; 4096]);
+        assert_eq!(twins.changed(0, &page), vec![0..4096], "it has written that as a whole");
     }
 
     /// What happens to a file of three pages that two write, one of them through a page cache.

@@ -24,9 +24,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 use types::{Attrs, ByteRange, FileId, FileKind};
 
+const EIO: Errno = Errno(5);
+
 /// How long a request waits for the kernel to believe what is right. It is told from a thread of its own, which may have to wait for an inode
 /// that is locked for this very request; the next one finds it done.
 const PATIENCE: Duration = Duration::from_millis(200);
+/// How long a write to a shared file waits for that, before it fails.
+const LONG: Duration = Duration::from_secs(20);
 /// How long pages of a shared file are kept at most.
 const SHARED_KEPT: Duration = Duration::from_millis(50);
 /// How much of what may wait in the page caches of the machine may be this mount's, in percent. The kernel gives those of FUSE one, after which writers wait.
@@ -166,11 +170,16 @@ impl WriteBack {
     }
 
     /// The kernel gets bytes of a file for its page cache; whether it has had so many that it should forget them.
-    pub(crate) fn got(&self, number: u64, offset: u64, data: &[Segment]) -> bool {
+    fn got(&self, number: u64, (offset, size): (u64, u32), data: &[Segment], cached_open: bool) -> bool {
         let mut table = self.writers.table();
         let Some(cached) = table.get_mut(&number).filter(|cached| cached.shared) else { return false };
         let whole: Vec<u8> = data.iter().flat_map(|segment| segment_bytes(segment)).collect();
-        cached.twins.got(offset, &whole);
+        if cached_open {
+            cached.twins.got(offset, &whole);
+            cached.twins.got_nothing(offset + whole.len() as u64, offset + u64::from(size));
+        } else {
+            cached.twins.may_have_got(offset, &whole);
+        }
         cached.twins.bytes() > TWINS_MAX
     }
 
@@ -275,9 +284,9 @@ impl FileSystem {
         }
     }
 
-    /// The kernel gets bytes of a shared file for its page cache.
-    pub(crate) fn kernel_gets(&self, number: u64, offset: u64, data: &[Segment]) {
-        if self.write_back.got(number, offset, data)
+    /// The kernel gets bytes of a shared file for its page cache; or may do so, by an open that is not `cached`.
+    pub(crate) fn kernel_gets(&self, number: u64, asked: (u64, u32), data: &[Segment], cached: bool) {
+        if self.write_back.got(number, asked, data, cached)
             && let Some(fs) = self.shared()
         {
             // Not waited for: some of these pages are locked until the kernel has their bytes.
@@ -316,6 +325,27 @@ impl FileSystem {
     /// long. For requests that answer attributes; pages of a shared file are forgotten before these are asked for.
     pub(crate) async fn agree(&self, thread: u32, number: u64, attrs: &Attrs) {
         let _ = tokio::time::timeout(PATIENCE, self.agree_whole(thread, number, attrs)).await;
+    }
+
+    /// As [`FileSystem::agree`], before a write to a file that is shared: the kernel puts the bytes where it believes the file to reach to.
+    ///
+    /// # Errors
+    /// EIO: it cannot be told.
+    pub(crate) async fn agree_to_write(&self, number: u64, attrs: &Attrs) -> Result<(), Errno> {
+        let told = async {
+            let (mut attrs, mut attempt) = (*attrs, 0);
+            loop {
+                let Some(fs) = self.shared() else { return };
+                // Another writer here may have come between, or has it locked.
+                if fs.correct(number, attrs).await.unwrap_or(false) {
+                    return;
+                }
+                tokio::time::sleep(Duration::from_millis(1 << attempt)).await;
+                attempt = (attempt + 1).min(8);
+                attrs = self.fresh(number).await.unwrap_or(attrs);
+            }
+        };
+        tokio::time::timeout(LONG, told).await.map_err(|_| EIO)
     }
 
     /// As [`FileSystem::agree`], for as long as it takes: for requests that nobody makes who has the inode locked.

@@ -1,12 +1,14 @@
 //! GETATTR: the attributes of a file.
 
+use crate::callers;
 use crate::fs::{Answer, FileSystem};
 use crate::request::Header;
 
 /// See the head of this file.
 pub(crate) async fn getattr(fs: &FileSystem, header: &Header, fh: Option<u64>) -> Answer {
     let open = fh.and_then(|fh| fs.opens.file(fh).ok());
-    if fs.write_back.is_shared(header.node) {
+    let shared = fs.write_back.is_shared(header.node);
+    if shared {
         // What is written next begins with what there is.
         fs.forget_pages(header.node).await;
     }
@@ -15,6 +17,11 @@ pub(crate) async fn getattr(fs: &FileSystem, header: &Header, fh: Option<u64>) -
         (None, Some(attrs)) => attrs,
         (None, None) => fs.callers.anybody().getattr(&fs.node(header)?).await?,
     };
-    fs.agree(header.pid, header.node, &attrs).await;
+    // Whoever has the inode locked cannot wait for who corrects what the kernel believes; who is about to write has not.
+    if shared && callers::is_writing(header.pid) && fs.write_back.beliefs.set_by(header.pid).is_none() {
+        Box::pin(fs.agree_to_write(header.node, &attrs)).await?;
+    } else {
+        fs.agree(header.pid, header.node, &attrs).await;
+    }
     Ok(fs.attributes(header, &attrs))
 }

@@ -8,8 +8,8 @@ use crate::request::Header;
 pub(crate) async fn read(fs: &FileSystem, header: &Header, fh: u64, (offset, size): (u64, u32)) -> Answer {
     let open = fs.opens.file(fh)?;
     let found = open.file.read_at(offset, size as usize).await?;
-    if open.cached && fs.write_back.is_shared(header.node) {
-        fs.kernel_gets(header.node, offset, &found.segments);
+    if fs.write_back.is_shared(header.node) {
+        fs.kernel_gets(header.node, (offset, size), &found.segments, open.cached);
     }
     Ok(Reply::Read(found.segments))
 }
