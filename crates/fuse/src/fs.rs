@@ -103,9 +103,19 @@ impl FileSystem {
 
     /// Appends what a name in the directory that a request is about stands for, which the kernel knows from then on.
     pub(crate) fn entry(&self, body: Body, header: &Header, node: &Node, attrs: &Attrs) -> Body {
+        self.entry_for(body, header, (node, attrs), false)
+    }
+
+    /// As [`FileSystem::entry`], of a file that was opened by that name, to be `written` to the page cache or not.
+    pub(crate) fn entry_opened(&self, body: Body, header: &Header, file: &File, written: bool) -> Body {
+        self.entry_for(body, header, (&file.node(), &file.attrs()), written)
+    }
+
+    fn entry_for(&self, body: Body, header: &Header, (node, attrs): (&Node, &Attrs), written: bool) -> Body {
         let number = self.nodes.remember(node, header.node, attrs);
         let mut lifetimes = self.lifetimes(number);
-        if self.needs_correction(header.pid, number, attrs) {
+        // A kernel that does not know the file yet cannot be told before this answer that others want it.
+        if written || self.needs_correction(header.pid, number, attrs) {
             // Whoever wants to know asks for attributes then, and the kernel is told before that is answered.
             lifetimes.attrs = Duration::ZERO;
         }

@@ -47,7 +47,11 @@ pub(crate) async fn create(
     fs.changed_in(header, after, unseen);
     // One that others made in the meantime the kernel may know, with another size.
     let new = !fs.nodes.is_known(file.node().id.0);
-    let entry = fs.entry(Body::with_capacity(144), header, &file.node(), &file.attrs());
+    // Before the kernel is told for how long to believe the attributes: others may want the file from here on.
     let (how, writing) = fs.how(&file, flags, (true, new));
+    let entry = fs.entry_opened(Body::with_capacity(144), header, &file, writing.is_some());
+    if writing.is_some() {
+        fs.may_believe_more(file.node().id.0);
+    }
     Ok(opened(entry, fs.opens.add_file(file, flags, (how, writing)), how).reply())
 }
