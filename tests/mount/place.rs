@@ -10,6 +10,16 @@ pub const TRANSPORT: &str = "WEIR_TEST_TRANSPORT";
 /// What says which options the mounts of all tests have besides their own, as mount(8) has them.
 pub const OPTIONS: &str = "WEIR_TEST_MOUNT";
 
+/// Runs tests once more in a process of their own: they pass, and there are some.
+pub fn again_passes(command: &mut Command) {
+    let said = command.stderr(std::process::Stdio::inherit()).output().unwrap();
+    let text = String::from_utf8_lossy(&said.stdout);
+    println!("{text}");
+    assert!(said.status.success(), "again: {}", said.status);
+    let passed = |line: &str| line.strip_prefix("test result: ok. ")?.split_once(" passed")?.0.parse::<u32>().ok();
+    assert!(text.lines().find_map(passed).is_some_and(|passed| passed > 0), "no test ran again");
+}
+
 /// A mount in the background.
 pub struct Place {
     dir: PathBuf,

@@ -1,7 +1,7 @@
 //! Everything once more with requests that come over io_uring, and what is particular to that.
 
 use crate::cluster::{Cluster, WEIR, fail, succeed};
-use crate::place::{Place, TRANSPORT, can_mount};
+use crate::place::{Place, TRANSPORT, again_passes, can_mount};
 use rustix::fs::{FlockOperation, flock};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use std::fs::{self, File};
@@ -60,8 +60,7 @@ fn everything_again_over_rings() {
     }
     let Some(_switched) = Switched::on() else { return };
     let mut again = Command::new(std::env::current_exe().unwrap());
-    let status = again.env(TRANSPORT, "uring").status().unwrap();
-    assert!(status.success(), "over rings");
+    again_passes(again.env(TRANSPORT, "uring"));
 }
 
 /// A process that has locked a file with flock(1), or waits for that.
