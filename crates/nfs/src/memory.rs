@@ -8,7 +8,9 @@ use crate::exports::{Place, View};
 use crate::fs::*;
 use bytes::Bytes;
 use std::collections::{BTreeMap, HashMap};
+use std::future::poll_fn;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::{Poll, Waker};
 use types::{Attrs, ByteRange, Cred, FileId, FileKind, Fsid, SetAttrs, SetTime, StatFs, Status, Timestamp, Verifier};
 use xdr::Segments;
 
@@ -58,6 +60,9 @@ struct Inner {
     clients: BTreeMap<Bytes, u64>,
     told: Told,
     return_on_close: bool,
+    /// Whether data servers do not answer, so that nobody can be fenced; with who waits for that.
+    silent: bool,
+    fencing: Vec<Waker>,
 }
 
 /// The file system.
@@ -83,6 +88,8 @@ impl Memory {
             clients: BTreeMap::new(),
             told: Told::default(),
             return_on_close: false,
+            silent: false,
+            fencing: Vec::new(),
         };
         let set = SetAttrs { mode: Some(0o777), ..SetAttrs::default() };
         let entries = Content::Entries { by_cookie: BTreeMap::new(), by_name: HashMap::new(), parent: FileId::ROOT };
@@ -112,6 +119,16 @@ impl Memory {
     /// Whether layouts given from now on have to be returned before the last CLOSE.
     pub fn set_return_on_close(&self, on: bool) {
         self.lock().return_on_close = on;
+    }
+
+    /// Whether data servers do not answer from now on: nobody can be fenced from them then.
+    pub fn set_silent(&self, on: bool) {
+        let fencing = {
+            let mut inner = self.lock();
+            inner.silent = on;
+            std::mem::take(&mut inner.fencing)
+        };
+        fencing.into_iter().for_each(Waker::wake);
     }
 }
 
@@ -505,6 +522,14 @@ impl FileSystem for Memory {
         _: ByteRange,
         why: LayoutGone,
     ) -> Result<()> {
+        if why == LayoutGone::Revoked {
+            poll_fn(|task| {
+                let mut inner = self.lock();
+                inner.fencing.push(task.waker().clone());
+                if inner.silent { Poll::Pending } else { Poll::Ready(()) }
+            })
+            .await;
+        }
         self.lock().told.gone.push((client, file, why));
         Ok(())
     }

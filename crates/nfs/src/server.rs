@@ -22,8 +22,9 @@ use crate::exports::Place;
 use crate::fs::{Ctx, FileSystem, Iomode, LayoutGone};
 use crate::state::delegations::Use;
 use crate::state::layouts::Filter;
-use crate::state::{self, Effect, Gone, State};
+use crate::state::{self, Effect, State};
 use bytes::Bytes;
+use futures_util::{StreamExt, stream};
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -65,14 +66,25 @@ pub struct Server<F, C> {
     calling: Mutex<HashMap<sessionid4, HashMap<u32, Waker>>>,
     /// What clients are to be told without anybody waiting for it.
     notices: Mutex<notices::Notices>,
-    /// How many layouts of a file are gone from the tables, but not yet known to be so by the file system: until it has
-    /// fenced their holders and learned what they wrote, they count as held. Locked after `state`.
-    leaving: Mutex<HashMap<FileId, usize>>,
+    /// Layouts that are gone from the tables, but not yet known to be so by the file system: until it has fenced their
+    /// holders and learned what they wrote, they count as held. Locked after `state`.
+    leaving: Mutex<HashMap<FileId, Leaving>>,
     /// Where clients reached files. Locked after `state`.
     reached: Mutex<reached::Reached>,
     /// Minor version of each session: callbacks have to carry it.
     minors: Mutex<HashMap<sessionid4, u32>>,
     counters: counters::Counting,
+}
+
+/// Layouts that the file system is told of at a time.
+const GONE_AT_ONCE: usize = 16;
+
+/// How many layouts of a file are about to be gone.
+#[derive(Debug, Default)]
+struct Leaving {
+    all: usize,
+    /// Those whose holders are being fenced.
+    fencing: usize,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -192,8 +204,11 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
     /// Notes layouts that are about to be gone; called while the state is locked.
     fn note_leaving(&self, effects: &[Effect]) {
         for effect in effects {
-            if let Effect::LayoutGone { file, .. } = effect {
-                *lock(&self.leaving).entry(*file).or_default() += 1;
+            if let Effect::LayoutGone { file, iomode, why, .. } = effect {
+                let mut leaving = lock(&self.leaving);
+                let leaving = leaving.entry(*file).or_default();
+                leaving.all += 1;
+                leaving.fencing += usize::from(why.is_to_be_fenced(*iomode));
             }
         }
     }
@@ -201,7 +216,7 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
     /// Notes layouts that a client returned, as [`Server::note_leaving`] does; called while the state is locked.
     fn leave(&self, gone: Vec<(FileId, Iomode, ByteRange)>) -> Vec<(FileId, Iomode, ByteRange)> {
         for (file, ..) in &gone {
-            *lock(&self.leaving).entry(*file).or_default() += 1;
+            lock(&self.leaving).entry(*file).or_default().all += 1;
         }
         gone
     }
@@ -215,15 +230,22 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         (iomode, range): (Iomode, ByteRange),
         why: LayoutGone,
     ) -> Result<(), Status> {
+        let fences = why == LayoutGone::Revoked;
         let told = self.fs.layout_gone(ctx, client, file, iomode, range, why).await;
-        if let Entry::Occupied(mut count) = lock(&self.leaving).entry(file) {
-            *count.get_mut() -= 1;
-            if *count.get() == 0 {
-                count.remove();
+        if let Entry::Occupied(mut leaving) = lock(&self.leaving).entry(file) {
+            leaving.get_mut().all -= 1;
+            leaving.get_mut().fencing -= usize::from(fences);
+            if leaving.get().all == 0 {
+                leaving.remove();
             }
         }
         self.wake(file);
         told
+    }
+
+    /// Whether clients that lost layouts of a file are being fenced from the data servers: what they sent may still come.
+    fn is_fencing(&self, file: FileId) -> bool {
+        lock(&self.leaving).get(&file).is_some_and(|leaving| leaving.fencing > 0)
     }
 
     /// Carries out effects, in order, and what follows from them. The first failure to store or delete a client's record is
@@ -245,7 +267,22 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         outcome
     }
 
-    /// Carries out one effect; what follows from it is added to `more`.
+    /// Tells the file system of layouts that are gone, of several at a time: each may have to wait for data servers.
+    async fn layouts_gone(&self, ctx: &Ctx, gone: Vec<Effect>) {
+        let told = stream::iter(gone).map(|effect| async move {
+            let Effect::LayoutGone { client, file, iomode, range, why } = effect else { return };
+            let why = match why.is_to_be_fenced(iomode) {
+                false => LayoutGone::Forgotten,
+                true => LayoutGone::Revoked,
+            };
+            if let Err(error) = self.layout_gone(ctx, client.0, file, (iomode, range), why).await {
+                tracing::warn!(%error, file = file.0, "could not take a layout away");
+            }
+        });
+        told.buffer_unordered(GONE_AT_ONCE).for_each(|()| std::future::ready(())).await;
+    }
+
+    /// Carries out one effect, and those like it that come next if they go together; what follows from it is added to `more`.
     async fn carry_out(&self, ctx: &Ctx, effect: Effect, more: &mut VecDeque<Effect>) -> Result<(), Status> {
         match effect {
             Effect::Persist(record) => self.fs.persist_client(record).await,
@@ -276,12 +313,13 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
                 Ok(())
             }
             Effect::LastClose(file) => self.reap_closed(ctx, file).await,
-            Effect::LayoutGone { client, file, iomode, range, why } => {
-                let why = match why {
-                    Gone::Forgotten => LayoutGone::Forgotten,
-                    Gone::Revoked => LayoutGone::Revoked,
-                };
-                self.layout_gone(ctx, client.0, file, (iomode, range), why).await
+            Effect::LayoutGone { .. } => {
+                let mut gone = vec![effect];
+                while let Some(next) = more.pop_front_if(|next| matches!(next, Effect::LayoutGone { .. })) {
+                    gone.push(next);
+                }
+                self.layouts_gone(ctx, gone).await;
+                Ok(())
             }
             Effect::SessionGone(session) => {
                 lock(&self.minors).remove(&session);

@@ -80,10 +80,24 @@ impl Config {
 /// How a layout went without LAYOUTRETURN.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Gone {
-    /// The client does not use it any more: it said so in a callback, closed the file, or restarted.
+    /// The client does not use it any more: it said so in a callback, or closed the file.
     Forgotten,
+    /// The client that held it is no more, and another has come in its place: what it had sent for writing may still be
+    /// under way to the data servers, and must be fenced from them. Nothing else of it needs to be.
+    Restarted,
     /// It was taken away: the client may still use it and must be fenced from the data servers.
     Revoked,
+}
+
+impl Gone {
+    /// Whether the client that held a layout for this use must be fenced from the data servers.
+    pub fn is_to_be_fenced(self, iomode: Iomode) -> bool {
+        match self {
+            Gone::Forgotten => false,
+            Gone::Restarted => iomode == Iomode::ReadWrite,
+            Gone::Revoked => true,
+        }
+    }
 }
 
 /// What the owner of a [`State`] has to do about a change of state.

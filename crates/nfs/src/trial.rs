@@ -241,14 +241,9 @@ impl<'a> Peer<'a> {
         }
     }
 
-    /// CREATE_SESSION; keeps the session.
-    pub fn new_session(
-        &mut self,
-        sequence: u32,
-        fore: channel_attrs4,
-        back: channel_attrs4,
-    ) -> Result<CREATE_SESSION4resok, nfsstat4> {
-        let args = CREATE_SESSION4args {
+    /// CREATE_SESSION as Linux sends it.
+    pub fn create_session(&self, sequence: u32, fore: channel_attrs4, back: channel_attrs4) -> nfs_argop4 {
+        nfs_argop4::OP_CREATE_SESSION(CREATE_SESSION4args {
             csa_clientid: self.client,
             csa_sequence: sequence,
             csa_flags: CREATE_SESSION4_FLAG_PERSIST | CREATE_SESSION4_FLAG_CONN_BACK_CHAN,
@@ -256,8 +251,17 @@ impl<'a> Peer<'a> {
             csa_back_chan_attrs: back,
             csa_cb_program: 0x4000_0000,
             csa_sec_parms: vec![callback_sec_parms4::AUTH_NONE],
-        };
-        match &self.send(vec![nfs_argop4::OP_CREATE_SESSION(args)]).resarray[..] {
+        })
+    }
+
+    /// CREATE_SESSION; keeps the session.
+    pub fn new_session(
+        &mut self,
+        sequence: u32,
+        fore: channel_attrs4,
+        back: channel_attrs4,
+    ) -> Result<CREATE_SESSION4resok, nfsstat4> {
+        match &self.send(vec![self.create_session(sequence, fore, back)]).resarray[..] {
             [nfs_resop4::OP_CREATE_SESSION(CREATE_SESSION4res::NFS4_OK(result))] => {
                 self.session = result.csr_sessionid;
                 self.sequence.set(0);

@@ -16,9 +16,9 @@ use types::{Attrs, FileId, SetAttrs, SetTime};
 use wire::nfs4::*;
 use xdr::Xdr;
 
-/// How long a request waits for delegations to come back before its client is told to ask again: long enough for a client
+/// How long a request waits for delegations to come back, or clients to be fenced, before its client is told to ask again: long enough for a client
 /// that only has to answer, short enough to keep no slot of the session busy.
-const PATIENCE: Duration = Duration::from_secs(1);
+pub(super) const PATIENCE: Duration = Duration::from_secs(1);
 /// Attributes that only the client knows which has the file alone.
 const OF_WRITER: Mask =
     Mask::of(&[FATTR4_CHANGE, FATTR4_SIZE, FATTR4_SPACE_USED, FATTR4_TIME_METADATA, FATTR4_TIME_MODIFY]);

@@ -1,6 +1,8 @@
 //! Recalling layouts: CB_LAYOUTRECALL to everybody who holds one, then waiting until all are back (RFC 8881 §12.5.5).
 
 use super::callbacks::Callbacks;
+use super::compound::Answer;
+use super::delegations::PATIENCE;
 use super::{Server, counters, lock};
 use crate::fs::{FileSystem, Iomode};
 use crate::state::layouts::{Filter, Recall, RecallAnswer};
@@ -85,6 +87,36 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
     /// Whether a layout stands in the way: held by somebody but `except`, or just gone and not yet fenced.
     fn held(&self, state: &State, file: FileId, filter: Filter, except: Option<ClientId>) -> bool {
         state.conflicting_layouts(file, filter, except) || lock(&self.leaving).contains_key(&file)
+    }
+
+    /// Sees to it that nothing more comes at data servers of what clients sent that lost the file since. Who opens or locks it
+    /// takes what is there for all that there will be of them.
+    ///
+    /// # Errors
+    /// DELAY: some data server does not answer for now. It is given up in the end, and fenced before it is used again.
+    pub(super) async fn fenced(&self, file: FileId) -> Answer<()> {
+        match self.check_fenced(file) {
+            Ok(()) => Ok(()),
+            // Boxed, for it is large and rare.
+            Err(_) => Box::pin(self.fenced_soon(file)).await,
+        }
+    }
+
+    /// As [`Self::fenced`], of a client that has only just lost the file.
+    pub(super) fn check_fenced(&self, file: FileId) -> Result<(), nfsstat4> {
+        if self.is_fencing(file) { Err(NFS4ERR_DELAY) } else { Ok(()) }
+    }
+
+    async fn fenced_soon(&self, file: FileId) -> Answer<()> {
+        let over = pin!(future::poll_fn(|task| {
+            // Registered before looking, so that the end is not missed.
+            lock(&self.waiters).entry(file).or_default().push(task.waker().clone());
+            if self.is_fencing(file) { Poll::Pending } else { Poll::Ready(()) }
+        }));
+        let pause = pin!(self.callbacks.pause(PATIENCE));
+        let is_over = matches!(future::select(over, pause).await, Either::Left(_));
+        self.wake(file);
+        if is_over { Ok(()) } else { Err(NFS4ERR_DELAY.into()) }
     }
 
     /// Tells everybody who waits for layouts of a file to look again.

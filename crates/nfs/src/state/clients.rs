@@ -256,14 +256,15 @@ impl State {
         self.opens.of_client(id) > 0 || self.delegations.live(id) > 0 || self.layouts.of_client(id) > 0
     }
 
-    /// Confirms the record of `id` at its first session and drops what the previous incarnation of its owner held.
+    /// Confirms the record of `id` at its first session and drops what the previous incarnation of its owner held. That may
+    /// have been killed a moment ago: what it sent to data servers counts as still under way.
     pub(crate) fn confirm_client(&mut self, id: ClientId) {
         let Some(client) = self.clients.get(id) else { return };
         if client.confirmed {
             return;
         }
         if let Some(old) = self.clients.confirmed(&client.owner) {
-            self.drop_client(old, Gone::Forgotten);
+            self.drop_client(old, Gone::Restarted);
         }
         self.clients.confirm(id);
     }

@@ -27,7 +27,10 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
         locker4::TRUE(new) => Locker::Open { stateid: &stateid, owner: &new.lock_owner.owner },
         locker4::FALSE(_) => Locker::Held(&stateid),
     };
+    cx.server.fenced(file).await?;
+    let server = cx.server;
     let lock = |state: &mut State| {
+        server.check_fenced(file)?;
         // The grace period may have ended meanwhile, and somebody else have had the lock.
         state.check_grace(client, args.reclaim)?;
         let locked = state.lock(client, file, locker, (span, kind), wait, now)?;

@@ -53,11 +53,10 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
         check_permission(cx, &found.attrs, share, found.truncate, by_name).await?;
     }
     let what = if found.truncate { Use::Change } else { Use::of_open(share, args.share_deny) };
-    if !reclaim {
-        // Not longer than until they are back: this open may be given a delegation itself.
-        drop(cx.server.make_way(&cx.ctx, file, what, Some(client)).await?);
-    }
+    clear_way(cx, file, what, reclaim).await?;
+    let server = cx.server;
     let open = |state: &mut State| {
+        server.check_fenced(file)?;
         // The grace period may have ended meanwhile, and others have been given delegations.
         state.check_grace(client, reclaim)?;
         let in_the_way = state.is_delegated(file, what, Some(client));
@@ -98,6 +97,20 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
         attrset: found.set.to_bitmap(),
         delegation,
     })
+}
+
+/// Waits for those who have the file, or had it a moment ago, for as long as a request may.
+async fn clear_way<F: FileSystem, C: Callbacks>(
+    cx: &Compound<'_, F, C>,
+    file: FileId,
+    what: Use,
+    reclaim: bool,
+) -> Answer<()> {
+    if !reclaim {
+        // Not longer than until they are back: this open may be given a delegation itself.
+        drop(cx.server.make_way(&cx.ctx, file, what, Some(cx.client())).await?);
+    }
+    cx.server.fenced(file).await
 }
 
 /// Makes the file the current one for the operations that follow, which it was opened for in this directory, if by name.

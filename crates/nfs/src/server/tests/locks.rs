@@ -2,10 +2,13 @@
 
 use super::*;
 use crate::exports::Place;
-use crate::fs::{ClientRecord, FileSystem};
+use crate::fs::{ClientRecord, FileSystem, LayoutGone};
 use crate::memory::Memory;
 use crate::trial::{Bench, LEASE, linux_channels};
 use futures_util::FutureExt;
+use futures_util::task::noop_waker;
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll};
 
 fn owner(name: &str) -> lock_owner4 {
     lock_owner4 { clientid: 0, owner: text(name) }
@@ -374,4 +377,49 @@ fn a_client_that_waits_is_called_when_its_lock_is_free() {
     let told = CB_NOTIFY_LOCK4args { cnla_fh: handle.clone(), cnla_lock_owner: owner };
     assert_eq!(call.argarray[1], nfs_cb_argop4::OP_CB_NOTIFY_LOCK(told));
     two.ok(on(&handle, new_lock(theirs, "y", WRITEW_LT, 0, 10)));
+}
+
+fn poll<T>(future: Pin<&mut impl Future<Output = T>>) -> Poll<T> {
+    future.poll(&mut Context::from_waker(&noop_waker()))
+}
+
+/// A client was killed and comes back while a data server has what it sent before, and does not get on.
+#[test]
+fn what_a_client_had_that_restarted_is_free_once_its_last_writes_are_refused() {
+    let bench = Bench::default();
+    let (one, two) = (Peer::meet(&bench, 1), Peer::meet(&bench, 2));
+    let (mine, handle) = file(&one, "a");
+    one.ok(on(&handle, new_lock(mine, "x", WRITE_LT, 0, 10)));
+    one.ok(vec![putfh(&handle), Arg::OP_LAYOUTGET(layoutget(mine, LAYOUTIOMODE4_RW))]);
+    let (read_only, other) = file(&one, "b");
+    one.ok(vec![putfh(&other), Arg::OP_LAYOUTGET(layoutget(read_only, LAYOUTIOMODE4_READ))]);
+    let (theirs, _) = file(&two, "a");
+    bench.server.fs().set_silent(true);
+    let mut again = Peer::stranger(&bench, 3);
+    again.introduce("client 1", [9; 8]);
+    let (fore, back) = linux_channels();
+    let mut coming = pin!(bench.server.compound(again.call(vec![again.create_session(1, fore, back)])));
+    assert!(poll(coming.as_mut()).is_pending());
+    assert!(bench.server.fs().told().gone.iter().all(|(_, _, why)| *why == LayoutGone::Forgotten));
+    let refused = |ops| {
+        let mut asked = pin!(two.start(ops));
+        assert!(poll(asked.as_mut()).is_pending());
+        let Poll::Ready(reply) = poll(asked.as_mut()) else { panic!("it waits for ever") };
+        reply.status
+    };
+    let lock = || on(&handle, new_lock(theirs, "y", WRITE_LT, 0, 10));
+    let open = |name| Arg::OP_OPEN(open(name, OPEN4_SHARE_ACCESS_BOTH, PLAIN));
+    assert_eq!(refused(lock()), NFS4ERR_DELAY);
+    assert_eq!(refused(vec![Arg::OP_PUTROOTFH, open("a")]), NFS4ERR_DELAY);
+    // What it only read can be had at once.
+    two.ok(vec![Arg::OP_PUTROOTFH, open("b")]);
+    let mut waiting = pin!(two.start(lock()));
+    assert!(poll(waiting.as_mut()).is_pending());
+    bench.server.fs().set_silent(false);
+    assert!(poll(coming.as_mut()).is_ready());
+    let Poll::Ready(reply) = poll(waiting.as_mut()) else { panic!("it waits for ever") };
+    assert_eq!(reply.status, NFS4_OK);
+    two.ok(vec![Arg::OP_PUTROOTFH, open("a")]);
+    let gone: Vec<_> = bench.server.fs().told().gone.into_iter().map(|(_, _, why)| why).collect();
+    assert_eq!(gone, [LayoutGone::Forgotten, LayoutGone::Revoked]);
 }
