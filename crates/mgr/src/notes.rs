@@ -21,8 +21,8 @@ const PAGE: usize = 4096;
 pub(crate) struct Notes {
     namespace: Arc<Namespace<Embedded>>,
     inner: Mutex<Inner>,
-    /// Held while notes are being forgotten: whoever has to make one anew waits.
-    forgetting: tokio::sync::Mutex<()>,
+    /// Held alone while notes are being forgotten, and shared by those who make one anew: they share flushes too.
+    forgetting: tokio::sync::RwLock<()>,
     /// Told when there is something to forget.
     done: Notify,
 }
@@ -164,7 +164,7 @@ impl Notes {
         if noted(&mut self.inner()) {
             return Ok(());
         }
-        let _alone = self.forgetting.lock().await;
+        let _shared = self.forgetting.read().await;
         if noted(&mut self.inner()) {
             return Ok(());
         }
@@ -354,7 +354,7 @@ impl Notes {
 
     /// Forgets what is done. After a failure it stays in the namespace, and is done again by the next start.
     pub(crate) async fn forget(&self) -> Result<(), Status> {
-        let _alone = self.forgetting.lock().await;
+        let _alone = self.forgetting.write().await;
         let done = {
             let mut inner = self.inner();
             let Inner { written, unsynced, done, .. } = &mut *inner;
@@ -379,7 +379,37 @@ impl Notes {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use futures_util::future::join_all;
+    use futures_util::poll;
     use meta::Format;
+    use std::pin::pin;
+    use std::task::Poll;
+    use std::time::Duration;
+
+    /// A store's file in memory.
+    #[derive(Debug, Default)]
+    struct Ram(Mutex<Vec<u8>>);
+
+    impl meta::StorageBackend for Ram {
+        fn len(&self) -> std::io::Result<u64> {
+            Ok(self.0.lock().unwrap().len() as u64)
+        }
+        fn read(&self, offset: u64, out: &mut [u8]) -> std::io::Result<()> {
+            out.copy_from_slice(&self.0.lock().unwrap()[offset as usize..][..out.len()]);
+            Ok(())
+        }
+        fn set_len(&self, len: u64) -> std::io::Result<()> {
+            self.0.lock().unwrap().resize(len as usize, 0);
+            Ok(())
+        }
+        fn sync_data(&self) -> std::io::Result<()> {
+            Ok(())
+        }
+        fn write(&self, offset: u64, data: &[u8]) -> std::io::Result<()> {
+            self.0.lock().unwrap()[offset as usize..][..data.len()].copy_from_slice(data);
+            Ok(())
+        }
+    }
 
     async fn notes(dir: &std::path::Path) -> Notes {
         let engine = Embedded::create(&dir.join("store"), [3; 16], meta::merge).unwrap();
@@ -433,6 +463,41 @@ mod tests {
         notes.told(told);
         notes.forget().await.unwrap();
         assert_eq!((notes.counted().written, notes.inner().unsynced.len()), (1, 0));
+    }
+
+    /// Every file that a mount makes comes here when it is first written.
+    #[tokio::test]
+    async fn many_that_are_noted_at_the_same_time_share_a_flush() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = meta::FileLog::create(&dir.path().join("log")).unwrap();
+        let (engine, mut stepper) = Embedded::stepped(Ram::default(), log, [3; 16], meta::merge, || None).unwrap();
+        let (fsid, cookie_key) = (types::Fsid([1; 16]), [7; 16]);
+        let format = Format { fsid, now: now(), cookie_key, root_mode: 0o755, root_uid: 0, root_gid: 0 };
+        let mut made = pin!(Namespace::format(engine, format));
+        assert!(poll!(made.as_mut()).is_pending());
+        stepper.step(Duration::ZERO);
+        let notes = Notes::load(Arc::new(made.await.unwrap())).unwrap();
+        let (root, how) = (types::Cred::root(), meta::How::Guarded(types::SetAttrs::default()));
+        let mut files = Vec::new();
+        for n in 0..32 {
+            let name = format!("{n}");
+            let mut made = pin!(notes.namespace.create_soon(&root, now(), FileId::ROOT, name.as_bytes(), &how, None));
+            let made = loop {
+                match poll!(made.as_mut()) {
+                    Poll::Ready(made) => break made.unwrap(),
+                    Poll::Pending => stepper.step(Duration::ZERO),
+                };
+            };
+            notes.made(made.file.attrs.id, false);
+            files.push(made.file.attrs.id);
+        }
+        let before = notes.namespace.standing().counters.flushes;
+        let mut all = pin!(join_all(files.iter().map(|file| notes.writing(*file))));
+        assert!(poll!(all.as_mut()).is_pending());
+        stepper.step(Duration::ZERO);
+        let Poll::Ready(all) = poll!(all.as_mut()) else { panic!("one waits for another") };
+        assert!(all.iter().all(Result::is_ok));
+        assert_eq!(notes.namespace.standing().counters.flushes, before + 1);
     }
 
     #[tokio::test]
