@@ -22,6 +22,9 @@ use types::{Attrs, Cred, FileId, FileKind, Fsid, Generation, SetAttrs, Status, T
 /// Of all that conflict in one window of the store one gets through, so this is out of reach unless a record is damaged.
 const RUNS_MAX: usize = 10_000;
 
+/// Bits of a change attribute below the number of the start: more changes than there are in one.
+const CHANGES_PER_START: u32 = 40;
+
 /// What a new file system starts with.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Format {
@@ -83,6 +86,8 @@ pub struct Namespace<E> {
     format: FormatRecord,
     ids: Ids,
     requests: AtomicU64,
+    /// What is added to the change attributes of records to tell them.
+    since: AtomicU64,
 }
 
 impl<E: Engine> Namespace<E> {
@@ -132,7 +137,8 @@ impl<E: Engine> Namespace<E> {
             return Err(OpenError::WrongVersion { found });
         }
         let format = FormatRecord::from_value(value).map_err(|_| OpenError::Damaged)?;
-        Ok(Namespace { engine, format, ids: Ids::default(), requests: AtomicU64::default() })
+        let (ids, requests, since) = Default::default();
+        Ok(Namespace { engine, format, ids, requests, since })
     }
 
     /// Identity of the file system.
@@ -143,6 +149,19 @@ impl<E: Engine> Namespace<E> {
     /// When the file system was made.
     pub fn created(&self) -> Timestamp {
         self.format.created
+    }
+
+    /// From now on no change attribute is told that was told before `start`, a number larger than at any earlier start:
+    /// what clients keep of files and directories counts as old.
+    ///
+    /// To be called before anything is told. A power cut may have taken changes that nobody waited for; this is above all
+    /// of them.
+    pub fn begin(&self, start: u32) {
+        self.since.store(u64::from(start) << CHANGES_PER_START, Ordering::Relaxed);
+    }
+
+    fn since(&self) -> u64 {
+        self.since.load(Ordering::Relaxed)
     }
 
     /// Completes when the store has failed for good, and never otherwise: the daemon must end, and be started again.
@@ -162,7 +181,7 @@ impl<E: Engine> Namespace<E> {
 
     fn outcome(&self, outcome: Outcome) -> Result<Option<Settled>, Status> {
         match outcome {
-            Outcome::Committed { merged, .. } => Ok(Some(Settled(merged))),
+            Outcome::Committed { merged, .. } => Ok(Some(Settled { merged, since: self.since() })),
             Outcome::Conflict(_) => Ok(None),
             Outcome::TooLarge => Err(Status::TooBig),
             Outcome::Full => Err(Status::NoSpc),
@@ -174,7 +193,7 @@ impl<E: Engine> Namespace<E> {
     fn read<T>(&self, cred: &Cred, op: impl FnOnce(&Tx<'_>) -> Result<T, Status>) -> Result<T, Status> {
         let view = self.engine.view()?;
         // No reading operation looks at the clock.
-        op(&Tx::new(&*view, &self.format.cookies, cred, Timestamp::default()))
+        op(&Tx::new(&*view, (&self.format.cookies, self.since()), cred, Timestamp::default()))
     }
 
     /// Runs the operation on a fresh view; `None` for the batch if there is nothing to change.
@@ -185,7 +204,7 @@ impl<E: Engine> Namespace<E> {
         op: &impl Fn(&mut Tx<'_>) -> Plan<T>,
     ) -> Result<(Answer<T>, Option<Batch>), Status> {
         let view = self.engine.view()?;
-        let mut tx = Tx::new(&*view, &self.format.cookies, cred, now);
+        let mut tx = Tx::new(&*view, (&self.format.cookies, self.since()), cred, now);
         let answer = op(&mut tx)?;
         let mut batch = tx.into_batch();
         batch.id = RequestId(self.requests.fetch_add(1, Ordering::Relaxed));
@@ -242,7 +261,7 @@ impl<E: Engine> Namespace<E> {
                 ..Batch::default()
             };
             let settled = self.outcome(self.engine.submit(batch).await)?.ok_or(Status::Corrupt)?;
-            let first = settled.0.into_iter().next().and_then(|(before, _)| before).ok_or(Status::Corrupt)?;
+            let first = settled.merged.into_iter().next().and_then(|(before, _)| before).ok_or(Status::Corrupt)?;
             let first = NextId::from_value(first)?.0;
             self.ids.add(first..first.checked_add(BLOCK).ok_or(Status::Corrupt)?);
         }

@@ -10,6 +10,8 @@ use types::{Attrs, Cred, FileId, FileKind, Status, Timestamp, limits};
 pub(crate) struct Tx<'a> {
     view: &'a dyn View,
     cookies: &'a CookieKey,
+    /// What is added to the change attributes of records to tell them.
+    since: u64,
     /// Who asks.
     pub(crate) cred: &'a Cred,
     /// The time of the operation.
@@ -32,13 +34,18 @@ pub(crate) type Visit<'v> = dyn FnMut(&[u8], &[u8]) -> Result<Walk, Status> + 'v
 
 /// What came of a batch, to be looked up by [`Touch`].
 #[derive(Debug, Default)]
-pub(crate) struct Settled(pub(crate) Vec<Merged>);
+pub(crate) struct Settled {
+    pub(crate) merged: Vec<Merged>,
+    /// What is added to the change attributes of records to tell them.
+    pub(crate) since: u64,
+}
 
 impl Settled {
     fn tails(&self, index: usize) -> Result<(Tail, Tail), Status> {
-        let (before, after) = self.0.get(index).ok_or(Status::ServerFault)?;
+        let (before, after) = self.merged.get(index).ok_or(Status::ServerFault)?;
         let before = before.clone().ok_or(Status::ServerFault)?;
-        Ok((Tail::from_value(before)?, Tail::from_value(after.clone())?))
+        let told = |value| Tail::from_value(value).map(|tail| tail.told(self.since));
+        Ok((told(before)?, told(after.clone())?))
     }
 
     /// The change attribute around the batch.
@@ -86,8 +93,13 @@ pub(crate) fn check_name(name: &[u8]) -> Result<(), Status> {
 }
 
 impl<'a> Tx<'a> {
-    pub(crate) fn new(view: &'a dyn View, cookies: &'a CookieKey, cred: &'a Cred, now: Timestamp) -> Self {
-        Tx { view, cookies, cred, now, batch: Batch { durable: true, ..Batch::default() }, merges: 0 }
+    pub(crate) fn new(
+        view: &'a dyn View,
+        (cookies, since): (&'a CookieKey, u64),
+        cred: &'a Cred,
+        now: Timestamp,
+    ) -> Self {
+        Tx { view, cookies, since, cred, now, batch: Batch { durable: true, ..Batch::default() }, merges: 0 }
     }
 
     /// The batch that was built.
@@ -155,17 +167,23 @@ impl<'a> Tx<'a> {
         if core.kind() == FileKind::Directory { Ok(core) } else { Err(Status::NotDir) }
     }
 
-    /// The often changing half of a file.
+    /// The often changing half of a file, to be told.
     pub(crate) fn tail(&self, id: FileId) -> Result<Tail, Status> {
-        self.record(&schema::tail_key(id))?.ok_or(Status::Corrupt)
+        let tail: Tail = self.record(&schema::tail_key(id))?.ok_or(Status::Corrupt)?;
+        Ok(self.told(tail))
     }
 
-    /// The often changing half of a file; the batch conflicts if that is another one by then.
+    /// A half that a record has, as it is told.
+    pub(crate) fn told(&self, tail: Tail) -> Tail {
+        tail.told(self.since)
+    }
+
+    /// The often changing half of a file, to be told; the batch conflicts if that is another one by then.
     pub(crate) fn rely_on_tail(&mut self, id: FileId) -> Result<Tail, Status> {
         let key = schema::tail_key(id);
         let value = self.view.get(&key)?.ok_or(Status::Corrupt)?;
         self.batch.expects.push(Expect::Reads(key, value.clone()));
-        Tail::from_value(value)
+        Ok(self.told(Tail::from_value(value)?))
     }
 
     /// The attributes of a file.

@@ -235,3 +235,49 @@ fn a_crash_anywhere_loses_nothing_that_was_promised() {
         }
     }
 }
+
+/// A directory changes without waiting for the disk, and everybody sees it. The power goes after every operation, and it
+/// changes otherwise: whoever has kept what it saw must be able to tell.
+#[test]
+fn no_change_attribute_that_was_told_is_told_again_after_a_crash() {
+    let cred = Cred::root();
+    let disk = Disk::default();
+    disk.record();
+    let (store, mut stepper) = open(&disk, 64 << 10).expect("store");
+    let format =
+        Format { fsid: Fsid([7; 16]), now: NOW, cookie_key: [3; 16], root_mode: 0o755, root_uid: 0, root_gid: 0 };
+    let format = std::pin::pin!(Namespace::format(store, format));
+    let fs = drive(format, &mut stepper, || ()).expect("format");
+    fs.begin(1);
+    let told = |fs: &Namespace<Embedded>| fs.getattr(FileId::ROOT).expect("the root").change;
+    let set = How::Guarded(SetAttrs::default());
+    let mut seen = vec![(disk.operations(), told(&fs))];
+    for n in 0..24 {
+        let name = format!("x{n}");
+        let mut made = Box::pin(fs.create_soon(&cred, NOW, FileId::ROOT, name.as_bytes(), &set, None));
+        let change = drive(made.as_mut(), &mut stepper, || ()).expect("create").dir;
+        assert_eq!((change.before, change.after), (seen.last().expect("one").1, told(&fs)));
+        seen.push((disk.operations(), told(&fs)));
+        if n % 8 == 7 {
+            drive(std::pin::pin!(fs.settle()), &mut stepper, || ()).expect("settle");
+        }
+    }
+    let (history, disk) = (disk.history(), Disk::default());
+    for n in 0..=history.len() {
+        let last = seen.iter().rev().find(|(operations, _)| *operations <= n).map(|(_, change)| *change);
+        let cut = disk.after_power_cut(kept(n as u64));
+        if let (Some(last), Ok((store, mut stepper))) = (last, open(&cut, 64 << 10)) {
+            let fs = Namespace::open(store).expect("open");
+            fs.begin(2);
+            assert!(told(&fs) > last, "cut after operation {n}");
+            let mut made = Box::pin(fs.create(&cred, NOW, FileId::ROOT, b"y", &set, None));
+            let made = drive(made.as_mut(), &mut stepper, || ()).expect("create");
+            assert!(made.dir.before > last && made.dir.after == told(&fs), "cut after operation {n}");
+            let file = fs.lookup(&cred, FileId::ROOT, b"y").expect("it is there");
+            assert_eq!(file.change, made.file.attrs.change);
+        }
+        if let Some(operation) = history.get(n) {
+            disk.repeat(operation.clone());
+        }
+    }
+}

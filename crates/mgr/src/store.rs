@@ -107,7 +107,7 @@ async fn blocking<T: Send + 'static>(
     }
 }
 
-/// Counts this start, durably: larger than at any start before, never 0.
+/// Counts this start, durably, and begins it: larger than at any start before, never 0.
 pub(crate) async fn next_epoch(namespace: &Namespace<Embedded>) -> Result<u32, Error> {
     let stored = namespace.registry(EPOCH).map_err(Error::Metadata)?;
     let last = match stored.as_deref().map(<[u8; 4]>::try_from) {
@@ -118,7 +118,10 @@ pub(crate) async fn next_epoch(namespace: &Namespace<Embedded>) -> Result<u32, E
     let epoch = last.checked_add(1).ok_or(Error::Metadata(Status::Corrupt))?;
     let value = Bytes::copy_from_slice(&epoch.to_be_bytes());
     match namespace.registry_put(now(), EPOCH, Some(&value)).await {
-        Ok(()) => Ok(epoch),
+        Ok(()) => {
+            namespace.begin(epoch);
+            Ok(epoch)
+        }
         Err(Status::NoSpc) => Err(Error::Full),
         Err(e) => Err(Error::Metadata(e)),
     }

@@ -46,7 +46,7 @@ pub(crate) fn plan(
     let entry = Dentry { child: id, kind: FileKind::Regular, name: Bytes::copy_from_slice(name) };
     tx.add_name(dir, &place, &entry)?;
     let touch = tx.change_dir(dir, 1, 0);
-    let file = FileInfo { attrs: core.attrs(id, &tail), generation, layout: layout.cloned() };
+    let file = FileInfo { attrs: core.attrs(id, &tx.told(tail)), generation, layout: layout.cloned() };
     Ok(Box::new(move |settled| Ok(Created { file, created: true, dir: settled.change(touch)? })))
 }
 

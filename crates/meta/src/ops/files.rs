@@ -24,7 +24,7 @@ pub(crate) fn read(tx: &Tx<'_>, after: FileId, max: usize) -> Result<(Vec<FileSt
                 last = id;
                 let (Some((of, core)), Some(tail)) = (core.take(), Tail::look(value)) else { return Walk::On };
                 if let (true, Body::Regular { generation, layout, .. }) = (of == id, core.body) {
-                    let Tail { size, written, change, .. } = tail;
+                    let Tail { size, written, change, .. } = tx.told(tail);
                     files.push(FileState { id, size, written, change, generation, layout });
                 }
             }

@@ -43,6 +43,6 @@ pub(crate) fn plan(tx: &mut Tx<'_>, dir: FileId, name: &[u8], set: &SetAttrs, id
     let entry = Dentry { child: id, kind: FileKind::Directory, name: Bytes::copy_from_slice(name) };
     tx.add_name(dir, &place, &entry)?;
     let touch = tx.change_dir(dir, 1, 1);
-    let attrs = core.attrs(id, &tail);
+    let attrs = core.attrs(id, &tx.told(tail));
     Ok(Box::new(move |settled| Ok(Made { attrs, dir: settled.change(touch)? })))
 }

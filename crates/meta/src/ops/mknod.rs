@@ -42,6 +42,6 @@ pub(crate) fn plan(
     let entry = Dentry { child: id, kind, name: Bytes::copy_from_slice(name) };
     tx.add_name(dir, &place, &entry)?;
     let touch = tx.change_dir(dir, 1, 0);
-    let attrs = core.attrs(id, &tail);
+    let attrs = core.attrs(id, &tx.told(tail));
     Ok(Box::new(move |settled| Ok(Made { attrs, dir: settled.change(touch)? })))
 }

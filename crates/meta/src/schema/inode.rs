@@ -151,6 +151,16 @@ impl Tail {
     }
 }
 
+impl Tail {
+    /// As it is told to clients: its change attribute is above every one that an earlier start told.
+    ///
+    /// What was changed without waiting for the disk is gone after a power cut, and what is counted from there comes to the same
+    /// numbers once more: they must not be taken for what they were told for before.
+    pub(crate) fn told(self, since: u64) -> Self {
+        Tail { change: self.change.wrapping_add(since), ..self }
+    }
+}
+
 impl Record for Core {
     fn encode(&self, out: &mut Writer) {
         out.u32(self.mode);
