@@ -32,6 +32,14 @@ impl Files {
         let is_symlink = || self.0.namespace.getattr(dir).is_ok_and(|a| a.kind == FileKind::Symlink);
         if status == Status::NotDir && is_symlink() { Status::Symlink } else { status }
     }
+
+    /// As [`Self::in_dir`], of something that was to get this name there. What has it stays: whoever is told builds on it.
+    async fn in_the_way(&self, dir: FileId, name: &[u8], status: Status) -> Status {
+        match status {
+            Status::Exist => self.0.notes.found_in_the_way(dir, name).await.err().unwrap_or(status),
+            status => self.in_dir(dir, status),
+        }
+    }
 }
 
 /// The ACCESS bits that permission bits amount to.
@@ -111,6 +119,7 @@ impl FileSystem for Files {
     }
 
     async fn getattr(&self, ctx: &Ctx, file: FileId) -> Result<Attrs> {
+        self.0.notes.found(file, ctx.client).await?;
         self.0.attrs(ctx, file).await
     }
 
@@ -145,7 +154,9 @@ impl FileSystem for Files {
         if ctx.place.is_outside() {
             return self.0.exports.lookup(ctx.view, dir, name);
         }
-        self.0.namespace.lookup(&ctx.cred, dir, name).map_err(|e| self.in_dir(dir, e))
+        let found = self.0.namespace.lookup(&ctx.cred, dir, name).map_err(|e| self.in_dir(dir, e))?;
+        self.0.notes.found(found.id, ctx.client).await?;
+        Ok(found)
     }
 
     async fn lookup_parent(&self, ctx: &Ctx, dir: FileId) -> Result<Attrs> {
@@ -177,7 +188,10 @@ impl FileSystem for Files {
                 namespace.mknod(cred, now, dir, name, FileKind::Char, (major, minor), &set).await
             }
         };
-        let made = made.map_err(|e| self.in_dir(dir, e))?;
+        let made = match made {
+            Ok(made) => made,
+            Err(e) => return Err(self.in_the_way(dir, name, e).await),
+        };
         Ok(Created { attrs: made.attrs, change: change(made.dir) })
     }
 
@@ -205,7 +219,7 @@ impl FileSystem for Files {
             Ok(made) => {
                 // An exclusive create that is sent again finds what it made.
                 if made.created && made.dir.before != made.dir.after {
-                    self.0.notes.made(made.file.attrs.id, !unsynced);
+                    self.0.notes.made(made.file.attrs.id, unsynced.then_some(ctx.client));
                 } else if !(made.created && unsynced) {
                     // Whoever made it may not have waited until it was there to stay.
                     namespace.settle().await?;
@@ -218,7 +232,7 @@ impl FileSystem for Files {
                 let now = self.0.namespace.getattr(dir)?.change;
                 Ok(Opened { attrs, created: false, change: Change { before: now, after: now, atomic: true } })
             }
-            Err(e) => Err(self.in_dir(dir, e)),
+            Err(e) => Err(self.in_the_way(dir, name, e).await),
         }
     }
 
@@ -239,8 +253,10 @@ impl FileSystem for Files {
     }
 
     async fn link(&self, ctx: &Ctx, file: FileId, dir: FileId, name: &Bytes) -> Result<Change> {
-        let made = self.0.namespace.link(&ctx.cred, ctx.now, file, dir, name).await;
-        Ok(change(made.map_err(|e| self.in_dir(dir, e))?.dir))
+        match self.0.namespace.link(&ctx.cred, ctx.now, file, dir, name).await {
+            Ok(made) => Ok(change(made.dir)),
+            Err(e) => Err(self.in_the_way(dir, name, e).await),
+        }
     }
 
     async fn readlink(&self, _: &Ctx, file: FileId) -> Result<Bytes> {

@@ -6,10 +6,10 @@
 
 use meta::schema::{Intent, Noted};
 use meta::{Embedded, Namespace};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
-use types::{FileId, Generation, Status};
+use types::{Cred, FileId, Generation, Status};
 
 use crate::room::now;
 
@@ -30,8 +30,8 @@ pub(crate) struct Notes {
 #[derive(Debug, Default)]
 struct Inner {
     written: HashMap<FileId, Written>,
-    /// Files whose making, and with it the note, may not be durable yet.
-    unsynced: HashSet<FileId>,
+    /// Files whose making, and with it the note, may not be durable yet; with the client that made each.
+    unsynced: HashMap<FileId, u64>,
     cuts: HashMap<FileId, Cut>,
     fences: HashMap<FileId, Generation>,
     /// Writes in progress: until they are over nobody has told all.
@@ -130,12 +130,39 @@ impl Notes {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A file was made: the namespace has noted it as written in the same change, and whether that is `durable`.
-    pub(crate) fn made(&self, file: FileId, durable: bool) {
+    /// A file was made: the namespace has noted it as written in the same change. That is not durable if this client does
+    /// not wait for it.
+    pub(crate) fn made(&self, file: FileId, unsynced_by: Option<u64>) {
         let mut inner = self.inner();
         inner.written.insert(file, Written::Now);
-        if !durable {
-            inner.unsynced.insert(file);
+        if let Some(client) = unsynced_by {
+            inner.unsynced.insert(file, client);
+        }
+    }
+
+    /// A client is about to be told that a file is there: if it was made by another that does not wait until it is there to
+    /// stay, this does.
+    pub(crate) async fn found(&self, file: FileId, client: u64) -> Result<(), Status> {
+        if self.inner().unsynced.get(&file).is_some_and(|maker| *maker != client) {
+            self.namespace.settle().await?;
+            self.inner().unsynced.remove(&file);
+        }
+        Ok(())
+    }
+
+    /// As [`Self::found`], for what stands in the way of a name, whoever made it.
+    pub(crate) async fn found_in_the_way(&self, dir: FileId, name: &[u8]) -> Result<(), Status> {
+        if self.inner().unsynced.is_empty() {
+            return Ok(());
+        }
+        match self.namespace.lookup(&Cred::root(), dir, name) {
+            Ok(found) if self.inner().unsynced.contains_key(&found.id) => {
+                self.namespace.settle().await?;
+                self.inner().unsynced.remove(&found.id);
+                Ok(())
+            }
+            // What took it away since is behind it, and durable.
+            _ => Ok(()),
         }
     }
 
@@ -150,7 +177,7 @@ impl Notes {
 
     async fn note_writing(&self, file: FileId) -> Result<(), Status> {
         let noted = |inner: &mut Inner| {
-            if inner.unsynced.contains(&file) {
+            if inner.unsynced.contains_key(&file) {
                 return false;
             }
             let written = inner.written.get_mut(&file);
@@ -422,7 +449,7 @@ mod tests {
     async fn a_measurement_that_a_failed_write_overtook_does_not_count() {
         let dir = tempfile::tempdir().unwrap();
         let (notes, file) = (notes(dir.path()).await, FileId(9));
-        notes.made(file, true);
+        notes.made(file, None);
         let writing = notes.writing(file).await.unwrap();
         let begun = notes.failures();
         drop(writing);
@@ -446,7 +473,7 @@ mod tests {
                 false => namespace.create_soon(&root, now(), FileId::ROOT, name, &how, None).await,
             };
             let file = made.unwrap().file.attrs.id;
-            notes.made(file, durable);
+            notes.made(file, (!durable).then_some(1));
             file
         };
         let file = make("durable", true).await;
@@ -458,11 +485,22 @@ mod tests {
         notes.writing(file).await.unwrap().done();
         notes.writing(file).await.unwrap().done();
         assert_eq!(flushes(), before + 1);
+        let found = make("found", false).await;
+        notes.found(found, 1).await.unwrap();
+        assert_eq!(flushes(), before + 1, "its maker knows");
+        notes.found(found, 2).await.unwrap();
+        notes.found(found, 3).await.unwrap();
+        assert_eq!(flushes(), before + 2);
+        make("in the way", false).await;
+        for _ in 0..2 {
+            notes.found_in_the_way(FileId::ROOT, b"in the way").await.unwrap();
+            assert_eq!(flushes(), before + 3);
+        }
         notes.told(file);
         let told = make("told", false).await;
         notes.told(told);
         notes.forget().await.unwrap();
-        assert_eq!((notes.counted().written, notes.inner().unsynced.len()), (1, 0));
+        assert_eq!((notes.counted().written, notes.inner().unsynced.len()), (3, 0));
     }
 
     /// Every file that a mount makes comes here when it is first written.
@@ -488,7 +526,7 @@ mod tests {
                     Poll::Pending => stepper.step(Duration::ZERO),
                 };
             };
-            notes.made(made.file.attrs.id, false);
+            notes.made(made.file.attrs.id, Some(1));
             files.push(made.file.attrs.id);
         }
         let before = notes.namespace.standing().counters.flushes;
@@ -505,7 +543,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (notes, file) = (notes(dir.path()).await, FileId(9));
         let measure = || notes.measured(file, notes.failures());
-        notes.made(file, true);
+        notes.made(file, None);
         drop(notes.writing(file).await.unwrap());
         measure();
         assert!(notes.is_exposed(file), "the write may still be under way");

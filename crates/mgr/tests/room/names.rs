@@ -154,3 +154,45 @@ async fn access_bits_follow_the_mode() {
     let all_of_dir = access::ALL & !access::EXECUTE;
     assert_eq!(files.access(&ctx(1), FileId::ROOT, access::ALL).await, Ok(all_of_dir));
 }
+
+/// A file that its maker does not wait for is there to stay before anybody else builds on it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_others_find_is_durable() {
+    let cluster = Cluster::new(1, "64").await;
+    let files = cluster.files();
+    let other = create(&files, "other").await;
+    let flushes = || {
+        let status = cluster.mgr().status();
+        let store = status.groups.iter().find(|g| g.get("flushes").is_some()).expect("the store");
+        match store.get("flushes") {
+            Some(wire::admin::Value::Number(n)) => *n,
+            other => panic!("{other:?}"),
+        }
+    };
+    for way in 0..6 {
+        let name = Bytes::from(format!("f{way}"));
+        let exclusive = || OpenHow::Exclusive(types::Verifier([way; 8]));
+        let made = files.open_create(&ctx(1), FileId::ROOT, &name, exclusive(), mode(0o644), true).await.unwrap();
+        let before = flushes();
+        match way {
+            0 => assert_eq!(files.lookup(&ctx(2), FileId::ROOT, &name).await.unwrap().id, made.attrs.id),
+            1 => assert_eq!(files.getattr(&ctx(2), made.attrs.id).await.unwrap().id, made.attrs.id),
+            2 => {
+                let guarded =
+                    files.open_create(&ctx(2), FileId::ROOT, &name, OpenHow::Guarded, mode(0o600), true).await;
+                assert_eq!(guarded, Err(Status::Exist));
+            }
+            3 => {
+                let theirs = OpenHow::Exclusive(types::Verifier([9; 8]));
+                let taken = files.open_create(&ctx(2), FileId::ROOT, &name, theirs, mode(0o600), true).await;
+                assert_eq!(taken, Err(Status::Exist));
+            }
+            4 => {
+                let dir = files.create(&ctx(2), FileId::ROOT, &name, CreateKind::Directory, mode(0o755)).await;
+                assert_eq!(dir.map(drop), Err(Status::Exist));
+            }
+            _ => assert_eq!(files.link(&ctx(2), other, FileId::ROOT, &name).await, Err(Status::Exist)),
+        }
+        assert!(flushes() > before, "{way}");
+    }
+}
