@@ -49,7 +49,9 @@ impl Near {
         let is_direct = place(seen).is_some_and(|seen| args.from.parse().ok().as_ref().and_then(place) == Some(seen));
         let is_same = || exports.view(seen) == exports.view(&Address::Unix(Default::default()));
         let local = self.local.clone().filter(|_| is_direct && is_same());
-        NearReply { run: self.run, local }
+        // With it somebody else could pass itself off as this mgr at the path of the socket, where that is another file.
+        let is_here = local.is_some() || matches!(seen, Address::Unix(_));
+        NearReply { run: if is_here { self.run } else { 0 }, local }
     }
 }
 

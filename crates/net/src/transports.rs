@@ -75,6 +75,14 @@ impl Stream {
         }
     }
 
+    /// The user that the peer ran as when it connected or began to listen; `None` unless it is a Unix socket's.
+    pub(crate) fn peer_user(&self) -> Option<u32> {
+        match self {
+            Stream::Unix(s) => s.peer_cred().ok().map(|cred| cred.uid()),
+            Stream::Tcp(_) | Stream::Memory(_) => None,
+        }
+    }
+
     /// Both halves.
     ///
     /// # Errors

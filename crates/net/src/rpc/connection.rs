@@ -86,6 +86,7 @@ struct Link {
     id: u64,
     peer: Address,
     local: Option<Address>,
+    peer_user: Option<u32>,
     limits: Limits,
     outbox: Outbox,
     xid: AtomicU32,
@@ -161,12 +162,13 @@ impl Connection {
     ) -> io::Result<(Self, Receiver)> {
         let account = memory.account();
         let begun = Begun::default();
-        let (peer, local) = (stream.peer(), stream.local());
+        let (peer, local, peer_user) = (stream.peer(), stream.local(), stream.peer_user());
         let (read, write) = stream.into_split()?;
         let link = Arc::new(Link {
             id: connection_id(),
             peer,
             local,
+            peer_user,
             limits,
             outbox: Outbox::new(write, limits.stall, counters.clone()),
             xid: AtomicU32::new(1),
@@ -253,6 +255,11 @@ impl Connection {
     /// The address of this end; `None` unless it is one of TCP.
     pub fn local(&self) -> Option<&Address> {
         self.link.local.as_ref()
+    }
+
+    /// The user that the other end of a Unix socket ran as when it connected or began to listen; `None` of anything else.
+    pub fn peer_user(&self) -> Option<u32> {
+        self.link.peer_user
     }
 
     /// Whether the connection has ended.

@@ -15,7 +15,8 @@ pub struct NearArgs {
 /// Results of NEAR.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct NearReply {
-    /// A random number of this run of the daemon: whoever answers with it at the socket is the same.
+    /// A random number of this run of the daemon: whoever answers with it at the socket is the same. Told there, and to whom the
+    /// socket is told; others get 0.
     pub run: u64,
     /// The Unix socket, if it is one for this client.
     pub local: Option<Local>,
