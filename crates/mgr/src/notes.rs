@@ -30,8 +30,9 @@ pub(crate) struct Notes {
 #[derive(Debug, Default)]
 struct Inner {
     written: HashMap<FileId, Written>,
-    /// Files whose making, and with it the note, may not be durable yet; with the client that made each.
-    unsynced: HashMap<FileId, u64>,
+    /// Files made by clients that did not wait, until somebody begins to write them: neither their making nor the note may be
+    /// durable yet.
+    unsynced: HashMap<FileId, Unsynced>,
     cuts: HashMap<FileId, Cut>,
     fences: HashMap<FileId, Generation>,
     /// Writes in progress: until they are over nobody has told all.
@@ -63,6 +64,15 @@ enum Written {
     Fenced,
     /// Somebody who told all, and nobody else: to be forgotten.
     Told,
+}
+
+/// A file whose maker did not wait.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Unsynced {
+    /// The client that made it.
+    maker: u64,
+    /// Whether it is there to stay by now.
+    settled: bool,
 }
 
 /// How many notes there are.
@@ -136,18 +146,32 @@ impl Notes {
         let mut inner = self.inner();
         inner.written.insert(file, Written::Now);
         if let Some(client) = unsynced_by {
-            inner.unsynced.insert(file, client);
+            inner.unsynced.insert(file, Unsynced { maker: client, settled: false });
         }
     }
 
     /// A client is about to be told that a file is there: if it was made by another that does not wait until it is there to
     /// stay, this does.
     pub(crate) async fn found(&self, file: FileId, client: u64) -> Result<(), Status> {
-        if self.inner().unsynced.get(&file).is_some_and(|maker| *maker != client) {
-            self.namespace.settle().await?;
-            self.inner().unsynced.remove(&file);
+        match self.inner().unsynced.get(&file) {
+            Some(made) if !made.settled && made.maker != client => {}
+            _ => return Ok(()),
+        }
+        self.settle(file).await
+    }
+
+    /// Returns when everything is there to stay that was done before, and so the making of this file.
+    pub(crate) async fn settle(&self, file: FileId) -> Result<(), Status> {
+        self.namespace.settle().await?;
+        if let Some(made) = self.inner().unsynced.get_mut(&file) {
+            made.settled = true;
         }
         Ok(())
+    }
+
+    /// Whether it is known that nobody has begun to write the file since it was made: no iod has anything of it.
+    pub(crate) fn is_untouched(&self, file: FileId) -> bool {
+        self.inner().unsynced.contains_key(&file)
     }
 
     /// As [`Self::found`], for what stands in the way of a name, whoever made it.
@@ -156,10 +180,8 @@ impl Notes {
             return Ok(());
         }
         match self.namespace.lookup(&Cred::root(), dir, name) {
-            Ok(found) if self.inner().unsynced.contains_key(&found.id) => {
-                self.namespace.settle().await?;
-                self.inner().unsynced.remove(&found.id);
-                Ok(())
+            Ok(found) if self.inner().unsynced.get(&found.id).is_some_and(|made| !made.settled) => {
+                self.settle(found.id).await
             }
             // What took it away since is behind it, and durable.
             _ => Ok(()),
@@ -177,8 +199,10 @@ impl Notes {
 
     async fn note_writing(&self, file: FileId) -> Result<(), Status> {
         let noted = |inner: &mut Inner| {
-            if inner.unsynced.contains_key(&file) {
-                return false;
+            match inner.unsynced.get(&file) {
+                Some(made) if !made.settled => return false,
+                Some(_) => drop(inner.unsynced.remove(&file)),
+                None => {}
             }
             let written = inner.written.get_mut(&file);
             let told = written.map(|written| match written {
@@ -500,7 +524,7 @@ mod tests {
         let told = make("told", false).await;
         notes.told(told);
         notes.forget().await.unwrap();
-        assert_eq!((notes.counted().written, notes.inner().unsynced.len()), (3, 0));
+        assert_eq!((notes.counted().written, notes.inner().unsynced.len()), (3, 2));
     }
 
     /// Every file that a mount makes comes here when it is first written.

@@ -100,10 +100,10 @@ impl Room {
         let failed = if gone == Err(Status::Delay) { None } else { self.gathered.tell(file, ctx.client) };
         gone.and(failed.map_or(Ok(()), Err))?;
         let verifier = match self.objects(&info)? {
-            Some(objects) => objects.commit().await?,
-            None => self.iods.verifiers.combine(&[]),
+            Some(objects) if !self.notes.is_untouched(file) => objects.commit().await?,
+            _ => self.iods.verifiers.combine(&[]),
         };
-        self.namespace.settle().await?;
+        self.notes.settle(file).await?;
         add(&self.counters.proxy_commits, 1);
         Ok(verifier)
     }

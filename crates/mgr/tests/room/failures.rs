@@ -1,9 +1,9 @@
 //! Iods that come and go, restarts in bad moments, and the sweeping of removed files.
 
-use crate::cluster::{Cluster, create, ctx, pattern, read, remove, until, write};
+use crate::cluster::{Cluster, create, ctx, mode, pattern, read, remove, until, write};
 use bytes::Bytes;
 use mgr::Files;
-use nfs::fs::{ClientRecord, FileSystem, Stability};
+use nfs::fs::{ClientRecord, FileSystem, OpenHow, Stability};
 use types::{ByteRange, FileId, Status, Verifier};
 
 async fn commit(files: &Files, file: FileId) -> Result<Verifier, Status> {
@@ -194,4 +194,24 @@ async fn records_of_clients_survive_one_for_each_owner() {
     assert_eq!(left, [record(&long, 2), record("a", 3)]);
     cluster.files().forget_client(Bytes::from_static(b"a")).await.unwrap();
     assert_eq!(cluster.files().clients().await.unwrap(), [record(&long, 2)]);
+}
+
+/// Whoever makes a file without waiting asks for it to be durable when it closes it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_empty_new_file_is_made_durable_without_its_iods() {
+    let mut cluster = Cluster::new(1, "64").await;
+    let files = cluster.files();
+    let make = async |name: &'static str| {
+        let name = Bytes::from(name);
+        let made = files.open_create(&ctx(1), FileId::ROOT, &name, OpenHow::Guarded, mode(0o644), true).await;
+        made.unwrap().attrs.id
+    };
+    let (new, written) = (make("new").await, make("written").await);
+    write(&files, written, 0, b"bytes", Stability::Unstable).await;
+    cluster.stop_iod(0);
+    until("the iod is down", || cluster.up() == 0).await;
+    assert!(commit(&files, new).await.is_ok());
+    assert_eq!(files.lookup(&ctx(2), FileId::ROOT, &"new".into()).await.unwrap().id, new);
+    assert!(commit(&files, new).await.is_ok(), "once more");
+    assert_eq!(commit(&files, written).await, Err(Status::Delay), "an iod has its bytes");
 }
