@@ -8,10 +8,15 @@ mod disk;
 use block::block;
 use disk::Disk;
 use meta::engine::{Batch, Engine, Expect, Outcome, Write};
-use meta::{Embedded, Ending, Format, How, Layout, Namespace, OpenError, SetXattr, Step, StoreError, merge};
+use meta::{
+    Embedded, Ending, Format, How, Layout, Namespace, OpenError, SetXattr, Step, StorageBackend, StoreError, merge,
+};
 use proptest::prelude::*;
-use std::sync::Arc;
+use std::collections::HashSet;
+use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::ThreadId;
 use std::time::Duration;
 use types::{Cred, FileId, Fsid, SetAttrs, Status, Timestamp, limits};
 
@@ -406,6 +411,47 @@ fn what_is_due_comes_by_itself_when_callers_lead() {
     let fs = Namespace::open(on(&disk).expect("store")).expect("open");
     assert_eq!(fs.getattr(FileId::ROOT).map(|root| root.size), Ok(2000));
     assert_eq!(fs.check(), Ok(Vec::new()));
+}
+
+/// The file of a store, with the threads that flushed it.
+#[derive(Clone, Debug, Default)]
+struct Watched(Disk, Arc<Mutex<HashSet<ThreadId>>>);
+
+impl StorageBackend for Watched {
+    fn len(&self) -> io::Result<u64> {
+        StorageBackend::len(&self.0)
+    }
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.0.read(offset, out)
+    }
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        StorageBackend::set_len(&self.0, len)
+    }
+    fn sync_data(&self) -> io::Result<()> {
+        self.1.lock().expect("threads").insert(std::thread::current().id());
+        self.0.sync_data()
+    }
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.0.write(offset, data)
+    }
+}
+
+#[test]
+fn no_caller_flushes_the_store_because_its_log_is_full() {
+    let watched = Watched::default();
+    let log = watched.0.log(64 << 10);
+    let store = Embedded::on(watched.clone(), log, [9; 16], merge, || None).expect("store");
+    let fs = block(Namespace::format(store.led_by_callers(), format())).expect("format");
+    watched.1.lock().expect("threads").clear();
+    let (root, target) = (Cred::root(), vec![b't'; 1000]);
+    let before = fs.standing().counters;
+    for n in 0..500 {
+        let made = block(fs.symlink(&root, NOW, FileId::ROOT, format!("{n}").as_bytes(), &target, &mode()));
+        assert!(made.is_ok(), "{made:?}");
+    }
+    assert!(fs.standing().counters.checkpoints > before.checkpoints, "the log is far too short");
+    let threads = watched.1.lock().expect("threads").clone();
+    assert!(!threads.is_empty() && !threads.contains(&std::thread::current().id()));
 }
 
 #[test]

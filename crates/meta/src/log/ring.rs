@@ -180,6 +180,11 @@ impl Log {
         self.flushed = self.now.index;
     }
 
+    /// Whether all but an eighth of the ring is taken, or there is none.
+    pub fn is_nearly_full(&self) -> bool {
+        self.now.size.saturating_sub(self.held) <= self.now.size / 8
+    }
+
     /// Prepares the record with these changes; whether the ring has room for it.
     pub fn prepare(&mut self, changes: &Changes) -> bool {
         let Anchor { store, run, index, chain, size, .. } = self.now;

@@ -2,7 +2,8 @@
 //!
 //! A batch that comes alone would wake the thread, and the thread whoever waits for the answer: two switches for a flush that
 //! its caller waits for anyway. So the caller sits down itself. Whoever finds the desk taken leaves the batch and calls the thread,
-//! which takes all that were left together, and the flushes of a slow disk are the thread's alone.
+//! which takes all that were left together. The thread's alone are the flushes of a slow disk, and what brings changes into the
+//! table: when that is due, and when the log is nearly full. Only where the disk itself is nearly full a caller may do that too.
 
 use super::writer::Writer;
 use crate::engine::{Job, Queue};
@@ -57,7 +58,7 @@ impl Desk {
             let Ok(mut writer) = self.writer.lock() else { return };
             // Taken at the desk, or a caller who sits there could be overtaken.
             let Some(jobs) = self.queue.take() else { return writer.close() };
-            self.work(&mut writer, jobs);
+            self.work(&mut writer, jobs, self.start.elapsed());
             writer.relieve();
             drop(writer);
             if !self.queue.is_empty() {
@@ -66,9 +67,8 @@ impl Desk {
         }
     }
 
-    /// Answers these batches, or does what is due.
-    fn work(&self, writer: &mut Writer, jobs: Vec<Job>) {
-        let begun = self.start.elapsed();
+    /// Answers these batches, or does what is due by the time that it begins.
+    fn work(&self, writer: &mut Writer, jobs: Vec<Job>, begun: Duration) {
         if jobs.is_empty() || writer.is_due(begun) {
             writer.step(jobs, begun);
         } else {
@@ -95,13 +95,14 @@ impl Desk {
                 return true;
             }
         };
-        if writer.is_due(self.start.elapsed()) {
-            // Everything goes into the table with this window, which is the thread's work.
+        let begun = self.start.elapsed();
+        if writer.is_due(begun) || writer.is_nearly_full() {
+            // Everything goes into the table with this window, or soon, which is the thread's work.
             return false;
         }
         let Some(jobs) = self.queue.take() else { return false };
         let was_due = writer.due();
-        self.work(&mut writer, jobs);
+        self.work(&mut writer, jobs, begun);
         // The thread has to know when it is to come, or that it is to come now.
         let is_known = writer.due() == was_due && !writer.is_laden();
         drop(writer);

@@ -112,6 +112,11 @@ impl Writer {
         self.plan.is_due(now)
     }
 
+    /// Whether a window may soon be too long for the log.
+    pub(super) fn is_nearly_full(&self) -> bool {
+        self.log.is_nearly_full()
+    }
+
     /// Answers these batches, or does what is due.
     pub(super) fn step(&mut self, jobs: Vec<Job>, now: Duration) -> Step {
         if !jobs.is_empty() {
