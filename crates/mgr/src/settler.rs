@@ -46,7 +46,9 @@ pub(crate) async fn settle(server: Arc<NfsServer>) {
             let measure = |file| {
                 let (server, room) = (&server, &room);
                 async move {
-                    let outcome = if in_use(server, file) { Ok(()) } else { room.measure_for_good(file).await };
+                    // Who has a layout to write may write on, and tells; what it is about to tell is not for others to find.
+                    let may_tell = in_use(server, file) || room.grants.written(file);
+                    let outcome = if may_tell { Ok(()) } else { room.measure_for_good(file).await };
                     (file, outcome)
                 }
             };
