@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, Rlimit};
 use types::limits::{CONNECTIONS_MAX, CONNECTIONS_PER_PEER_MAX};
@@ -177,6 +177,11 @@ struct Shared {
     next: AtomicU64,
 }
 
+/// How long a start waits for the iod before it to let go of the store: the system may take its time to clear away one that was killed.
+const IN_USE_WAIT: Duration = Duration::from_secs(5);
+/// How often it looks whether that has happened.
+const IN_USE_PAUSE: Duration = Duration::from_millis(50);
+
 /// The data server.
 #[derive(Debug)]
 pub struct Iod;
@@ -188,7 +193,7 @@ impl Iod {
     /// When the store cannot be used or an address cannot be listened on; nothing is left running then.
     pub fn start(config: Config) -> Result<Running, StartError> {
         raise_file_limit();
-        let store = Store::open(&config.dir)?;
+        let store = open_when_free(&config.dir)?;
         if store.fsid() != config.fsid {
             let (found, wanted) = (store.fsid(), config.fsid);
             return Err(StoreError::OtherFileSystem { dir: config.dir, found, wanted }.into());
@@ -345,6 +350,23 @@ impl Drop for UnixSocket {
         if let Some(folder) = &self.folder {
             drop(fs::remove_dir(folder));
         }
+    }
+}
+
+/// Opens a store, as soon as no other iod has it open any more.
+fn open_when_free(dir: &Path) -> Result<Store, StoreError> {
+    let until = Instant::now() + IN_USE_WAIT;
+    let mut said = false;
+    loop {
+        match Store::open(dir) {
+            Err(StoreError::InUse(_)) if Instant::now() < until => {}
+            done => return done,
+        }
+        if !said {
+            tracing::warn!(store = %dir.display(), "another iod is using this store; waiting up to {} s for its end", IN_USE_WAIT.as_secs());
+            said = true;
+        }
+        std::thread::sleep(IN_USE_PAUSE);
     }
 }
 

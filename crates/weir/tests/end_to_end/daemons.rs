@@ -115,6 +115,18 @@ fn a_cluster_that_was_killed_starts_over_what_it_left() {
     assert_eq!(sockets(), 0, "a cluster that ends takes its sockets away");
 }
 
+/// The system may take its time to clear away a daemon that was killed; whoever looks after daemons does not wait for that.
+#[test]
+fn daemons_wait_for_those_that_were_there_before_them() {
+    let home = tempfile::tempdir().unwrap();
+    let mut lab = Lab::start(home.path(), 2);
+    let content = bytes(5, 5_000_000);
+    lab.put("/file", &content);
+    lab.iods[0].replace();
+    lab.mgr.replace();
+    assert!(lab.run(["cat", "/file"]) == content);
+}
+
 #[test]
 fn completions_are_printed_for_every_shell() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {

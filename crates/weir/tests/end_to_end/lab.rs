@@ -66,6 +66,25 @@ impl Daemon {
         self.child = Some(launch(Command::new(WEIR).args(listen), &self.log).0);
     }
 
+    /// Starts it again while it still runs, and kills it once the new one says that it waits for that.
+    #[allow(dead_code)]
+    pub fn replace(&mut self) {
+        let log = self.log.with_extension("new.log");
+        let (args, to) = (self.args.clone(), log.clone());
+        // Somewhere else: the address is taken too.
+        let started =
+            std::thread::spawn(move || launch(Command::new(WEIR).args(args).args(["--listen", "127.0.0.1:0"]), &to));
+        let waits = || std::fs::read_to_string(&log).is_ok_and(|said| said.contains("waiting up to"));
+        while !waits() {
+            assert!(!started.is_finished(), "{} does not wait for the one before it", self.name);
+            std::thread::yield_now();
+        }
+        self.kill();
+        let (child, address) = started.join().expect("it starts once the store is free");
+        (self.child, self.address) = (Some(child), address);
+        self.proxy.lead_to(address);
+    }
+
     /// Starts it again where it was, on a disk that takes no byte of any file at or beyond `limit`.
     pub fn restart_on_failing_disk(&mut self, limit: u64) {
         let mut command = on_failing_disk(limit);
