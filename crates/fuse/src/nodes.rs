@@ -1,6 +1,7 @@
 //! The files that the kernel knows, by the numbers it knows them by.
 
 use crate::{Errno, abi};
+use bytes::Bytes;
 use client::Node;
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -65,8 +66,10 @@ struct Fresh {
 impl Known {
     /// A file that the kernel is told of for the first time.
     fn new(node: &Node, dir: u64, attrs: &Attrs) -> Self {
+        // The filehandle is a piece of what came from the network, all of which it keeps in memory: 8 KiB and more.
+        let node = Node { id: node.id, handle: Bytes::copy_from_slice(&node.handle) };
         let believed = Some((attrs.size, attrs.mtime));
-        Known { node: node.clone(), dir, lookups: 0, told: None, believed }
+        Known { node, dir, lookups: 0, told: None, believed }
     }
 }
 
@@ -192,7 +195,6 @@ impl Nodes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bytes::Bytes;
     use types::{FileId, FileKind};
 
     fn attrs(change: u64) -> Attrs {
@@ -214,6 +216,15 @@ mod tests {
             change,
             rdev: (0, 0),
         }
+    }
+
+    #[test]
+    fn a_file_that_is_known_keeps_nothing_of_the_answer_it_came_in() {
+        let nodes = Nodes::new(Node { id: FileId(2), handle: Bytes::new() });
+        let answer = Bytes::from(vec![1; 8192]);
+        nodes.remember(&Node { id: FileId(7), handle: answer.slice(100..148) }, abi::ROOT, &attrs(1));
+        assert!(answer.is_unique());
+        assert_eq!(nodes.get(7).unwrap().handle, answer.slice(100..148));
     }
 
     #[test]
