@@ -138,7 +138,6 @@ const EPERM: i32 = 1;
 const ENOENT: i32 = 2;
 const EIO: i32 = 5;
 const ENXIO: i32 = 6;
-const EAGAIN: i32 = 11;
 const EACCES: i32 = 13;
 const EEXIST: i32 = 17;
 const EXDEV: i32 = 18;
@@ -179,11 +178,12 @@ fn status_errno(status: Status) -> i32 {
         Status::DQuot => EDQUOT,
         Status::Stale | Status::BadHandle => ESTALE,
         Status::NotSupp | Status::AttrNotSupp => EOPNOTSUPP,
-        Status::Delay => EAGAIN,
         Status::Symlink => ELOOP,
         Status::NoXattr => ENODATA,
         Status::XattrTooBig => E2BIG,
-        Status::Io
+        // The last word of a server that was asked until there was no time left: EAGAIN would tell programs that they asked not to wait.
+        Status::Delay
+        | Status::Io
         | Status::TooSmall
         | Status::ServerFault
         | Status::Corrupt
@@ -213,6 +213,14 @@ mod tests {
             [Status::Perm, Status::NoEnt, Status::Io, Status::Access, Status::Exist, Status::NoSpc, Status::Rofs]
         {
             assert_eq!(status_errno(status) as u32, status.number());
+        }
+    }
+
+    #[test]
+    fn no_program_is_told_that_it_asked_not_to_wait() {
+        const EAGAIN: i32 = 11;
+        for status in Status::ALL {
+            assert_ne!(Error::status(status, "x").errno(), EAGAIN, "{status:?}");
         }
     }
 
