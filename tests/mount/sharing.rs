@@ -2,6 +2,10 @@
 
 use crate::cluster::Cluster;
 use crate::place::{Place, can_mount};
+use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::io::Errno;
+use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::{FileExt, PermissionsExt};
@@ -345,4 +349,43 @@ fn locks_of_an_open_end_with_it_and_with_no_other() {
     crate::cluster::succeed(perl.args(["-e", script]).args([one.at("f"), two.at("f")]));
     one.unmount();
     two.unmount();
+}
+
+/// Whoever has a directory open, or stands in it, finds it empty when another mount has removed it, as on a local file system.
+#[test]
+fn a_directory_that_another_mount_removes_is_empty_to_who_has_it_open() {
+    let Some((_dir, _cluster, [one, two])) = two() else { return };
+    let deep = "d/1/2/3/4/5/6";
+    fs::create_dir_all(one.at(deep)).unwrap();
+    fs::write(one.at(deep).join("f"), b"x").unwrap();
+    let open = |path: PathBuf| rustix::fs::open(path, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).unwrap();
+    let (held, other) = (open(two.at(deep)), open(two.at(deep)));
+    // The kernel knows the name from here on.
+    rustix::fs::statat(&held, "f", AtFlags::empty()).unwrap();
+    fs::remove_dir_all(one.at("d")).unwrap();
+    assert_eq!(rustix::fs::unlinkat(&held, "f", AtFlags::empty()), Err(Errno::NOENT));
+    assert_eq!(rustix::fs::unlinkat(&held, "g", AtFlags::empty()), Err(Errno::NOENT));
+    assert_eq!(rustix::fs::mkdirat(&held, "g", Mode::RWXU), Err(Errno::NOENT));
+    let made = rustix::fs::openat(&held, "g", OFlags::CREATE | OFlags::WRONLY, Mode::RUSR);
+    assert_eq!(made.map(drop), Err(Errno::NOENT));
+    let names = |dir| rustix::fs::Dir::new(dir).unwrap().filter(|entry| !is_dot(entry)).collect::<Vec<_>>();
+    let found = names(other);
+    assert!(found.iter().all(|entry| matches!(entry, Err(Errno::NOENT))), "{found:?}");
+    // A path is looked up anew, also where the kernel believes in a directory that was there before.
+    fs::create_dir_all(one.at("d/1")).unwrap();
+    fs::write(two.at("d/1/c"), "").unwrap();
+    fs::remove_dir_all(one.at("d")).unwrap();
+    fs::create_dir_all(one.at("d/1")).unwrap();
+    for name in ["a", "b"] {
+        fs::write(two.at("d/1").join(name), name).unwrap();
+    }
+    let names = fs::read_dir(one.at("d/1")).unwrap().map(|entry| entry.unwrap().file_name());
+    assert_eq!(names.collect::<BTreeSet<_>>(), ["a", "b"].map(OsString::from).into());
+    one.unmount();
+    drop(held);
+    two.unmount();
+}
+
+fn is_dot(entry: &rustix::io::Result<rustix::fs::DirEntry>) -> bool {
+    entry.as_ref().is_ok_and(|entry| matches!(entry.file_name().to_bytes(), b"." | b".."))
 }

@@ -6,7 +6,7 @@ use crate::callers::Callers;
 use crate::config::Config;
 use crate::nodes::Nodes;
 use crate::opens::Opens;
-use crate::ops;
+use crate::ops::{self, InDirectory};
 use crate::read_ahead::ReadAhead;
 use crate::reply::{Body, Lifetimes, Reply};
 use crate::request::{Header, Request};
@@ -16,6 +16,9 @@ use client::{Access, File, Mount, Node, Settings};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 use types::Attrs;
+
+const ENOENT: Errno = Errno(2);
+const ESTALE: Errno = Errno(116);
 
 /// What an operation answers.
 pub(crate) type Answer = Result<Reply, Errno>;
@@ -75,9 +78,27 @@ impl FileSystem {
     /// Carries a request out.
     pub(crate) async fn carry_out(self: Arc<Self>, request: Request) -> Reply {
         let header = request.header;
-        let outcome = ops::carry_out(&self, request).await;
+        let mut outcome = ops::carry_out(&self, request).await;
+        if matches!(outcome, Err(ESTALE)) {
+            outcome = self.gone(&header);
+        }
         tracing::trace!(unique = header.unique, opcode = header.opcode, node = header.node, failed = ?outcome.as_ref().err());
         outcome.unwrap_or_else(Reply::Failed)
+    }
+
+    /// What is said instead of ESTALE where something is asked of, or in, a directory that others have removed. The kernel looks a path up
+    /// anew then; to who has the directory open, and comes again, it is as empty as on a local file system, and its attributes are there.
+    fn gone(&self, header: &Header) -> Answer {
+        match InDirectory::of(header.opcode) {
+            Some(InDirectory::Entries) => Err(ENOENT),
+            Some(_) if !self.nodes.comes_again(header.node, header.pid) => Err(ESTALE),
+            Some(InDirectory::Name) => Err(ENOENT),
+            Some(InDirectory::Itself) => {
+                let attrs = self.nodes.removed(header.node).ok_or(ESTALE)?;
+                Ok(crate::reply::attributes(&attrs, Duration::ZERO))
+            }
+            None => Err(ESTALE),
+        }
     }
 
     /// The kernel has forgotten files.

@@ -6,7 +6,7 @@ use client::Node;
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use types::{Attrs, Timestamp};
+use types::{Attrs, FileKind, Timestamp};
 
 const ESTALE: Errno = Errno(116);
 
@@ -55,6 +55,10 @@ struct Known {
     told: Option<(u64, u64)>,
     /// Size and modification time that the kernel believes in where it keeps them itself; `None` if it may have set them since.
     believed: Option<(u64, Timestamp)>,
+    /// What was last told of a directory when it was found by its name.
+    as_dir: Option<Box<Attrs>>,
+    /// The thread that was last told that it is gone; 0: none was.
+    gone: u32,
 }
 
 /// Attributes of a directory that came with an answer.
@@ -69,7 +73,7 @@ impl Known {
         // The filehandle is a piece of what came from the network, all of which it keeps in memory: 8 KiB and more.
         let node = Node { id: node.id, handle: Bytes::copy_from_slice(&node.handle) };
         let believed = Some((attrs.size, attrs.mtime));
-        Known { node, dir, lookups: 0, told: None, believed }
+        Known { node, dir, lookups: 0, told: None, believed, as_dir: None, gone: 0 }
     }
 }
 
@@ -110,6 +114,7 @@ impl Nodes {
             known.dir = dir;
             known.lookups += 1;
             known.told = Some((attrs.change, attrs.size));
+            known.as_dir = (attrs.kind == FileKind::Directory).then(|| Box::new(*attrs));
         }
         number
     }
@@ -145,6 +150,19 @@ impl Nodes {
                 table.remove(&number);
             }
         }
+    }
+
+    /// A thread asked for something in a directory that is gone: whether it has been told so before, and comes by a descriptor therefore. A
+    /// path that leads there is looked up anew by the kernel when it is told so for the first time (ESTALE).
+    pub(crate) fn comes_again(&self, number: u64, pid: u32) -> bool {
+        let mut table = self.table();
+        table.get_mut(&number).is_some_and(|known| std::mem::replace(&mut known.gone, pid) == pid && pid != 0)
+    }
+
+    /// The attributes of a directory that others have removed, as they were when it was found last.
+    pub(crate) fn removed(&self, number: u64) -> Option<Attrs> {
+        let attrs = self.table().get(&number)?.as_dir.as_deref().copied()?;
+        Some(Attrs { nlink: 0, ..attrs })
     }
 
     fn fresh(&self) -> MutexGuard<'_, Changes> {
@@ -195,7 +213,7 @@ impl Nodes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use types::{FileId, FileKind};
+    use types::FileId;
 
     fn attrs(change: u64) -> Attrs {
         let now = Timestamp { secs: 1, nanos: 2 };
@@ -225,6 +243,17 @@ mod tests {
         nodes.remember(&Node { id: FileId(7), handle: answer.slice(100..148) }, abi::ROOT, &attrs(1));
         assert!(answer.is_unique());
         assert_eq!(nodes.get(7).unwrap().handle, answer.slice(100..148));
+    }
+
+    #[test]
+    fn a_thread_is_told_once_that_a_directory_is_gone() {
+        let nodes = Nodes::new(Node { id: FileId(2), handle: Bytes::new() });
+        nodes.remember(&Node { id: FileId(7), handle: Bytes::new() }, abi::ROOT, &attrs(1));
+        let again = |pid| nodes.comes_again(7, pid);
+        assert_eq!([again(5), again(5), again(5), again(6), again(6)], [false, true, true, false, true]);
+        assert_eq!([again(0), again(0)], [false, false], "nobody knows who they are");
+        assert!(!nodes.comes_again(8, 5) && !nodes.comes_again(8, 5));
+        assert_eq!(nodes.removed(7).map(|attrs| (attrs.nlink, attrs.change)), Some((0, 1)));
     }
 
     #[test]

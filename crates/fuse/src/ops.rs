@@ -27,6 +27,7 @@ mod write;
 mod xattr;
 
 use crate::Errno;
+use crate::abi::opcode;
 use crate::fs::{Answer, FileSystem};
 use crate::reply::Reply;
 use crate::request::{Op, Request};
@@ -106,6 +107,38 @@ pub(crate) enum GivenUp {
     WhenKilled,
     /// Whatever the signal is, as POSIX has it for what may wait for other programs.
     OnSignal,
+}
+
+/// What an operation may ask of a directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum InDirectory {
+    /// What is in it.
+    Entries,
+    /// Something about a name in it.
+    Name,
+    /// Its attributes, if it is one.
+    Itself,
+}
+
+impl InDirectory {
+    /// What an operation asks.
+    pub(crate) fn of(operation: u32) -> Option<Self> {
+        match operation {
+            opcode::READDIR | opcode::READDIRPLUS => Some(InDirectory::Entries),
+            opcode::LOOKUP
+            | opcode::SYMLINK
+            | opcode::MKNOD
+            | opcode::MKDIR
+            | opcode::UNLINK
+            | opcode::RMDIR
+            | opcode::RENAME
+            | opcode::RENAME2
+            | opcode::LINK
+            | opcode::CREATE => Some(InDirectory::Name),
+            opcode::GETATTR => Some(InDirectory::Itself),
+            _ => None,
+        }
+    }
 }
 
 impl Op {
