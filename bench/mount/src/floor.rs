@@ -1,4 +1,4 @@
-//! The least that moves bytes between a program and a file over a socket: a thread that answers, and nothing else.
+//! The least that moves bytes between a program and a file over a socket, or makes a change durable: a thread that answers.
 
 use crate::Outcome;
 use crate::work::{Done, Room, Watch};
@@ -15,7 +15,13 @@ const REQUEST: usize = 24;
 const WRITE: u64 = 1;
 const READ: u64 = 2;
 const SYNC: u64 = 3;
+const CHANGE: u64 = 4;
 const LARGEST: usize = 1 << 20;
+/// Bytes of a change of metadata, and of what is said to it, and of what is made durable for it.
+const MESSAGE: usize = 200;
+const BLOCK: usize = 4096;
+/// Where changes go, over and over: a log that has its place on the disk.
+const LOG: usize = 1 << 20;
 
 /// A connection to a server of one file, which ends with it.
 pub struct Server(Mutex<UnixStream>);
@@ -43,6 +49,7 @@ fn field(request: &[u8; REQUEST], number: usize) -> u64 {
 
 fn answer(mut stream: UnixStream, file: &File) -> io::Result<()> {
     let (mut request, mut piece) = ([0; REQUEST], vec![0; LARGEST]);
+    let mut log = (0..LOG as u64).step_by(BLOCK).cycle();
     loop {
         stream.read_exact(&mut request)?;
         let (len, at) = (field(&request, 1) as usize, field(&request, 2));
@@ -55,6 +62,12 @@ fn answer(mut stream: UnixStream, file: &File) -> io::Result<()> {
             READ => {
                 file.read_exact_at(&mut piece[..len], at)?;
                 stream.write_all(&piece[..len])?;
+            }
+            CHANGE => {
+                stream.read_exact(&mut piece[..MESSAGE - REQUEST])?;
+                file.write_all_at(&piece[..BLOCK], log.next().unwrap_or(0))?;
+                file.sync_data()?;
+                stream.write_all(&piece[..MESSAGE])?;
             }
             _ => {
                 file.sync_data()?;
@@ -118,5 +131,26 @@ pub fn read_randomly(server: &Server, room: &Room) -> Outcome<Done> {
             bytes += page.len();
         }
         Ok(watch.stop(bytes, 0))
+    })
+}
+
+/// One change for each file, durable when it is answered.
+pub fn change(server: &Server, room: &Room) -> Outcome<Done> {
+    server.with(|stream| {
+        let (rest, mut said) = ([0x41; MESSAGE - REQUEST], [0; MESSAGE]);
+        ask(stream, WRITE, LOG, 0)?;
+        stream.write_all(&vec![0; LOG])?;
+        stream.read_exact(&mut said[..1])?;
+        ask(stream, SYNC, 0, 0)?;
+        stream.read_exact(&mut said[..1])?;
+        let mut watch = Watch::start(1)?;
+        for _ in 0..room.files() {
+            watch.time(|| {
+                ask(stream, CHANGE, 0, 0)?;
+                stream.write_all(&rest)?;
+                stream.read_exact(&mut said)
+            })?;
+        }
+        Ok(watch.stop(0, room.files() as u64))
     })
 }

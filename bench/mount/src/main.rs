@@ -1,22 +1,28 @@
-//! What a mount costs: processor time of client and servers together, beside a local file system and bare sockets.
+//! What a mount costs: processor time of client and servers together, beside a local file system, bare sockets and bare FUSE.
 
+mod bare;
 mod floor;
 #[path = "../../stripe/src/machine.rs"]
 mod machine;
+mod memory;
 mod mounts;
 #[path = "../../stripe/src/process.rs"]
 #[allow(dead_code)]
 mod process;
 #[path = "../../stripe/src/report.rs"]
 mod report;
+mod requests;
 mod rows;
 mod slow;
+mod tables;
 mod work;
 
 use clap::Parser;
-use mounts::{Side, Weir};
-use report::{Bound, Report, Table, ratios};
+use mounts::{Side, Weir, What};
+use report::Report;
+use requests::{Counter, Requests};
 use rows::{ROWS, Row, Unit};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -25,9 +31,13 @@ use work::Done;
 
 /// What a mount costs
 ///
-/// Starts a cluster ("weir up"), mounts it, and does the same things there and in a folder of the local file system, in
-/// turns. Processor time is that of this program and of all of Weir's processes together. Nothing fails when a bound is
-/// missed: the tables say so.
+/// Starts a cluster ("weir up"), mounts it, and does the same things there, in a folder of the local file system, and on
+/// "bare FUSE", in turns. Processor time is that of this program and of all processes behind the mount together. Nothing
+/// fails when a bound is missed: the tables say so.
+///
+/// Bare FUSE is a file system in memory, in a process of its own, which answers everything at once: what the kernel and
+/// the machine take for the requests themselves, whatever is done about them. What a mount takes beyond it is its own. A
+/// durable request goes to a thread by a socket and is answered when 4 KiB are on the local disk.
 #[derive(Parser)]
 #[command(name = "mount", max_term_width = 100)]
 struct Cli {
@@ -48,9 +58,23 @@ struct Cli {
     /// Options of the mount, as `weir mount -o` has them; once more for another mount that takes its turns beside it
     #[arg(short = 'o', long = "mount", value_name = "OPTIONS", default_value = "defaults")]
     mounts: Vec<String>,
+    /// Count the requests that mounts get, by kind, as the kernel tells them to who traces it (root). Takes time: the rest
+    /// of the numbers means less
+    #[arg(long)]
+    requests: bool,
     /// Use this program instead of building it
     #[arg(long)]
     weir: Option<PathBuf>,
+    /// What this process is, if not the one that measures
+    #[arg(long, hide = true)]
+    role: Option<String>,
+}
+
+/// Other processes of this program.
+#[derive(Serialize, Deserialize)]
+enum Role {
+    /// A file system in memory, mounted there.
+    BareFuse(PathBuf),
 }
 
 impl Cli {
@@ -82,6 +106,7 @@ struct Found {
     p50: Vec<f64>,
     p99: Vec<f64>,
     syncs: Vec<f64>,
+    requests: Vec<Requests>,
 }
 
 impl Found {
@@ -110,6 +135,7 @@ impl Found {
 type Findings = BTreeMap<(usize, usize), Found>;
 
 fn measure(cli: &Cli, sides: &[Side]) -> Outcome<Findings> {
+    let counter = if cli.requests { Some(Counter::start()?) } else { None };
     let mut findings = Findings::new();
     for round in 0..cli.rounds as usize {
         for side in sides {
@@ -119,8 +145,16 @@ fn measure(cli: &Cli, sides: &[Side]) -> Outcome<Findings> {
             for turn in 0..sides.len() {
                 // Each begins in turn.
                 let index = (turn + round) % sides.len();
-                let Some(measured) = sides[index].measure(row, cli.scale())? else { continue };
-                findings.entry((number, index)).or_default().push(row, measured);
+                let side = &sides[index];
+                if let Some(counter) = &counter {
+                    counter.clear()?;
+                }
+                let Some(measured) = side.measure(row, cli.scale())? else { continue };
+                let found = findings.entry((number, index)).or_default();
+                found.push(row, measured);
+                if let (Some(counter), What::Weir | What::Fuse) = (&counter, side.what()) {
+                    found.requests.push(counter.of(side.dir())?);
+                }
                 if rows::was_stopped() {
                     return Err("stopped".into());
                 }
@@ -131,55 +165,6 @@ fn measure(cli: &Cli, sides: &[Side]) -> Outcome<Findings> {
         }
     }
     Ok(findings)
-}
-
-fn tables(sides: &[Side], findings: &Findings) -> Vec<Table> {
-    let columns = ["CPU", "of it here", "MB/s or /s", "p50 us", "p99 us", "syncs"];
-    let mut costs =
-        Table::new("CPU of all processes together: s/GB for streams and records, us each for the rest", &columns);
-    for (number, row) in ROWS.iter().enumerate() {
-        let found = |index: usize| findings.get(&(number, index));
-        for (index, side) in sides.iter().enumerate() {
-            let Some(found) = found(index) else { continue };
-            costs.row(format!("{}, {}: {}", row.name, row.unit.name(), side.name()), &found.columns());
-            if !side.is_weir() {
-                continue;
-            }
-            let name = format!("{}: {}", row.name, side.name());
-            if let Some(bound) = row.best {
-                costs.target(format!("{name}, CPU"), Bound::AtMost(bound), &found.cpu);
-            }
-            let other = |local: bool| {
-                let mut all =
-                    sides.iter().enumerate().filter_map(|(index, side)| Some((side, findings.get(&(number, index))?)));
-                all.find(|(side, _)| if local { side.is_local() } else { side.is_floor() }).map(|(_, found)| found)
-            };
-            if let (Some(bound), Some(floor)) = (row.cpu_over_floor, other(false)) {
-                costs.target(
-                    format!("{name}, CPU over bare socket"),
-                    Bound::AtMost(bound),
-                    &ratios(&found.cpu, &floor.cpu),
-                );
-            }
-            if let (Some(bound), Some(floor)) = (row.rate_of_floor, other(false)) {
-                costs.target(
-                    format!("{name}, rate over bare socket"),
-                    Bound::AtLeast(bound),
-                    &ratios(&found.rate, &floor.rate),
-                );
-            }
-            if let (Some(bound), Some(local)) = (row.rate_of_local, other(true)) {
-                costs.target(
-                    format!("{name}, rate over local"),
-                    Bound::AtLeast(bound),
-                    &ratios(&found.rate, &local.rate),
-                );
-            }
-        }
-    }
-    costs.note("syncs are those of the whole row: fsync and fdatasync of the programs here, or of the servers");
-    costs.note("p50 and p99 are of single requests, as the program sees them");
-    vec![costs]
 }
 
 fn run(cli: &Cli) -> Outcome<()> {
@@ -193,12 +178,16 @@ fn run(cli: &Cli) -> Outcome<()> {
         None => build(beside)?,
     };
     let weir = Weir::start(&weir, &room.join("weir"))?;
-    let mut sides = vec![Side::local(room)?, Side::floor(room)?];
+    let mut sides = vec![Side::local(room)?, Side::socket(room)?, Side::durable(room)?];
+    match bare::is_allowed() {
+        true => sides.push(Side::fuse(room)?),
+        false => eprintln!("mount: bare FUSE is left out: only root may mount it"),
+    }
     for options in &cli.mounts {
         sides.push(Side::weir(&weir, &room.join(format!("mnt-{}", sides.len())), options)?);
     }
     let findings = measure(cli, &sides)?;
-    let mut tables = tables(&sides, &findings);
+    let mut tables = tables::of(&sides, &findings);
     if cli.wants(slow::NAME) {
         tables.push(slow::measure(&weir, room, cli.rounds, cli.scale())?);
     }
@@ -222,8 +211,20 @@ fn build(beside: &Path) -> Outcome<PathBuf> {
     if command.status()?.success() { Ok(beside.join("weir")) } else { Err("weir does not build".into()) }
 }
 
+/// Is what it was started for.
+fn in_role(role: &str) -> Outcome<()> {
+    match serde_json::from_str(role)? {
+        Role::BareFuse(at) => bare::serve(&at),
+    }
+}
+
 fn main() -> ExitCode {
-    match run(&Cli::parse()) {
+    let cli = Cli::parse();
+    let outcome = match &cli.role {
+        Some(role) => in_role(role),
+        None => run(&cli),
+    };
+    match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("mount: {error}");

@@ -1,10 +1,11 @@
-//! What takes turns: a folder of the local file system, bare sockets, and mounts of a cluster in processes of their own.
+//! What takes turns: a folder of the local file system, bare sockets, bare FUSE, and mounts of a cluster, with processes of their own.
 
+use crate::bare;
 use crate::floor::Server;
 use crate::process::{Daemon, cpu_of, cpu_of_all};
 use crate::rows::Row;
 use crate::work::{Done, Room};
-use crate::{Outcome, process};
+use crate::{Outcome, Role, process};
 use serde_json::Value;
 use std::fs;
 use std::net::SocketAddr;
@@ -70,9 +71,26 @@ pub struct Side<'a> {
     kind: Kind<'a>,
 }
 
+/// What a side is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum What {
+    /// A folder of the local file system.
+    Local,
+    /// Bytes over a bare socket.
+    Socket,
+    /// Durable changes over a bare socket.
+    Durable,
+    /// A file system in memory.
+    Fuse,
+    /// A mount of Weir.
+    Weir,
+}
+
 enum Kind<'a> {
     Local,
-    Floor(Server),
+    Socket(Server),
+    Durable(Server),
+    Fuse { daemon: Daemon, at: PathBuf },
     Mount { weir: &'a Weir, daemon: Daemon, at: PathBuf },
 }
 
@@ -83,9 +101,23 @@ impl<'a> Side<'a> {
     }
 
     /// A bare socket, and a file beside the stores.
-    pub fn floor(room: &Path) -> Outcome<Side<'a>> {
-        let server = Server::start(&room.join("floor-file"))?;
-        Ok(Side { name: "bare socket".to_owned(), dir: room.join("floor"), kind: Kind::Floor(server) })
+    pub fn socket(room: &Path) -> Outcome<Side<'a>> {
+        let server = Server::start(&room.join("socket-file"))?;
+        Ok(Side { name: "bare socket".to_owned(), dir: room.join("socket"), kind: Kind::Socket(server) })
+    }
+
+    /// The same for changes that are durable when they are answered.
+    pub fn durable(room: &Path) -> Outcome<Side<'a>> {
+        let server = Server::start(&room.join("durable-file"))?;
+        Ok(Side { name: "durable request".to_owned(), dir: room.join("durable"), kind: Kind::Durable(server) })
+    }
+
+    /// A file system in memory, by the kernel's FUSE.
+    pub fn fuse(room: &Path) -> Outcome<Side<'a>> {
+        let at = room.join("fuse");
+        fs::create_dir(&at)?;
+        let (daemon, _) = Daemon::in_role(&[], &Role::BareFuse(at.clone()))?;
+        Ok(Side { name: "bare FUSE".to_owned(), dir: at.join("fuse"), kind: Kind::Fuse { daemon, at } })
     }
 
     /// A mount at a folder that is made for it.
@@ -113,16 +145,14 @@ impl<'a> Side<'a> {
         &self.name
     }
 
-    pub fn is_weir(&self) -> bool {
-        matches!(self.kind, Kind::Mount { .. })
-    }
-
-    pub fn is_local(&self) -> bool {
-        matches!(self.kind, Kind::Local)
-    }
-
-    pub fn is_floor(&self) -> bool {
-        matches!(self.kind, Kind::Floor(_))
+    pub fn what(&self) -> What {
+        match self.kind {
+            Kind::Local => What::Local,
+            Kind::Socket(_) => What::Socket,
+            Kind::Durable(_) => What::Durable,
+            Kind::Fuse { .. } => What::Fuse,
+            Kind::Mount { .. } => What::Weir,
+        }
     }
 
     /// Makes the folder.
@@ -139,6 +169,7 @@ impl<'a> Side<'a> {
     fn pids(&self) -> Vec<u32> {
         match &self.kind {
             Kind::Mount { weir, daemon, .. } => vec![daemon.pid(), weir.daemon.pid()],
+            Kind::Fuse { daemon, .. } => vec![daemon.pid()],
             _ => Vec::new(),
         }
     }
@@ -170,14 +201,19 @@ impl<'a> Side<'a> {
         };
         let syncs_before = syncs()?;
         let (theirs, ours) = (self.settled()?, cpu_of(std::process::id())?);
-        let mut done = match (&self.kind, row.floor) {
-            (Kind::Floor(server), Some(floor)) => floor(server, &room)?,
-            (Kind::Floor(_), None) => return Ok(None),
-            _ => (row.work)(&room)?,
+        let by_socket = match &self.kind {
+            Kind::Socket(server) => Some((server, row.floor)),
+            Kind::Durable(server) => Some((server, row.durable)),
+            _ => None,
+        };
+        let mut done = match by_socket {
+            Some((server, Some(floor))) => floor(server, &room)?,
+            Some((_, None)) => return Ok(None),
+            None => (row.work)(&room)?,
         };
         let own = cpu_of(std::process::id())? - ours;
         let all = own + self.settled()? - theirs;
-        if self.is_weir() {
+        if matches!(self.what(), What::Weir | What::Fuse) {
             // What it was asked for is not what it did.
             done.syncs = 0;
         }
@@ -187,9 +223,15 @@ impl<'a> Side<'a> {
 
 impl Drop for Side<'_> {
     fn drop(&mut self) {
-        if let Kind::Mount { weir, at, .. } = &self.kind {
-            // Killed afterwards, whatever comes of it.
-            let _ = Command::new(&weir.program).args(["umount", "--lazy"]).arg(at).status();
+        // Killed afterwards, whatever comes of it.
+        match &self.kind {
+            Kind::Mount { weir, at, .. } => {
+                let _ = Command::new(&weir.program).args(["umount", "--lazy"]).arg(at).status();
+            }
+            Kind::Fuse { at, .. } => {
+                let _ = bare::unmount(at);
+            }
+            _ => {}
         }
     }
 }

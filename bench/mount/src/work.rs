@@ -62,6 +62,11 @@ impl Room {
         self.some(STREAM)
     }
 
+    /// Small files that are made and removed.
+    pub fn files(&self) -> usize {
+        self.some(FILES)
+    }
+
     /// Offsets of pages in random order, the same every time.
     pub fn offsets(&self) -> impl Iterator<Item = u64> {
         let (count, pages) = (self.some(RANDOM), self.some(PAGES) as u64);
@@ -246,7 +251,7 @@ pub fn read_records(room: &Room) -> Outcome<Done> {
 }
 
 fn names(room: &Room) -> impl Iterator<Item = PathBuf> {
-    (0..room.some(FILES)).map(|number| room.dir.join("small").join(format!("file-{number:06}")))
+    (0..room.files()).map(|number| room.dir.join("small").join(format!("file-{number:06}")))
 }
 
 pub fn create(room: &Room) -> Outcome<Done> {

@@ -1,0 +1,362 @@
+//! Bare FUSE: a file system in memory that answers every request of the kernel at once, asked for the same as Weir's mount.
+//!
+//! It speaks to the device by itself (Linux `include/uapi/linux/fuse.h`): what Weir is compared with shares no code with it,
+//! and brings nothing of a library's own into the measure. What it tells the kernel about itself decides which requests
+//! come, and is what Weir's mount tells it: `crates/fuse/src/mounting.rs`, `ops/init.rs`, `config.rs`, and `fs.rs` for opens.
+
+use crate::Outcome;
+use crate::memory::{AFTER_DOTS, Found, Inode, Inodes};
+use rustix::fd::AsRawFd;
+use rustix::io::Errno;
+use rustix::mount::{MountFlags, UnmountFlags};
+use std::ffi::CString;
+use std::fs::File;
+use std::io::{self, IoSlice, Read, Write};
+use std::path::Path;
+
+/// The longest request.
+const LARGEST: u32 = 1 << 20;
+const PAGE: u32 = 4096;
+/// The newest version that is known here.
+const VERSION: (u32, u32) = (7, 42);
+/// ASYNC_READ, POSIX_LOCKS, ATOMIC_O_TRUNC, BIG_WRITES, FLOCK_LOCKS, DO_READDIRPLUS, READDIRPLUS_AUTO, ASYNC_DIO,
+/// PARALLEL_DIROPS, MAX_PAGES, CACHE_SYMLINKS, INIT_EXT, DIRECT_IO_ALLOW_MMAP.
+const WANTED: [u32; 13] = [0, 1, 3, 5, 10, 13, 14, 15, 18, 22, 23, 30, 36];
+const BACKGROUND: u16 = 128;
+/// Seconds for which the kernel believes names and attributes.
+const LIFETIME: u64 = 1;
+/// FOPEN_DIRECT_IO and FOPEN_PARALLEL_DIRECT_WRITES.
+const DIRECT: u32 = 1 | 1 << 6;
+/// The size of I/O that is preferred.
+const BLOCK: u32 = 256 << 10;
+
+/// Fields of a request.
+struct Fields<'a>(&'a [u8]);
+
+impl<'a> Fields<'a> {
+    fn take(&mut self, len: usize) -> Found<&'a [u8]> {
+        let (taken, rest) = self.0.split_at_checked(len).ok_or(Errno::IO)?;
+        self.0 = rest;
+        Ok(taken)
+    }
+
+    fn u32(&mut self) -> Found<u32> {
+        Ok(u32::from_ne_bytes(self.take(4)?.try_into().map_err(|_| Errno::IO)?))
+    }
+
+    fn u64(&mut self) -> Found<u64> {
+        Ok(u64::from_ne_bytes(self.take(8)?.try_into().map_err(|_| Errno::IO)?))
+    }
+
+    fn name(&self) -> Found<&'a [u8]> {
+        self.0.split(|byte| *byte == 0).next().ok_or(Errno::IO)
+    }
+}
+
+/// `fuse_in_header`.
+struct Header {
+    opcode: u32,
+    unique: u64,
+    node: u64,
+    owner: (u32, u32),
+}
+
+fn header(request: &mut Fields) -> Found<Header> {
+    request.u32()?;
+    let (opcode, unique, node) = (request.u32()?, request.u64()?, request.u64()?);
+    let owner = (request.u32()?, request.u32()?);
+    request.take(8)?;
+    Ok(Header { opcode, unique, node, owner })
+}
+
+/// Fields of an answer.
+#[derive(Default)]
+struct Answer(Vec<u8>);
+
+impl Answer {
+    fn u32(&mut self, value: u32) -> &mut Self {
+        self.bytes(&value.to_ne_bytes())
+    }
+
+    fn u64(&mut self, value: u64) -> &mut Self {
+        self.bytes(&value.to_ne_bytes())
+    }
+
+    fn bytes(&mut self, bytes: &[u8]) -> &mut Self {
+        self.0.extend_from_slice(bytes);
+        self
+    }
+
+    /// `fuse_attr`.
+    fn attr(&mut self, number: u64, inode: &Inode) -> &mut Self {
+        let (size, kind, links) =
+            (inode.content.len() as u64, if inode.directory { libc::S_IFDIR } else { libc::S_IFREG }, 1);
+        // Times are all 1970: nothing asks for them.
+        self.u64(number).u64(size).u64(size.div_ceil(512)).bytes(&[0; 36]);
+        self.u32(kind | inode.mode).u32(links).u32(inode.owner.0).u32(inode.owner.1).u32(0).u32(BLOCK).u32(0)
+    }
+
+    /// `fuse_entry_out`.
+    fn entry(&mut self, number: u64, inode: &Inode) -> &mut Self {
+        self.u64(number).u64(0).u64(LIFETIME).u64(LIFETIME).u64(0).attr(number, inode)
+    }
+
+    /// `fuse_open_out`.
+    fn opened(&mut self, how: u32) -> &mut Self {
+        self.u64(0).u32(how).u32(0)
+    }
+}
+
+/// What follows the fields of an answer.
+enum Then<'a> {
+    Nothing,
+    Bytes(&'a [u8]),
+    /// Not even the answer: nobody waits for one.
+    Silence,
+}
+
+fn init(mut request: Fields, answer: &mut Answer) -> Found<()> {
+    let (major, minor, read_ahead, low) = (request.u32()?, request.u32()?, request.u32()?, request.u32()?);
+    if major != VERSION.0 {
+        return Err(Errno::PROTO);
+    }
+    let offered = u64::from(low) | u64::from(request.u32().unwrap_or(0)) << 32;
+    let flags = offered & WANTED.iter().fold(0, |flags, bit| flags | 1 << bit);
+    answer.u32(VERSION.0).u32(VERSION.1.min(minor)).u32(read_ahead).u32(flags as u32);
+    answer.bytes(&BACKGROUND.to_ne_bytes()).bytes(&(BACKGROUND / 4 * 3).to_ne_bytes());
+    // Times are exact to the nanosecond; pages of a request.
+    answer.u32(LARGEST).u32(1).u32(LARGEST / PAGE).u32((flags >> 32) as u32).bytes(&[0; 28]);
+    Ok(())
+}
+
+/// READDIR and READDIRPLUS.
+fn read_dir(inodes: &mut Inodes, node: u64, request: &mut Fields, plus: bool, answer: &mut Answer) -> Found<()> {
+    request.u64()?;
+    let (offset, room) = (request.u64()?, request.u32()? as usize);
+    let begun = answer.0.len();
+    for (number, name, after) in inodes.entries(node, offset)? {
+        let len = (if plus { 128 } else { 0 } + 24 + name.len()).next_multiple_of(8);
+        let end = answer.0.len() + len;
+        if end - begun > room {
+            break;
+        }
+        // Of the two the kernel learns nothing.
+        if plus && after > AFTER_DOTS {
+            inodes.told(number)?;
+        }
+        let inode = inodes.get(number)?;
+        if plus {
+            answer.entry(number, inode);
+        }
+        let kind = if inode.directory { libc::DT_DIR } else { libc::DT_REG };
+        answer.u64(number).u64(after).u32(name.len() as u32).u32(u32::from(kind)).bytes(&name).0.resize(end, 0);
+    }
+    Ok(())
+}
+
+/// OPEN, READ and WRITE. Of other requests the kernel learns that there are none.
+fn of_content<'a>(
+    inodes: &'a mut Inodes,
+    header: &Header,
+    mut request: Fields,
+    answer: &mut Answer,
+) -> Found<Then<'a>> {
+    let node = header.node;
+    match header.opcode {
+        // OPEN
+        14 => {
+            if request.u32()? as i32 & libc::O_TRUNC != 0 {
+                inodes.get_mut(node)?.content = Vec::new();
+            }
+            answer.opened(DIRECT);
+        }
+        // READ
+        15 => {
+            request.u64()?;
+            let (at, most) = (request.u64()?, request.u32()?);
+            return Ok(Then::Bytes(inodes.read(node, at as usize, most as usize)?));
+        }
+        // WRITE
+        16 => {
+            request.u64()?;
+            let (at, len) = (request.u64()?, request.u32()?);
+            request.take(20)?;
+            inodes.write(node, at as usize, request.take(len as usize)?)?;
+            answer.u32(len).u32(0);
+        }
+        _ => return Err(Errno::NOSYS),
+    }
+    Ok(Then::Nothing)
+}
+
+/// Does what a request asks for.
+fn carry_out<'a>(inodes: &'a mut Inodes, header: &Header, mut request: Fields, answer: &mut Answer) -> Found<Then<'a>> {
+    let node = header.node;
+    match header.opcode {
+        // LOOKUP
+        1 => {
+            let number = inodes.lookup(node, request.name()?)?;
+            answer.entry(number, inodes.get(number)?);
+        }
+        // FORGET, BATCH_FORGET
+        2 => {
+            inodes.forget(node, request.u64()?);
+            return Ok(Then::Silence);
+        }
+        42 => {
+            let count = request.u32()?;
+            request.u32()?;
+            for _ in 0..count {
+                inodes.forget(request.u64()?, request.u64()?);
+            }
+            return Ok(Then::Silence);
+        }
+        // GETATTR
+        3 => {
+            answer.u64(LIFETIME).u64(0).attr(node, inodes.get(node)?);
+        }
+        // MKDIR
+        9 => {
+            let mode = request.u32()?;
+            request.u32()?;
+            let number = inodes.make((node, request.name()?), true, mode, header.owner)?;
+            answer.entry(number, inodes.get(number)?);
+        }
+        // CREATE
+        35 => {
+            request.u32()?;
+            let mode = request.u32()?;
+            request.u64()?;
+            let number = inodes.make((node, request.name()?), false, mode, header.owner)?;
+            answer.entry(number, inodes.get(number)?).opened(DIRECT);
+        }
+        // UNLINK, RMDIR
+        10 | 11 => inodes.remove(node, request.name()?)?,
+        // RELEASE, FSYNC, FLUSH, RELEASEDIR, DESTROY
+        18 | 20 | 25 | 29 | 38 => {}
+        // GETXATTR: there are none. The kernel would not ask again if it were told that there never are.
+        22 => return Err(Errno::NODATA),
+        // INIT
+        26 => init(request, answer)?,
+        // OPENDIR
+        27 => {
+            answer.opened(0);
+        }
+        // READDIR, READDIRPLUS
+        28 | 44 => read_dir(inodes, node, &mut request, header.opcode == 44, answer)?,
+        // INTERRUPT: its request is answered anyway.
+        36 => return Ok(Then::Silence),
+        _ => return of_content(inodes, header, request, answer),
+    }
+    Ok(Then::Nothing)
+}
+
+/// Bytes of `fuse_out_header`.
+const HEAD: usize = 16;
+
+fn send(mut device: &File, unique: u64, outcome: Found<Then>, answer: &mut Answer) -> io::Result<()> {
+    let (error, bytes) = match outcome {
+        Ok(Then::Silence) => return Ok(()),
+        Ok(Then::Nothing) => (0, &[][..]),
+        Ok(Then::Bytes(bytes)) => (0, bytes),
+        Err(error) => {
+            answer.0.truncate(HEAD);
+            (-error.raw_os_error(), &[][..])
+        }
+    };
+    let len = (answer.0.len() + bytes.len()) as u32;
+    answer.0[..4].copy_from_slice(&len.to_ne_bytes());
+    answer.0[4..8].copy_from_slice(&error.to_ne_bytes());
+    answer.0[8..HEAD].copy_from_slice(&unique.to_ne_bytes());
+    match device.write_vectored(&[IoSlice::new(&answer.0), IoSlice::new(bytes)]) {
+        // Who asked was killed meanwhile.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        outcome => outcome.map(|_| ()),
+    }
+}
+
+/// Answers requests until it is unmounted.
+fn answer_all(mut device: &File, inodes: &mut Inodes) -> Outcome<()> {
+    let mut buffer = vec![0; (LARGEST + PAGE) as usize];
+    let mut answer = Answer::default();
+    loop {
+        let len = match device.read(&mut buffer) {
+            Ok(len) => len,
+            Err(error) if error.raw_os_error() == Some(libc::ENODEV) => return Ok(()),
+            // Who asked was killed meanwhile.
+            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::Interrupted) => continue,
+            Err(error) => return Err(error.into()),
+        };
+        let mut request = Fields(&buffer[..len]);
+        let header = header(&mut request)?;
+        answer.0.clear();
+        answer.0.resize(HEAD, 0);
+        let outcome = carry_out(inodes, &header, request, &mut answer);
+        send(device, header.unique, outcome, &mut answer)?;
+    }
+}
+
+/// Mounts it at a folder, says so in a line, and answers requests until it is unmounted.
+pub fn serve(at: &Path) -> Outcome<()> {
+    // From a terminal the signal comes to this process as well, and whoever measures wants its row finished.
+    // SAFETY: nothing is done when the signal comes.
+    unsafe { libc::signal(libc::SIGINT, libc::SIG_IGN) };
+    let device = File::options().read(true).write(true).open("/dev/fuse")?;
+    let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    let data = CString::new(format!(
+        "fd={},rootmode=40000,user_id={},group_id={},default_permissions,max_read={LARGEST},allow_other",
+        device.as_raw_fd(),
+        owner.0,
+        owner.1
+    ))?;
+    rustix::mount::mount("memory", at, "fuse.memory", MountFlags::NODEV | MountFlags::NOSUID, Some(data.as_c_str()))?;
+    println!("mounted");
+    io::stdout().flush()?;
+    answer_all(&device, &mut Inodes::new(owner))
+}
+
+/// Takes it away from there.
+pub fn unmount(at: &Path) -> Outcome<()> {
+    Ok(rustix::mount::unmount(at, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW)?)
+}
+
+/// Whether this user may mount it.
+pub fn is_allowed() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::ROOT;
+
+    fn ask(inodes: &mut Inodes, opcode: u32, node: u64, body: &[u8]) -> Found<Vec<u8>> {
+        let header = Header { opcode, unique: 1, node, owner: (0, 0) };
+        let mut answer = Answer::default();
+        let then = carry_out(inodes, &header, Fields(body), &mut answer)?;
+        if let Then::Bytes(bytes) = then {
+            answer.bytes(bytes);
+        }
+        Ok(answer.0)
+    }
+
+    #[test]
+    fn answers_are_as_long_as_the_kernel_wants_them() {
+        let mut inodes = Inodes::new((0, 0));
+        let create = [&[0; 16][..], b"name\0"].concat();
+        assert_eq!(ask(&mut inodes, 35, ROOT, &create).unwrap().len(), 128 + 16);
+        assert_eq!(ask(&mut inodes, 1, ROOT, b"name\0").unwrap().len(), 128);
+        assert_eq!(ask(&mut inodes, 1, ROOT, b"nam\0"), Err(Errno::NOENT));
+        assert_eq!(ask(&mut inodes, 3, ROOT, &[0; 16]).unwrap().len(), 104);
+        let write = [&[0; 16][..], &3u32.to_ne_bytes(), &[0; 20], b"abc"].concat();
+        assert_eq!(ask(&mut inodes, 16, 2, &write).unwrap(), [3u32.to_ne_bytes(), [0; 4]].concat());
+        let read = [&[0; 16][..], &9u32.to_ne_bytes(), &[0; 20]].concat();
+        assert_eq!(ask(&mut inodes, 15, 2, &read).unwrap(), b"abc");
+        let init = [7u32, 45, 1 << 17, u32::MAX, u32::MAX].map(u32::to_ne_bytes).concat();
+        assert_eq!(ask(&mut inodes, 26, 0, &init).unwrap().len(), 64);
+        let list = [&[0; 16][..], &4096u32.to_ne_bytes(), &[0; 20]].concat();
+        assert_eq!(ask(&mut inodes, 28, ROOT, &list).unwrap().len(), 3 * 32);
+        assert_eq!(ask(&mut inodes, 44, ROOT, &list).unwrap().len(), 3 * 160);
+        assert_eq!(ask(&mut inodes, 16, 2, &write[..20]), Err(Errno::IO));
+    }
+}

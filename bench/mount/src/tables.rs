@@ -1,0 +1,131 @@
+//! What was found, as tables.
+
+use crate::mounts::{Side, What};
+use crate::report::{Bound, Table, ratios};
+use crate::rows::{ROWS, Row};
+use crate::{Findings, Found};
+use std::collections::BTreeSet;
+
+/// What was found of one row.
+struct OfRow<'a> {
+    row: &'a Row,
+    found: Vec<(&'a Side<'a>, &'a Found)>,
+}
+
+impl OfRow<'_> {
+    /// What was found of the first side of a kind.
+    fn of(&self, what: What) -> Option<&Found> {
+        self.found.iter().find(|(side, _)| side.what() == what).map(|(_, found)| *found)
+    }
+
+    /// What was found of the mounts of Weir.
+    fn weir(&self) -> impl Iterator<Item = (&Side<'_>, &Found)> {
+        self.found.iter().filter(|(side, _)| side.what() == What::Weir).map(|(side, found)| (*side, *found))
+    }
+}
+
+/// All of them.
+pub fn of<'a>(sides: &'a [Side<'a>], findings: &'a Findings) -> Vec<Table> {
+    let of_row = |(number, row)| {
+        let found = sides.iter().enumerate().filter_map(|(index, side)| Some((side, findings.get(&(number, index))?)));
+        OfRow { row, found: found.collect() }
+    };
+    let rows: Vec<_> = ROWS.iter().enumerate().map(of_row).collect();
+    let mut tables = vec![costs(&rows), over_floors(&rows)];
+    if findings.values().any(|found| !found.requests.is_empty()) {
+        tables.push(requests(&rows));
+    }
+    tables
+}
+
+fn costs(rows: &[OfRow]) -> Table {
+    let columns = ["CPU", "of it here", "MB/s or /s", "p50 us", "p99 us", "syncs"];
+    let mut costs =
+        Table::new("CPU of all processes together: s/GB for streams and records, us each for the rest", &columns);
+    for of_row in rows {
+        let row = of_row.row;
+        for (side, found) in &of_row.found {
+            costs.row(format!("{}, {}: {}", row.name, row.unit.name(), side.name()), &found.columns());
+        }
+        for (side, found) in of_row.weir() {
+            targets(&mut costs, of_row, side, found);
+        }
+    }
+    costs.note("syncs are those of the whole row: fsync and fdatasync of the programs here, or of the servers");
+    costs.note("p50 and p99 are of single requests, as the program sees them");
+    costs
+}
+
+/// What is wanted of a mount.
+fn targets(costs: &mut Table, of_row: &OfRow, side: &Side, found: &Found) {
+    let row = of_row.row;
+    let name = format!("{}: {}", row.name, side.name());
+    if let Some(bound) = row.best {
+        costs.target(format!("{name}, CPU"), Bound::AtMost(bound), &found.cpu);
+    }
+    if let (Some(bound), Some(socket)) = (row.cpu_over_floor, of_row.of(What::Socket)) {
+        let over = ratios(&found.cpu, &socket.cpu);
+        costs.target(format!("{name}, CPU over bare socket"), Bound::AtMost(bound), &over);
+    }
+    if let (Some(bound), Some(socket)) = (row.rate_of_floor, of_row.of(What::Socket)) {
+        let over = ratios(&found.rate, &socket.rate);
+        costs.target(format!("{name}, rate over bare socket"), Bound::AtLeast(bound), &over);
+    }
+    if let (Some(bound), Some(local)) = (row.rate_of_local, of_row.of(What::Local)) {
+        let over = ratios(&found.rate, &local.rate);
+        costs.target(format!("{name}, rate over local"), Bound::AtLeast(bound), &over);
+    }
+}
+
+/// What is Weir's own part.
+fn over_floors(rows: &[OfRow]) -> Table {
+    let columns = ["CPU over bare FUSE", "CPU less bare FUSE", "CPU over bare FUSE and a durable request"];
+    let mut table = Table::new("Beside what the kernel and the machine take for the same requests", &columns);
+    for of_row in rows {
+        let Some(fuse) = of_row.of(What::Fuse) else { continue };
+        for (side, found) in of_row.weir() {
+            let less = found.cpu.iter().zip(&fuse.cpu).map(|(weir, fuse)| weir - fuse).collect();
+            let both = of_row.of(What::Durable).map_or_else(Vec::new, |durable| {
+                let floors: Vec<_> = fuse.cpu.iter().zip(&durable.cpu).map(|(fuse, durable)| fuse + durable).collect();
+                ratios(&found.cpu, &floors)
+            });
+            let name = format!("{}, {}: {}", of_row.row.name, of_row.row.unit.name(), side.name());
+            table.row(name, &[ratios(&found.cpu, &fuse.cpu), less, both]);
+        }
+    }
+    table.note("bare FUSE gets the requests that a mount without options gets; --requests shows them");
+    table
+}
+
+/// What the kernel asked the mounts for.
+fn requests(rows: &[OfRow]) -> Table {
+    let all =
+        || rows.iter().flat_map(|of_row| of_row.found.iter().map(move |(side, found)| (of_row.row, *side, *found)));
+    let kinds: BTreeSet<&str> = all()
+        .flat_map(|(.., found)| found.requests.iter().flat_map(|round| round.keys().map(String::as_str)))
+        .collect();
+    let columns: Vec<_> = kinds.iter().copied().collect();
+    let mut table = Table::new("Requests of the kernel to mounts", &columns);
+    for (row, side, found) in all().filter(|(.., found)| !found.requests.is_empty()) {
+        let of_kind =
+            |kind: &&str| found.requests.iter().map(|round| round.get(*kind).copied().unwrap_or(0) as f64).collect();
+        let cells: Vec<Vec<f64>> = columns.iter().map(of_kind).collect();
+        table.row(format!("{}: {}", row.name, side.name()), &cells);
+    }
+    table.note(match others(rows).as_slice() {
+        [] => "every mount got in every round the requests that bare FUSE got".to_owned(),
+        others => format!("not the requests that bare FUSE got: {}", others.join("; ")),
+    });
+    table.note("FORGET is not among them: the kernel does not trace it, and nobody waits for it");
+    table
+}
+
+/// Rows of mounts that were asked for something else than bare FUSE.
+fn others(rows: &[OfRow]) -> Vec<String> {
+    let of_row = |of_row: &OfRow| {
+        let Some(fuse) = of_row.of(What::Fuse) else { return Vec::new() };
+        let others = of_row.weir().filter(|(_, found)| found.requests != fuse.requests);
+        others.map(|(side, _)| format!("{}: {}", of_row.row.name, side.name())).collect()
+    };
+    rows.iter().flat_map(of_row).collect()
+}
