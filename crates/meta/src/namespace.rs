@@ -14,6 +14,7 @@ use crate::{
 };
 use bytes::Bytes;
 use std::collections::HashSet;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use types::{Attrs, Cred, FileId, FileKind, Fsid, Generation, SetAttrs, Status, Timestamp, limits};
 
@@ -82,6 +83,14 @@ impl From<Unreadable> for OpenError {
 /// they say otherwise; dropping their future leaves open whether they happen.
 #[derive(Debug)]
 pub struct Namespace<E> {
+    shared: Arc<Shared<E>>,
+    /// Changes complete before they are on stable storage, whatever they say: see [`Namespace::soon`].
+    soon: bool,
+}
+
+/// What all views of one namespace share.
+#[derive(Debug)]
+struct Shared<E> {
     engine: E,
     format: FormatRecord,
     ids: Ids,
@@ -138,17 +147,29 @@ impl<E: Engine> Namespace<E> {
         }
         let format = FormatRecord::from_value(value).map_err(|_| OpenError::Damaged)?;
         let (ids, requests, since) = Default::default();
-        Ok(Namespace { engine, format, ids, requests, since })
+        Ok(Namespace { shared: Arc::new(Shared { engine, format, ids, requests, since }), soon: false })
+    }
+
+    /// The same namespace, in which no change waits for the disk. It is there to stay once [`Self::settle`], or anything that
+    /// waits, was begun afterwards and has completed; what a crash takes is the end of all that was changed, never something
+    /// before what it leaves.
+    pub fn soon(&self) -> Self {
+        Namespace { shared: self.shared.clone(), soon: true }
+    }
+
+    /// The same namespace, in which changes wait for the disk as ever.
+    pub fn waiting(&self) -> Self {
+        Namespace { shared: self.shared.clone(), soon: false }
     }
 
     /// Identity of the file system.
     pub fn fsid(&self) -> Fsid {
-        self.format.fsid
+        self.shared.format.fsid
     }
 
     /// When the file system was made.
     pub fn created(&self) -> Timestamp {
-        self.format.created
+        self.shared.format.created
     }
 
     /// From now on no change attribute is told that was told before `start`, a number larger than at any earlier start:
@@ -157,26 +178,26 @@ impl<E: Engine> Namespace<E> {
     /// To be called before anything is told. A power cut may have taken changes that nobody waited for; this is above all
     /// of them.
     pub fn begin(&self, start: u32) {
-        self.since.store(u64::from(start) << CHANGES_PER_START, Ordering::Relaxed);
+        self.shared.since.store(u64::from(start) << CHANGES_PER_START, Ordering::Relaxed);
     }
 
     fn since(&self) -> u64 {
-        self.since.load(Ordering::Relaxed)
+        self.shared.since.load(Ordering::Relaxed)
     }
 
     /// Completes when the store has failed for good, and never otherwise: the daemon must end, and be started again.
     pub async fn failed(&self) -> Broken {
-        self.engine.failed().await
+        self.shared.engine.failed().await
     }
 
     /// How the store stands: its size and what it has done.
     pub fn standing(&self) -> Standing {
-        self.engine.standing()
+        self.shared.engine.standing()
     }
 
     /// Completes when everything that completed before is on stable storage, [`Self::note_write`] included.
     pub async fn settle(&self) -> Result<(), Status> {
-        self.outcome(self.engine.settle().await).map(drop)
+        self.outcome(self.shared.engine.settle().await).map(drop)
     }
 
     fn outcome(&self, outcome: Outcome) -> Result<Option<Settled>, Status> {
@@ -191,9 +212,9 @@ impl<E: Engine> Namespace<E> {
     }
 
     fn read<T>(&self, cred: &Cred, op: impl FnOnce(&Tx<'_>) -> Result<T, Status>) -> Result<T, Status> {
-        let view = self.engine.view()?;
+        let view = self.shared.engine.view()?;
         // No reading operation looks at the clock.
-        op(&Tx::new(&*view, (&self.format.cookies, self.since()), cred, Timestamp::default()))
+        op(&Tx::new(&*view, (&self.shared.format.cookies, self.since()), cred, Timestamp::default()))
     }
 
     /// Runs the operation on a fresh view; `None` for the batch if there is nothing to change.
@@ -203,11 +224,12 @@ impl<E: Engine> Namespace<E> {
         now: Timestamp,
         op: &impl Fn(&mut Tx<'_>) -> Plan<T>,
     ) -> Result<(Answer<T>, Option<Batch>), Status> {
-        let view = self.engine.view()?;
-        let mut tx = Tx::new(&*view, (&self.format.cookies, self.since()), cred, now);
+        let view = self.shared.engine.view()?;
+        let mut tx = Tx::new(&*view, (&self.shared.format.cookies, self.since()), cred, now);
         let answer = op(&mut tx)?;
         let mut batch = tx.into_batch();
-        batch.id = RequestId(self.requests.fetch_add(1, Ordering::Relaxed));
+        batch.durable &= !self.soon;
+        batch.id = RequestId(self.shared.requests.fetch_add(1, Ordering::Relaxed));
         // What was only read was read from one view, which is as good as a commit.
         Ok((answer, (!batch.writes.is_empty()).then_some(batch)))
     }
@@ -217,7 +239,7 @@ impl<E: Engine> Namespace<E> {
             let (answer, batch) = self.plan(cred, now, &op)?;
             let Some(batch) = batch else { return answer(&Settled::default()) };
             let id = batch.id;
-            if let Some(settled) = self.outcome(self.engine.submit(batch).await)? {
+            if let Some(settled) = self.outcome(self.shared.engine.submit(batch).await)? {
                 return answer(&settled);
             }
             tracing::debug!(request = id.0, "conflict, run again");
@@ -244,26 +266,26 @@ impl<E: Engine> Namespace<E> {
             Err(_) => true,
         };
         if free {
-            self.ids.add(id.0..id.0 + 1);
+            self.shared.ids.add(id.0..id.0 + 1);
         }
         result
     }
 
     async fn new_id(&self) -> Result<FileId, Status> {
         loop {
-            if let Some(id) = self.ids.take() {
+            if let Some(id) = self.shared.ids.take() {
                 return Ok(id);
             }
             let batch = Batch {
-                id: RequestId(self.requests.fetch_add(1, Ordering::Relaxed)),
+                id: RequestId(self.shared.requests.fetch_add(1, Ordering::Relaxed)),
                 writes: vec![(schema::NEXT_ID.to_vec(), Write::Merge(Delta::Ids(BLOCK).to_bytes()))],
                 durable: true,
                 ..Batch::default()
             };
-            let settled = self.outcome(self.engine.submit(batch).await)?.ok_or(Status::Corrupt)?;
+            let settled = self.outcome(self.shared.engine.submit(batch).await)?.ok_or(Status::Corrupt)?;
             let first = settled.merged.into_iter().next().and_then(|(before, _)| before).ok_or(Status::Corrupt)?;
             let first = NextId::from_value(first)?.0;
-            self.ids.add(first..first.checked_add(BLOCK).ok_or(Status::Corrupt)?);
+            self.shared.ids.add(first..first.checked_add(BLOCK).ok_or(Status::Corrupt)?);
         }
     }
 
@@ -686,12 +708,12 @@ impl<E: Engine> Namespace<E> {
 
     /// Looks for damage in one view of the store, telling `sink` what it finds; see [`crate::check_into`].
     pub fn check_into(&self, memory: CheckMemory, sink: &mut dyn FnMut(Event) -> Walk) -> Result<(), Status> {
-        Ok(crate::check_into(&*self.engine.view()?, memory, sink)?)
+        Ok(crate::check_into(&*self.shared.engine.view()?, memory, sink)?)
     }
 
     /// Everything that is wrong in the store; see [`crate::check()`].
     pub fn check(&self) -> Result<Vec<Fault>, Status> {
-        Ok(crate::check(&*self.engine.view()?)?)
+        Ok(crate::check(&*self.shared.engine.view()?)?)
     }
 
     /// Mends a fault that a check found in this store: looks first whether it is still there. Each is to be mended once.
@@ -707,7 +729,7 @@ impl<E: Engine> Namespace<E> {
         };
         if let Fault::NextId { .. } = fault {
             // Numbers in hand may be in use too.
-            self.ids.clear();
+            self.shared.ids.clear();
         }
         self.change(&root, now, |tx| ops::mend::plan(tx, fault, lost)).await
     }
