@@ -162,3 +162,53 @@ fn bytes_that_cannot_be_kept_fail_a_sync() {
     assert!(!writer.tell("sync"), "never silence");
     writer.end();
 }
+
+/// A mount that waits for nobody's disk loses nothing when processes are killed, its own among them.
+#[test]
+fn names_that_nobody_synced_outlive_killed_processes() {
+    if !can_mount() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("data");
+    let mut cluster = Cluster::start(&data);
+    let mount = |cluster: &Cluster| Place::new(cluster, &dir.path().join("mnt"), &["-o", "durable=fsync"]);
+    let mut place = mount(&cluster);
+    let text = |round: u32, i: u32| format!("round {round}, file {i}").repeat(1 + i as usize % 50);
+    for round in 0..3 {
+        fs::create_dir(place.at(&format!("d{round}"))).unwrap();
+        for i in 0..60 {
+            let path = place.at(&format!("d{round}/f{i}"));
+            fs::write(&path, text(round, i)).unwrap();
+            match i % 3 {
+                0 => fs::remove_file(&path).unwrap(),
+                1 => fs::rename(&path, place.at(&format!("d{round}/g{i}"))).unwrap(),
+                _ => {}
+            }
+        }
+        let url = cluster.url.clone();
+        if round == 1 {
+            rustix::process::kill_process(place.daemon(), rustix::process::Signal::KILL).unwrap();
+            while fs::read_dir(place.at("")).is_ok() {
+                std::thread::yield_now();
+            }
+        }
+        cluster.kill();
+        cluster = Cluster::start_again(&url, &data);
+        if round == 1 {
+            std::mem::forget(place);
+            place = mount(&cluster);
+        }
+        // The machine has not lost power.
+        File::open(place.at("")).unwrap().sync_all().unwrap();
+        for i in 0..60 {
+            let name = ["", "g", "f"][i as usize % 3];
+            let kept = (i % 3 > 0).then(|| text(round, i));
+            let found = |name: &str| fs::read_to_string(place.at(&format!("d{round}/{name}{i}"))).ok();
+            assert_eq!(found(name), kept, "{name}{i} of round {round}");
+            assert!(i % 3 == 2 || found("f").is_none(), "f{i} of round {round}");
+        }
+    }
+    place.unmount();
+    succeed(Command::new(WEIR).args(["fsck", &cluster.url]));
+}

@@ -62,6 +62,12 @@ impl Compound {
         self.cached()
     }
 
+    /// Says that an OPEN in it may make a file.
+    pub(crate) fn makes(mut self) -> Self {
+        self.builder = self.builder.makes();
+        self
+    }
+
     /// Must from now on not be done twice.
     pub(crate) fn make_once(&mut self) {
         self.once = true;

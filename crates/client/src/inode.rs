@@ -32,6 +32,7 @@ use crate::{Error, Node, Result};
 use layout::kinds::native::Update;
 use layout::policy::{Policy, Settings};
 use std::collections::BTreeMap;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{Mutex as AsyncMutex, Notify, RwLock, watch};
 use types::{Attrs, ByteRange, Timestamp};
@@ -44,6 +45,8 @@ pub(crate) struct Inode {
     state: Mutex<State>,
     /// What the extended attributes of the file say about its use.
     own: Mutex<Settings>,
+    /// Losses of changes that who syncs the file was told of.
+    losses: AtomicU64,
     /// Whether others may have it open.
     alone: Mutex<Alone>,
     /// The layout; the lock also keeps operations on the layout's stateid in order.
@@ -160,8 +163,10 @@ pub(crate) struct Open {
 impl Inode {
     /// A file that is about to be opened; a size that was asked for before `stamp` may be an old one.
     pub(crate) fn new(mount: Arc<Inner>, node: Node, stamp: u64) -> Self {
+        let losses = AtomicU64::new(mount.session.losses());
         Inode {
             mount,
+            losses,
             node,
             state: Mutex::new(State { stamp, ..State::default() }),
             own: Mutex::default(),

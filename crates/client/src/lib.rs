@@ -31,7 +31,7 @@ pub use inode::Keeper;
 pub use layout::policy::{Access, Effective, Origin, Part, Policy, Settings};
 pub use mount::{CreateOptions, Entry, Mount, Node, OpenFlags, OpenOptions, ReadDir, XattrMode};
 pub use nfs::spans::LockKind;
-pub use options::Options;
+pub use options::{Durable, Options};
 pub use placement::Placement;
 pub use target::{BadTarget, Target};
 

@@ -80,6 +80,8 @@ pub(crate) struct Inner {
     stamps: AtomicU64,
     opening: Mutex<Opening>,
     leaving: Leaving,
+    /// Losses of changes that who syncs names was told of.
+    losses: AtomicU64,
 }
 
 /// Opens that the mgr has not answered yet, and what was forgotten meanwhile.
@@ -188,6 +190,7 @@ impl Mount {
             stamps,
             opening,
             leaving: Leaving::default(),
+            losses: AtomicU64::new(0),
         };
         Ok(Mount { inner: Arc::new(inner), caller: None })
     }
@@ -207,7 +210,8 @@ impl Mount {
     /// Ends the session. Everything that was written should be closed before: what is not durable by then is lost.
     pub async fn disconnect(self) -> Result<()> {
         self.inner.close_left().await;
-        self.inner.session.end().await
+        let settled = self.sync_names().await;
+        self.inner.session.end().await.and(settled)
     }
 
     /// The root directory.

@@ -20,6 +20,8 @@ pub struct Options {
     pub direct: bool,
     /// Read from the files of iods on this machine what is in memory, where they lend them, instead of asking for it.
     pub lent: bool,
+    /// What is waited for until it is on disk.
+    pub durable: Durable,
     /// How files are used where nobody says anything else.
     pub driver: Policy,
     /// What this mount says about that, over server and directories: it can be changed later ([`crate::Mount::set_policy`]).
@@ -44,6 +46,17 @@ pub struct Options {
     pub identity: Option<[u8; 16]>,
 }
 
+/// What is waited for until it is on disk; see `docs/SEMANTICS.md`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Durable {
+    /// Everything that is closed, and every change of names and attributes, as with NFS.
+    #[default]
+    Close,
+    /// What is synced, as with local file systems. Names, attributes and small files that are kept with them are there when any process is killed, but a
+    /// power cut of the mgr's machine may take the changes of the last second; then fsync fails.
+    Fsync,
+}
+
 impl Default for Options {
     fn default() -> Self {
         Options {
@@ -52,6 +65,7 @@ impl Default for Options {
             in_flight_per_iod: IN_FLIGHT_PER_IOD,
             direct: true,
             lent: true,
+            durable: Durable::Close,
             driver: Policy::default(),
             policy: Settings::default(),
             environment: Settings::default(),

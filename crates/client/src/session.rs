@@ -5,6 +5,7 @@ mod callbacks;
 mod establish;
 mod lease;
 mod revoked;
+mod settled;
 
 use crate::compound::{Compound, Results, Sealed, nfs_error};
 use crate::counters::{Tally, add};
@@ -60,6 +61,7 @@ struct Shared {
     inodes: Arc<Inodes>,
     /// Whether a task looks for what the mgr has taken away.
     testing: AtomicBool,
+    settling: settled::Settling,
 }
 
 /// The present session; each session of this client is an epoch.
@@ -71,7 +73,7 @@ struct Epoch {
     lease: Option<Duration>,
 }
 
-fn lock(table: &Mutex<Epoch>) -> MutexGuard<'_, Epoch> {
+fn lock<T>(table: &Mutex<T>) -> MutexGuard<'_, T> {
     table.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -116,6 +118,7 @@ impl Session {
             freed: Notify::new(),
             inodes,
             testing: AtomicBool::new(false),
+            settling: Default::default(),
         };
         let session = Session { shared: Arc::new(shared) };
         session.shared.ready(session.shared.options.connect_timeout).await?;
@@ -351,13 +354,18 @@ impl Shared {
                 None => return gone(),
             }
         };
-        let body = compound.request.encode(&sequence, MINOR);
+        let soon = self.sends_soon(compound.request.changes());
+        let body = compound.request.encode(&sequence, MINOR, soon);
         self.tally.compound(compound.request.numbers().iter().map(|op| op.number()));
         tracing::trace!(client = %self.options.name, operations = ?compound.request.numbers(), "{}", compound.what);
         let (sent, timeout) = (now(), self.attempt_timeout());
         slot.sent = true;
         let auth = compound.caller.as_deref().unwrap_or(&self.auth);
-        let reply = connection.call(NFS4_PROGRAM, NFS_V4, COMPOUND, auth, body, timeout).await?;
+        let reply = connection.call(NFS4_PROGRAM, NFS_V4, COMPOUND, auth, body, timeout).await;
+        if soon {
+            self.answered_soon();
+        }
+        let reply = reply?;
         let outcome = {
             let mut table = lock(&self.table);
             let same = table.number == slot.epoch;

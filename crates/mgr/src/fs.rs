@@ -136,9 +136,9 @@ impl FileSystem for Files {
             None if set.mtime.is_some() && self.0.grants.is_silent(file, ctx.client) => {
                 // What it wrote before and told nobody must not be found later, and taken for a change after this one.
                 self.0.attrs(ctx, file).await?;
-                Ok(self.0.namespace.setattr(&ctx.cred, ctx.now, file, &set, opened).await?.after)
+                Ok(self.0.names(ctx).setattr(&ctx.cred, ctx.now, file, &set, opened).await?.after)
             }
-            None => Ok(self.0.namespace.setattr(&ctx.cred, ctx.now, file, &set, opened).await?.after),
+            None => Ok(self.0.names(ctx).setattr(&ctx.cred, ctx.now, file, &set, opened).await?.after),
         }
     }
 
@@ -175,7 +175,7 @@ impl FileSystem for Files {
     }
 
     async fn create(&self, ctx: &Ctx, dir: FileId, name: &Bytes, kind: CreateKind, set: SetAttrs) -> Result<Created> {
-        let (namespace, cred, now) = (&self.0.namespace, &ctx.cred, ctx.now);
+        let (namespace, cred, now) = (self.0.names(ctx), &ctx.cred, ctx.now);
         let made = match kind {
             CreateKind::Directory => namespace.mkdir(cred, now, dir, name, &set).await,
             CreateKind::Symlink(target) => namespace.symlink(cred, now, dir, name, &target, &set).await,
@@ -209,6 +209,7 @@ impl FileSystem for Files {
             OpenHow::Guarded => How::Guarded(set),
             OpenHow::Exclusive(verifier) => How::Exclusive(verifier.0, set),
         };
+        let unsynced = unsynced || ctx.soon;
         let layout = self.0.layout_in(ctx.place, dir)?;
         let (namespace, layout) = (&self.0.namespace, Some(&layout));
         let made = match unsynced {
@@ -237,7 +238,7 @@ impl FileSystem for Files {
     }
 
     async fn remove(&self, ctx: &Ctx, dir: FileId, name: &Bytes, ends: Ends<'_>) -> Result<Removed> {
-        let removed = self.0.namespace.remove_ending(&ctx.cred, ctx.now, dir, name, ends).await;
+        let removed = self.0.names(ctx).remove_ending(&ctx.cred, ctx.now, dir, name, ends).await;
         let removed = removed.map_err(|e| self.in_dir(dir, e))?;
         let id = removed.file.attrs.id;
         if let Some(ending) = removed.end {
@@ -247,13 +248,13 @@ impl FileSystem for Files {
     }
 
     async fn rename(&self, ctx: &Ctx, from_dir: FileId, from: &Bytes, to_dir: FileId, to: &Bytes) -> Result<Renamed> {
-        let renamed = self.0.namespace.rename(&ctx.cred, ctx.now, (from_dir, from), (to_dir, to)).await?;
+        let renamed = self.0.names(ctx).rename(&ctx.cred, ctx.now, (from_dir, from), (to_dir, to)).await?;
         let replaced = renamed.replaced.map(|file| (file.attrs.id, file.orphan));
         Ok(Renamed { from: change(renamed.from), to: change(renamed.to), replaced })
     }
 
     async fn link(&self, ctx: &Ctx, file: FileId, dir: FileId, name: &Bytes) -> Result<Change> {
-        match self.0.namespace.link(&ctx.cred, ctx.now, file, dir, name).await {
+        match self.0.names(ctx).link(&ctx.cred, ctx.now, file, dir, name).await {
             Ok(made) => Ok(change(made.dir)),
             Err(e) => Err(self.in_the_way(dir, name, e).await),
         }
@@ -332,7 +333,7 @@ impl FileSystem for Files {
             XattrHow::Create => SetXattr::Create,
             XattrHow::Replace => SetXattr::Replace,
         };
-        self.0.namespace.setxattr(&ctx.cred, ctx.now, file, name, &value, how).await.map(change)
+        self.0.names(ctx).setxattr(&ctx.cred, ctx.now, file, name, &value, how).await.map(change)
     }
 
     async fn listxattrs(&self, _: &Ctx, file: FileId) -> Result<Vec<Bytes>> {
@@ -340,7 +341,7 @@ impl FileSystem for Files {
     }
 
     async fn removexattr(&self, ctx: &Ctx, file: FileId, name: &Bytes) -> Result<Change> {
-        self.0.namespace.removexattr(&ctx.cred, ctx.now, file, name).await.map(change)
+        self.0.names(ctx).removexattr(&ctx.cred, ctx.now, file, name).await.map(change)
     }
 
     async fn seek(&self, ctx: &Ctx, file: FileId, offset: u64, what: Content) -> Result<SeekOut> {
@@ -400,6 +401,11 @@ impl FileSystem for Files {
 
     fn policy(&self, ctx: &Ctx, file: FileId) -> Result<Option<Told>> {
         self.0.told(ctx, file).map(Some)
+    }
+
+    async fn settle(&self) -> Result<u64> {
+        self.0.namespace.settle().await?;
+        Ok(self.0.boot)
     }
 
     fn queue_delay(&self) -> Option<Duration> {

@@ -28,6 +28,7 @@ use layout::{Later, Origin, Policy, Settings};
 use lost::NativeClients;
 use meta::{Embedded, FileInfo, Layout, Namespace};
 use nfs::exports::Place;
+use nfs::fs::Ctx;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use tokio::sync::Notify;
@@ -39,6 +40,8 @@ use xdr::Xdr;
 #[derive(Debug)]
 pub(crate) struct Room {
     pub(crate) namespace: Arc<Namespace<Embedded>>,
+    /// Another number once the machine has been without power: what was answered for and not settled before may be lost.
+    pub(crate) boot: u64,
     pub(crate) iods: Arc<Iods>,
     pub(crate) clients: Clients,
     pub(crate) grants: Grants,
@@ -91,6 +94,11 @@ impl Room {
             Err(Status::Delay) => Ok(Layout { kind: Layout::LATER, body: Later::from(&policy).to_bytes() }),
             Err(e) => Err(e),
         }
+    }
+
+    /// The namespace as whoever asks wants it changed: waiting for the disk, or not.
+    pub(crate) fn names(&self, ctx: &Ctx) -> Namespace<Embedded> {
+        if ctx.soon { self.namespace.soon() } else { self.namespace.waiting() }
     }
 
     fn choose(&self, policy: &Policy) -> Result<Layout, Status> {

@@ -53,6 +53,14 @@ pub struct Running {
     background: JoinSet<()>,
 }
 
+async fn bind(addresses: &[Address]) -> Result<Vec<Listener>, Error> {
+    let mut listeners = Vec::new();
+    for address in addresses {
+        listeners.push(Listener::bind(address).await?);
+    }
+    Ok(listeners)
+}
+
 impl Mgr {
     /// Starts serving in tasks of the current tokio runtime. When this completes, every iod was tried once or is
     /// slow to answer; those that are down are tried again for ever.
@@ -62,31 +70,31 @@ impl Mgr {
         let namespace = store::open(&config.dir, &cluster, &config.cluster_file).await?;
         // Nobody else uses the directory while the store is open.
         let near = near::listen(&config.dir, u64::from_be_bytes(random()?)).await;
-        Self::start_near(&config, cluster, namespace, near).await
+        let boot = store::boot().unwrap_or(u64::from_be_bytes(random()?));
+        Self::start_near(&config, cluster, (namespace, boot), near).await
     }
 
-    /// As [`Self::start`], on the store of `cluster` that the caller has opened: the paths of `config` are not used.
+    /// As [`Self::start`], on the store of `cluster` that the caller has opened: the paths of `config` are not used. `boot` is
+    /// another number whenever the machine has been without power.
     /// Does nothing that blocks, and no input or output but through [`net`] and the store.
     pub async fn start_on(
         config: &Config,
         cluster: ClusterFile,
         namespace: Arc<Namespace<Embedded>>,
+        boot: u64,
     ) -> Result<Running, Error> {
-        Self::start_near(config, cluster, namespace, Default::default()).await
+        Self::start_near(config, cluster, (namespace, boot), Default::default()).await
     }
 
     async fn start_near(
         config: &Config,
         cluster: ClusterFile,
-        namespace: Arc<Namespace<Embedded>>,
+        (namespace, boot): (Arc<Namespace<Embedded>>, u64),
         (near, nearby): (Near, Option<Listener>),
     ) -> Result<Running, Error> {
         let checked = config.check()?;
         // Before anything is changed: a port that is taken means that nothing was started.
-        let mut listeners = Vec::new();
-        for address in &checked.listen {
-            listeners.push(Listener::bind(address).await?);
-        }
+        let mut listeners = bind(&checked.listen).await?;
         let (epoch, nonce) = (store::next_epoch(&namespace).await?, u64::from_be_bytes(random()?));
         let network = net::Counters::default();
         let (fsid, patience) = (cluster.fsid, Duration::from_secs(checked.iod_wait_secs.into()));
@@ -95,6 +103,7 @@ impl Mgr {
         let keeping = iods.keep().await;
         let room = Arc::new(Room {
             namespace: namespace.clone(),
+            boot,
             iods,
             clients: Clients::load(namespace.clone()).map_err(Error::Metadata)?,
             grants: Default::default(),

@@ -126,3 +126,12 @@ pub(crate) async fn next_epoch(namespace: &Namespace<Embedded>) -> Result<u32, E
         Err(e) => Err(Error::Metadata(e)),
     }
 }
+
+/// The number of this run of the machine (`/proc/sys/kernel/random/boot_id`): while it is the same, nothing that was written to a file is lost, whatever
+/// processes were killed. `None` where that cannot be told.
+pub(crate) fn boot() -> Option<u64> {
+    let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+    let digits: String = id.chars().filter(char::is_ascii_hexdigit).collect();
+    let id = u128::from_str_radix(&digits, 16).ok()?;
+    Some((id >> 64) as u64 ^ id as u64)
+}

@@ -45,6 +45,8 @@ async fn walk(room: &Room) -> Result<bool, Status> {
     loop {
         let page = room.namespace.doomed(after, PAGE)?;
         let Some(last) = page.last() else { return Ok(left) };
+        // A power cut may bring back what was removed without waiting for the disk: with its bytes.
+        room.namespace.settle().await?;
         after = last.id;
         let count = page.len();
         let ends: Vec<_> = page.into_iter().map(|doomed| end(room, doomed)).collect();

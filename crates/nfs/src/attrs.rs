@@ -130,7 +130,7 @@ mod numbers {
     /// `open_arguments` (RFC 9754 §3).
     pub(super) const FATTR4_OPEN_ARGUMENTS: u32 = 86;
 
-    pub(super) use super::{FATTR4_WEIR_POLICY, FATTR4_WEIR_QUEUE_DELAY};
+    pub(super) use super::{FATTR4_WEIR_POLICY, FATTR4_WEIR_QUEUE_DELAY, FATTR4_WEIR_SETTLED};
 }
 
 /// Writers and readers of single values, shared by the rows.
@@ -232,6 +232,7 @@ static ROWS: &[Row] = &[
     fixed::OPEN_ARGUMENTS,
     private::POLICY,
     private::QUEUE_DELAY,
+    private::SETTLED,
 ];
 
 /// What the server and the file or directory say about how files are to be used ([`crate::fs::Told`]); ours, in no standard.
@@ -243,8 +244,12 @@ pub const FATTR4_WEIR_QUEUE_DELAY: u32 = 121;
 /// takes it, with the attributes of the new file, and says in its `attrset` whether it was heeded; ours, in no standard.
 pub const FATTR4_WEIR_UNSYNCED: u32 = 122;
 
+/// Whoever asks for it is answered when everything that was answered before is on stable storage ([`crate::fs::FileSystem::settle`]); ours, in no
+/// standard.
+pub const FATTR4_WEIR_SETTLED: u32 = 123;
+
 /// Attributes of no standard: told to who asks, and to nobody else.
-pub const PRIVATE: Mask = Mask::of(&[FATTR4_WEIR_POLICY, FATTR4_WEIR_QUEUE_DELAY]);
+pub const PRIVATE: Mask = Mask::of(&[FATTR4_WEIR_POLICY, FATTR4_WEIR_QUEUE_DELAY, FATTR4_WEIR_SETTLED]);
 
 /// Attributes that SETATTR, CREATE and OPEN take.
 pub const SETTABLE: Mask = Mask::of(&[

@@ -27,7 +27,14 @@ pub struct Ctx {
     pub minor: u32,
     /// The current filehandle as the client sent it, for data servers: there it says what is allowed. Empty otherwise.
     pub handle: Bytes,
+    /// Whether names, attributes and what is kept with them may be answered for before they are on stable storage: the client sees to
+    /// that by [`FileSystem::settle`] when somebody asks for it ([`SOON`]).
+    pub soon: bool,
 }
+
+/// The tag of a COMPOUND whose sender does not want to wait for stable storage. Of no meaning in the standard (RFC 8881 §16.2.3), where tags are
+/// for people.
+pub const SOON: &[u8] = b"weir:soon";
 
 /// What does not change from file to file (fsinfo and pathconf attributes, RFC 8881 §5.6 to §5.12).
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -576,6 +583,12 @@ pub trait FileSystem: Send + Sync + 'static {
     /// What is said about how files are to be used: here, and by this file or directory itself.
     fn policy(&self, _ctx: &Ctx, _file: FileId) -> Result<Option<Told>> {
         Ok(None)
+    }
+
+    /// Returns when everything is on stable storage that was answered before; with a number that is another one once anything may be
+    /// lost that was answered, and not settled.
+    fn settle(&self) -> impl Future<Output = Result<u64>> + Send {
+        async { Err(Status::NotSupp) }
     }
 
     /// How long requests wait at present before they are worked on.

@@ -69,6 +69,7 @@ pub struct Values {
     pub open_arguments: Option<[Mask; 5]>,
     pub weir_policy: Option<Told>,
     pub weir_queue_delay: Option<u64>,
+    pub weir_settled: Option<u64>,
 }
 
 impl Values {

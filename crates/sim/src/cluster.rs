@@ -143,6 +143,7 @@ pub fn options(plan: &Plan, client: u64, direct: bool, checksums: bool) -> Optio
         retry_timeout: plan.retry,
         cred: Cred { uid: 0, gid: 0, groups: Vec::new() },
         name: name(client),
+        durable: plan.durable(client),
         ..Options::default()
     }
 }

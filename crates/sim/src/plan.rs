@@ -1,10 +1,10 @@
 //! What a seed stands for: the size of the cluster, its settings, the work of its clients and the faults it meets.
 
-use crate::hosts::{CLIENT, IOD, MGR};
+use crate::hosts::{AUDITOR, CLIENT, IOD, MGR};
 use crate::network::{Host, Weather};
 use crate::random::Rng;
 use client::options::Rule;
-use client::{Origin, Settings};
+use client::{Durable, Origin, Settings};
 use std::time::Duration;
 use types::planted::Planted;
 
@@ -139,6 +139,8 @@ pub struct Plan {
     pub files: u64,
     /// Of a hundred files that are made, so many are without waiting until they are durable.
     pub unsynced_percent: u64,
+    /// Of a hundred clients, so many wait for nothing but syncs, where the host of the mgr never loses power.
+    pub soon_percent: u64,
     /// Of a hundred operations, so many lock or unlock.
     pub lock_percent: u64,
     /// What goes wrong, when, in milliseconds.
@@ -217,12 +219,7 @@ impl Plan {
             client.policy_percent = *policies.pick(&[0, 0, 5, 30]);
         }
         let lease_secs = rng.between(5, 20) as u32;
-        let weather = Weather {
-            delay_ms: *rng.pick(&[0, 1, 2, 10]),
-            late_percent: *rng.pick(&[0, 1, 10]),
-            late_ms: *rng.pick(&[5, 50, 300]),
-            window: *rng.pick(&[4 << 10, 64 << 10, 1 << 20]),
-        };
+        let weather = Plan::draw_weather(&mut rng);
         let mut plan = Plan {
             seed,
             planted: None,
@@ -240,6 +237,7 @@ impl Plan {
             flush_ms: *rng.pick(&[0, 1, 5]),
             files: rng.between(1, 3),
             unsynced_percent: *Rng::new(seed, "unsynced").pick(&[0, 50, 100]),
+            soon_percent: *Rng::new(seed, "soon").pick(&[0, 50, 100]),
             lock_percent: 7,
             faults: Vec::new(),
             quiet_ms: 0,
@@ -249,6 +247,24 @@ impl Plan {
             plan.draw_faults(&mut rng);
         }
         plan
+    }
+
+    fn draw_weather(rng: &mut Rng) -> Weather {
+        Weather {
+            delay_ms: *rng.pick(&[0, 1, 2, 10]),
+            late_percent: *rng.pick(&[0, 1, 10]),
+            late_ms: *rng.pick(&[5, 50, 300]),
+            window: *rng.pick(&[4 << 10, 64 << 10, 1 << 20]),
+        }
+    }
+
+    /// What a client waits for until it is on disk. Where the mgr's host may lose power it is everything: what it may lose of what others do
+    /// not wait for nobody has written down here (`crates/meta/tests/crash.rs` has).
+    pub fn durable(&self, client: Host) -> Durable {
+        let dark = |fault: &Fault| matches!(fault, Fault::Mgr { power: true, .. } | Fault::MgrDisk { .. });
+        let soon =
+            (CLIENT..AUDITOR).contains(&client) && Rng::new(self.seed ^ client, "soon").percent(self.soon_percent);
+        if soon && !self.faults.iter().any(|(_, fault)| dark(fault)) { Durable::Fsync } else { Durable::Close }
     }
 
     /// Whether every client is always heard by the mgr in time, so that nobody can lose a lease.

@@ -37,6 +37,8 @@ struct State {
     /// Of a hundred writes and syncs, so many fail.
     failing_percent: u64,
     changes: u64,
+    /// How often the power came back.
+    boots: u64,
 }
 
 /// A page of a file; `None` is all zeros.
@@ -151,6 +153,7 @@ impl MetaDisk {
             dies_after: None,
             failing_percent: 0,
             changes: 0,
+            boots: 0,
         };
         MetaDisk(Arc::new(Mutex::new(state)))
     }
@@ -189,7 +192,13 @@ impl MetaDisk {
     pub fn lights_out(&self) {
         self.process_died();
         let state = &mut *self.state();
+        state.boots += 1;
         state.files.iter_mut().for_each(|file| file.forget(&mut state.rng));
+    }
+
+    /// How often the power came back.
+    pub fn boots(&self) -> u64 {
+        self.state().boots
     }
 
     /// Everything fails after so many more writes and syncs, until the process has died.

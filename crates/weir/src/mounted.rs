@@ -42,6 +42,10 @@ pub struct How {
     /// else has open are; errors show at fsync and close. Means access=page where nothing else is said; only for root
     #[arg(long)]
     pub writeback: bool,
+    /// What is waited for until it is on disk: close (all that is closed, and every change of names, as with NFS) or fsync (what is synced, as
+    /// with local file systems: names and small files gain most; a power cut of the mgr's machine may take those of the last second)
+    #[arg(long, value_enum, default_value_t = Durable::Close)]
+    pub durable: Durable,
     /// Ask the iods for everything, also where they run on this machine and would lend their files
     #[arg(long)]
     pub no_lent: bool,
@@ -80,6 +84,15 @@ pub enum Transport {
     Uring,
 }
 
+/// What is waited for until it is on disk.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq)]
+pub enum Durable {
+    /// What is closed, and every change of names
+    Close,
+    /// What is synced
+    Fsync,
+}
+
 /// A write threshold as users write it.
 pub fn write_threshold(text: &str) -> Result<Settings, String> {
     part(Part::WriteThreshold, text)
@@ -115,7 +128,11 @@ impl How {
         }
         let named = [&self.access, &self.write_threshold, &self.read_threshold].into_iter().flatten();
         named.chain(&self.policies).for_each(|more| settings.lay(more));
-        Options { driver: fuse::driver(), policy: settings, lent: !self.no_lent, ..options }
+        let durable = match self.durable {
+            Durable::Close => client::Durable::Close,
+            Durable::Fsync => client::Durable::Fsync,
+        };
+        Options { driver: fuse::driver(), policy: settings, lent: !self.no_lent, durable, ..options }
     }
 
     /// The same in the words of the mount, for a file system at this URL.

@@ -50,7 +50,7 @@ impl Open {
         self.inode.end_appending(self.key).await;
         let written = if self.origin.flags.write { self.inode.fsync_data(self.key).await } else { Ok(()) };
         // A file that is lost says so, whatever else is wrong.
-        let made = self.inode.sync_making().await;
+        let made = self.inode.close_making().await;
         written.and(made).and(self.inode.all_locks_kept(self.key))
     }
 

@@ -64,6 +64,9 @@ impl Inode {
     /// # Errors
     /// `Stale`: it is gone, for the machine of the mgr lost power.
     pub(crate) async fn sync_making(&self) -> Result<()> {
+        if self.mount.session.is_soon() {
+            return self.mount.session.settle(&self.losses).await;
+        }
         if self.is_unsynced() {
             self.opened(false)?.commit().await?;
             self.made_durably();
@@ -71,11 +74,19 @@ impl Inode {
         Ok(())
     }
 
+    /// As [`Inode::sync_making`] for who closes the file, and need not wait where nothing but fsync does.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) async fn close_making(&self) -> Result<()> {
+        if self.mount.session.is_soon() { Ok(()) } else { self.sync_making().await }
+    }
+
     /// As [`Inode::fsync`]; a failure is told again to whoever asks next.
     pub(crate) async fn flush(self: &Arc<Self>, key: u64) -> Result<()> {
         self.make_durable().await;
         let reported = self.report().await;
-        let made = self.sync_making().await;
+        let made = self.close_making().await;
         self.see_error(key).and(reported).and(made)
     }
 

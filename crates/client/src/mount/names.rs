@@ -48,11 +48,14 @@ struct Stopped {
 }
 
 impl Mount {
-    /// Returns when everything that was made here without waiting for the disk ([`crate::CreateOptions::unsynced`]) is durable.
+    /// Returns when everything that was made here without waiting for the disk ([`crate::CreateOptions::unsynced`], [`crate::Durable::Fsync`]) is durable.
     ///
     /// # Errors
-    /// `Stale` if a file is gone, for the machine of the mgr lost power.
+    /// `Stale` or `Io` if anything is gone, for the machine of the mgr lost power.
     pub async fn sync_names(&self) -> Result<()> {
+        if self.inner.session.is_soon() {
+            return self.inner.session.settle(&self.inner.losses).await;
+        }
         let mut outcome = Ok(());
         for inode in self.inner.unsynced() {
             outcome = outcome.and(inode.sync_making().await);

@@ -250,7 +250,7 @@ impl Mount {
         let key = self.inner.next_owner();
         let claim = open_claim4::CLAIM_NULL(Bytes::copy_from_slice(name));
         let args = Self::open_args(key, flags.share_access(options.alone)?, openflag4::OPEN4_CREATE(how), claim);
-        let mut compound = self.compound(format!("creating {}", shown(name))).cached();
+        let mut compound = self.compound(format!("creating {}", shown(name))).cached().makes();
         let layout = self.layout_at_open(Some(dir), options.policy, Settings::default());
         compound.putfh(&dir.handle);
         if layout {

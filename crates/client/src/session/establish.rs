@@ -366,7 +366,7 @@ impl Shared {
     }
 
     /// Sends a COMPOUND in a session that nobody else uses yet.
-    async fn alone(&self, connection: &Connection, epoch: u64, compound: Compound) -> Result<Results> {
+    pub(super) async fn alone(&self, connection: &Connection, epoch: u64, compound: Compound) -> Result<Results> {
         let compound = compound.seal();
         let what = &compound.what;
         let lost = |why: &dyn std::fmt::Display| Error::connection(format!("{what}: {why}"));
@@ -431,6 +431,7 @@ impl Shared {
             Ok(_) | Err(Failed::Nfs(NFS4ERR_COMPLETE_ALREADY)) => {}
             Err(failed) => return Err(results.error(&failed)),
         }
+        self.begin_settling(connection, epoch).await?;
         // An mgr that let our lease run out without restarting knows no reclaims, and takes new opens only now (§18.51.3).
         for (inode, open) in left {
             match self.reopen(connection, epoch, inode, open, open_claim4::CLAIM_FH).await {

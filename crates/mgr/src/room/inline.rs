@@ -32,7 +32,8 @@ impl Room {
             return Ok(None);
         }
         let durable = wanted > Stability::Unstable;
-        let written = self.namespace.write_inline(&ctx.cred, ctx.now, file, (offset, &data[..], most), durable).await?;
+        let names = self.names(ctx);
+        let written = names.write_inline(&ctx.cred, ctx.now, file, (offset, &data[..], most), durable).await?;
         if written.is_none() {
             return Ok(None);
         }

@@ -21,3 +21,4 @@ fn take_policy(input: &mut Reader) -> Result<Told, Malformed> {
 pub(super) const POLICY: Row = row!(FATTR4_WEIR_POLICY, "weir_policy", weir_policy, put_policy, take_policy);
 pub(super) const QUEUE_DELAY: Row =
     row!(FATTR4_WEIR_QUEUE_DELAY, "weir_queue_delay", weir_queue_delay, put_u64, Reader::u64);
+pub(super) const SETTLED: Row = row!(FATTR4_WEIR_SETTLED, "weir_settled", weir_settled, put_u64, Reader::u64);

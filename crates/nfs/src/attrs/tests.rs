@@ -55,6 +55,7 @@ fn full() -> Values {
         open_arguments: Some([1, 0b1011, 1 << 20, 0, 1].map(Mask)),
         weir_policy: Some(Told { server: Bytes::from_static(b"access=page"), own: Bytes::new() }),
         weir_queue_delay: Some(5),
+        weir_settled: Some(6),
         ..Values::default()
     };
     values.set_info(&info());

@@ -1,5 +1,6 @@
 //! COMPOUND from the client's side: operations gathered behind a SEQUENCE, results taken one by one with typed errors.
 
+use crate::fs::SOON;
 use bytes::Bytes;
 use wire::nfs4::compound::{ArgsHeader, OpNumber, Ops};
 use wire::nfs4::*;
@@ -13,6 +14,7 @@ pub struct Compound {
     out: Writer,
     numbers: Vec<nfs_opnum4>,
     once: bool,
+    makes: bool,
 }
 
 impl Compound {
@@ -24,6 +26,12 @@ impl Compound {
     /// Asks for the reply to be kept, because to do this twice is not the same as once.
     pub fn once(mut self) -> Self {
         self.once = true;
+        self
+    }
+
+    /// Says that an OPEN in it may make a file.
+    pub fn makes(mut self) -> Self {
+        self.makes = true;
         self
     }
 
@@ -49,7 +57,7 @@ impl Compound {
 
     /// What is sent: may be encoded as often as needed.
     pub fn build(self) -> Request {
-        Request { operations: self.out.finish(), numbers: self.numbers, once: self.once }
+        Request { operations: self.out.finish(), numbers: self.numbers, once: self.once, makes: self.makes }
     }
 }
 
@@ -59,6 +67,7 @@ pub struct Request {
     operations: Segments,
     numbers: Vec<nfs_opnum4>,
     once: bool,
+    makes: bool,
 }
 
 impl Request {
@@ -72,11 +81,19 @@ impl Request {
         &self.numbers
     }
 
-    /// The arguments of the call (`COMPOUND4args`) behind `sequence`.
-    pub fn encode(&self, sequence: &SEQUENCE4args, minor: u32) -> Segments {
+    /// Whether anything may be changed by it that [`SOON`] is about.
+    pub fn changes(&self) -> bool {
+        const CHANGES: [nfs_opnum4; 8] =
+            [OP_CREATE, OP_REMOVE, OP_RENAME, OP_LINK, OP_SETATTR, OP_SETXATTR, OP_REMOVEXATTR, OP_WRITE];
+        self.makes || self.numbers.iter().any(|op| CHANGES.contains(op))
+    }
+
+    /// The arguments of the call (`COMPOUND4args`) behind `sequence`, whose answer need not wait for stable storage if `soon`.
+    pub fn encode(&self, sequence: &SEQUENCE4args, minor: u32, soon: bool) -> Segments {
         let numops = self.numbers.len() as u32 + 1;
         let mut out = Writer::new();
-        ArgsHeader { tag: Bytes::new(), minorversion: minor, numops }.encode(&mut out);
+        let tag = if soon { Bytes::from_static(SOON) } else { Bytes::new() };
+        ArgsHeader { tag, minorversion: minor, numops }.encode(&mut out);
         out.u32(OP_SEQUENCE.number());
         sequence.encode(&mut out);
         let mut call = out.finish();

@@ -1,6 +1,6 @@
 //! Attributes as the client asks for and reads them, by the same table as the server's.
 
-use crate::attrs::{self, FATTR4_WEIR_POLICY, FATTR4_WEIR_QUEUE_DELAY, Mask};
+use crate::attrs::{self, FATTR4_WEIR_POLICY, FATTR4_WEIR_QUEUE_DELAY, FATTR4_WEIR_SETTLED, Mask};
 use crate::values::Values;
 use wire::nfs4::{GETATTR4args, GETATTR4resok};
 use xdr::Malformed;
@@ -9,6 +9,8 @@ use xdr::Malformed;
 pub const LOAD: Mask = Mask::of(&[FATTR4_WEIR_QUEUE_DELAY]);
 /// How files are to be used, and how long requests wait.
 pub const POLICY: Mask = Mask::of(&[FATTR4_WEIR_POLICY, FATTR4_WEIR_QUEUE_DELAY]);
+/// When everything that was answered before is on stable storage.
+pub const SETTLED: Mask = Mask::of(&[FATTR4_WEIR_SETTLED]);
 /// Everything in [`types::Attrs`], and how long requests wait.
 pub const ATTRS: Mask = attrs::OBJECT.or(LOAD);
 /// Everything that is of use when a file is opened.

@@ -97,18 +97,21 @@ impl<F: FileSystem, C: Callbacks> Compound<'_, F, C> {
             let dir = self.opened_in.filter(|(file, _)| *file == attrs.id).map(|(_, dir)| dir);
             values.mdsthreshold = Some(self.fs().threshold(&self.ctx, attrs.id, dir).await?.into_iter().collect());
         }
-        self.add_private_values(&mut values, mask, attrs.id)?;
+        self.add_private_values(&mut values, mask, attrs.id).await?;
         Ok(values)
     }
 
     /// Adds the values of no standard. They ask nobody for the attributes of the file.
-    pub(super) fn add_private_values(&self, values: &mut Values, mask: Mask, file: FileId) -> Answer<()> {
+    pub(super) async fn add_private_values(&self, values: &mut Values, mask: Mask, file: FileId) -> Answer<()> {
         if mask.has(attrs::FATTR4_WEIR_POLICY) {
             values.weir_policy = self.fs().policy(&self.ctx, file)?;
         }
         if mask.has(attrs::FATTR4_WEIR_QUEUE_DELAY) {
             let nanos = |delay: Duration| u64::try_from(delay.as_nanos()).unwrap_or(u64::MAX);
             values.weir_queue_delay = self.fs().queue_delay().map(nanos);
+        }
+        if mask.has(attrs::FATTR4_WEIR_SETTLED) {
+            values.weir_settled = Some(self.fs().settle().await?);
         }
         Ok(())
     }

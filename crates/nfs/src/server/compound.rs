@@ -4,7 +4,7 @@ use super::callbacks::Callbacks;
 use super::delegations::Frozen;
 use super::{Server, counters, lock, ops};
 use crate::exports::{Place, Terms, View};
-use crate::fs::{Ctx, FileSystem, FsInfo};
+use crate::fs::{Ctx, FileSystem, FsInfo, SOON};
 use crate::state::sessions::{Request, Sequence, Sequenced, SlotToken};
 use crate::state::slots::Fingerprint;
 use crate::state::stateids::{self, ANONYMOUS, CURRENT};
@@ -336,6 +336,7 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
             client: sequenced.as_ref().map_or(0, |s| s.client.0),
             minor: header.minorversion,
             handle: Bytes::new(),
+            soon: header.tag == SOON,
         };
         let mut compound = Compound {
             server: self,

@@ -186,7 +186,7 @@ fn a_compound_is_what_the_rfc_says_and_shares_its_payload() {
         Compound::new().putfh(&Bytes::from_static(b"handle")).op(OP_WRITE, &args).void(OP_GETFH).once().build();
     assert_eq!(request.numbers(), [OP_PUTFH, OP_WRITE, OP_GETFH]);
     let sequence = session.sequence(ticket, request.is_once());
-    let call: Segments = request.encode(&sequence, 2);
+    let call: Segments = request.encode(&sequence, 2, false);
     assert!(call.parts().iter().any(|p| p.as_ptr() == data.as_ptr()), "the payload was copied");
     let whole = COMPOUND4args::from_bytes(&call.to_bytes()).unwrap();
     assert_eq!((whole.minorversion, whole.tag.len()), (2, 0));

@@ -54,7 +54,7 @@ pub fn connect(slots: u32) -> (State, Session) {
 pub fn encode(session: &Session, ticket: Ticket, id: u8, once: bool) -> Bytes {
     let compound = Compound::new().putfh(&Bytes::copy_from_slice(&[id]));
     let request = if once { compound.once() } else { compound }.build();
-    request.encode(&session.sequence(ticket, request.is_once()), 1).to_bytes()
+    request.encode(&session.sequence(ticket, request.is_once()), 1, false).to_bytes()
 }
 
 /// Splits such a request: the SEQUENCE, what the server needs to know to judge it, and the name.

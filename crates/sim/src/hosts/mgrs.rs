@@ -158,7 +158,7 @@ impl Run {
         };
         let seed = self.rng.draw();
         let stepping = step(stepper, Rng::new(seed, "steps"), self.flush_ms.clone(), namespace.clone());
-        let starting = Mgr::start_on(&self.config, self.cluster.clone(), namespace.clone());
+        let starting = Mgr::start_on(&self.config, self.cluster.clone(), namespace.clone(), self.disk.boots());
         let mut stepping = std::pin::pin!(stepping);
         let running = tokio::select! {
             biased;

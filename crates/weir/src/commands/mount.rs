@@ -2,7 +2,7 @@
 
 use crate::failure::{Exit, Failure, Outcome};
 use crate::identity::Identity;
-use crate::mounted::{How, Mounting, Transport, seconds};
+use crate::mounted::{Durable, How, Mounting, Transport, seconds};
 use crate::session::{Connect, runtime};
 use crate::show;
 use crate::stop::Stop;
@@ -42,7 +42,7 @@ pub struct Args {
     foreground: bool,
     #[command(flatten)]
     how: How,
-    /// Options as mount(8) has them, separated by commas: ro, writeback, transport=auto|device|uring, parts of the policy as access=page or write_threshold=SIZE, attr_timeout=S, entry_timeout=S,
+    /// Options as mount(8) has them, separated by commas: ro, writeback, durable=close|fsync, transport=auto|device|uring, parts of the policy as access=page or write_threshold=SIZE, attr_timeout=S, entry_timeout=S,
     /// absent_timeout=S, allow_other, no_direct, no_lent; others of mount(8) are passed over
     #[arg(short = 'o', value_name = "OPTIONS", value_delimiter = ',')]
     options: Vec<String>,
@@ -93,6 +93,7 @@ fn apply_options(args: &mut Args) -> Result<(), Failure> {
             "allow_other" => args.how.allow_other = true,
             "no_direct" => args.connect.go_through_mgr(),
             "no_lent" => args.how.no_lent = true,
+            "durable" => args.how.durable = Durable::from_str(value, false).map_err(bad)?,
             "transport" => args.how.transport = Transport::from_str(value, false).map_err(bad)?,
             "attr_timeout" => args.how.attr_timeout = time()?,
             "entry_timeout" => args.how.entry_timeout = time()?,

@@ -17,7 +17,7 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
     let values = match private {
         true => {
             let mut values = Values::default();
-            cx.add_private_values(&mut values, mask, file)?;
+            cx.add_private_values(&mut values, mask, file).await?;
             values
         }
         false => {
