@@ -122,8 +122,9 @@ fn transport(fd: OwnedFd, dir: &Path, config: &Config, carrier: Carrier) -> (Arc
 /// Takes a mount of ours whose process was killed away from a directory, where every request fails (ENOTCONN) until somebody does;
 /// answers whether there was one.
 pub fn detach_dead(dir: &Path) -> io::Result<bool> {
-    match std::fs::metadata(dir) {
-        Err(error) if error.kind() == io::ErrorKind::NotConnected => {}
+    // Attributes the kernel may still know, and be asked for nothing.
+    match rustix::fs::statfs(dir) {
+        Err(rustix::io::Errno::NOTCONN) => {}
         _ => return Ok(false),
     }
     let dir = place_of(dir)?;
