@@ -31,6 +31,8 @@ struct State {
     pieces: Vec<Piece>,
     /// Whether a task gives back what nobody comes for.
     tidied: bool,
+    /// The file is being closed: nothing is read ahead any more.
+    over: bool,
 }
 
 /// What was found, and the room that it takes; nothing where reading failed.
@@ -82,6 +84,9 @@ impl Ahead {
         let version = inode.version();
         let now = Instant::now();
         let mut state = lock(&self.state);
+        if state.over {
+            return Vec::new();
+        }
         let before = state.pieces.len();
         state.pieces.retain(|piece| Some(piece.version) == version && now < piece.asked + LIFE);
         if state.pieces.len() < before {
@@ -131,10 +136,11 @@ impl Ahead {
 
     /// Nothing is read ahead any more, nor will be.
     pub(super) async fn end(&self) {
-        let over = self.reading.clone().write_owned().await;
-        lock(&self.state).pieces.clear();
-        // Whoever asks for it again finds it taken.
-        std::mem::forget(over);
+        // While this is held nobody begins, and afterwards everybody sees that it is over.
+        let _alone = self.reading.write().await;
+        let mut state = lock(&self.state);
+        state.over = true;
+        state.pieces.clear();
     }
 }
 
@@ -187,6 +193,17 @@ fn cut(segments: &[Segment], mut skip: u64, len: u64, out: &mut Vec<Segment>) ->
 mod tests {
     use super::*;
     use bytes::Bytes;
+
+    #[test]
+    fn nothing_is_left_of_a_file_that_was_closed() {
+        let ahead = Ahead::default();
+        let (state, reading) = (Arc::downgrade(&ahead.state), Arc::downgrade(&ahead.reading));
+        ahead.end().now_or_never().expect("nobody reads ahead");
+        ahead.end().now_or_never().expect("once more is fine");
+        assert!(lock(&ahead.state).over);
+        drop(ahead);
+        assert!(state.upgrade().is_none() && reading.upgrade().is_none());
+    }
 
     #[test]
     fn what_nobody_comes_for_goes_piece_by_piece() {
