@@ -403,9 +403,9 @@ impl FileSystem for Files {
         self.0.told(ctx, file).map(Some)
     }
 
-    async fn settle(&self) -> Result<u64> {
+    async fn settle(&self) -> Result<Option<u64>> {
         self.0.namespace.settle().await?;
-        Ok(self.0.boot)
+        Ok(Some(self.0.boot))
     }
 
     fn queue_delay(&self) -> Option<Duration> {

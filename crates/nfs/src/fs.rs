@@ -586,9 +586,9 @@ pub trait FileSystem: Send + Sync + 'static {
     }
 
     /// Returns when everything is on stable storage that was answered before; with a number that is another one once anything may be
-    /// lost that was answered, and not settled.
-    fn settle(&self) -> impl Future<Output = Result<u64>> + Send {
-        async { Err(Status::NotSupp) }
+    /// lost that was answered, and not settled. `None` where nothing is ever answered before.
+    fn settle(&self) -> impl Future<Output = Result<Option<u64>>> + Send {
+        async { Ok(None) }
     }
 
     /// How long requests wait at present before they are worked on.

@@ -401,8 +401,8 @@ impl FileSystem for Memory {
         Ok(Verifier(*b"memory!!"))
     }
 
-    async fn settle(&self) -> Result<u64> {
-        Ok(7)
+    async fn settle(&self) -> Result<Option<u64>> {
+        Ok(Some(7))
     }
 
     async fn reap(&self, _: &Ctx, file: FileId) -> Result<()> {

@@ -111,7 +111,7 @@ impl<F: FileSystem, C: Callbacks> Compound<'_, F, C> {
             values.weir_queue_delay = self.fs().queue_delay().map(nanos);
         }
         if mask.has(attrs::FATTR4_WEIR_SETTLED) {
-            values.weir_settled = Some(self.fs().settle().await?);
+            values.weir_settled = self.fs().settle().await?;
         }
         Ok(())
     }

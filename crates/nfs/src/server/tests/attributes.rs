@@ -1,7 +1,7 @@
 //! GETATTR, SETATTR, ACCESS, VERIFY and NVERIFY.
 
 use super::*;
-use crate::attrs::{Mask, WRITE_ONLY};
+use crate::attrs::{Mask, PRIVATE, WRITE_ONLY};
 use crate::trial::Bench;
 use crate::values::Values;
 use types::Cred;
@@ -25,7 +25,8 @@ fn all_that_is_offered_is_given_and_nothing_else() {
     for minor in [1, 2] {
         peer.minor = minor;
         let offered = values(&peer.ok(getattr(&handle, Mask::of(&[0])))[1]).supported_attrs.unwrap();
-        let everything = Mask(u128::MAX).without(WRITE_ONLY);
+        // Ours are not offered, and told to who asks for them by number.
+        let everything = Mask(u128::MAX).without(WRITE_ONLY).without(PRIVATE);
         let given = peer.ok(getattr(&handle, everything));
         match &given[1] {
             Res::OP_GETATTR(GETATTR4res::NFS4_OK(ok)) => {
@@ -39,6 +40,9 @@ fn all_that_is_offered_is_given_and_nothing_else() {
         assert_eq!(known.mdsthreshold.map(|t| t.len()), Some(1));
     }
     assert_eq!(peer.fails(getattr(&handle, WRITE_ONLY)), NFS4ERR_INVAL);
+    // Of those this file system has one.
+    let ours = values(&peer.ok(getattr(&handle, PRIVATE))[1]);
+    assert_eq!((ours.weir_settled, ours.weir_queue_delay, ours.weir_policy), (Some(7), None, None));
 }
 
 #[test]
