@@ -4,7 +4,7 @@
 mod cluster;
 
 use bytes::Bytes;
-use client::{CreateOptions, File, Mount, Node, OpenFlags, Options, XattrMode};
+use client::{CreateOptions, File, LockKind, Mount, Node, OpenFlags, Options, Origin, XattrMode};
 use cluster::{Cluster, options};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
@@ -389,6 +389,38 @@ async fn modes_bind_other_users_and_layouts_allow_what_the_opens_do() {
     }
     let counters = user.counters();
     assert_eq!((counters.written_via_mgr, counters.read_via_mgr, counters.reconnects), (0, 0, 0), "{counters:?}");
+}
+
+/// A program that appends to a log, and others that read it: the mgr allows to read by an open for reading alone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_opens_a_file_to_read_it_does_so_beside_one_who_only_writes() {
+    let cluster = Cluster::start(2).await;
+    for (threshold, len) in [("max", 100), ("max", 300_000), ("0", 300_000)] {
+        let policy = format!("write_threshold={threshold},read_threshold={threshold}");
+        let policy = client::Settings::parse(Origin::Mount, &policy).unwrap();
+        let mount = cluster.mount(Options { policy, ..options() }).await;
+        let name = format!("log {threshold} {len}");
+        let mut model = fill(7, len).to_vec();
+        let made = mount.create(&mount.root(), name.as_bytes(), CreateOptions::default()).await.unwrap();
+        made.write_at(0, model.clone().into()).await.unwrap();
+        let node = made.node();
+        made.close().await.unwrap();
+        for locks in [false, true] {
+            let writer = mount.open(&node, OpenFlags::WRITE).await.unwrap();
+            if locks {
+                assert!(writer.try_lock(1, ByteRange { offset: 0, len: 10 }, LockKind::Write).await.unwrap());
+            }
+            let reader = mount.open(&node, OpenFlags::READ).await.unwrap();
+            assert_eq!(read_all(&reader).await, model, "{name}");
+            writer.write_at(model.len() as u64, fill(8, 50)).await.unwrap();
+            model.extend_from_slice(&fill(8, 50));
+            assert_eq!(read_all(&reader).await, model, "{name}");
+            reader.close().await.unwrap();
+            // That there is data somewhere who writes may know.
+            assert_eq!(writer.next_data(0).await.unwrap().unwrap().offset, 0);
+            writer.close().await.unwrap();
+        }
+    }
 }
 
 /// Each of them waits for the mgr, which waits for the layouts of both.

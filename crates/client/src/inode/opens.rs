@@ -22,7 +22,9 @@ impl Inode {
     /// the mgr refuses what was to be done under locks that it has taken away (RFC 8881 §8.2.5).
     fn suitable(&self, write: bool) -> Result<(stateid4, Caller)> {
         let state = self.state();
-        let fit = |open: &&Open| if write { open.write } else { open.read || open.write };
+        // The mgr lets nobody read by an open that is only for writing: that is for what asks where there are holes, and only if there is no other.
+        let readable = !write && state.opens.iter().any(|open| open.read);
+        let fit = |open: &&Open| if readable { open.read } else { open.write };
         let by = |open: &Open, stateid| (stateid, open.caller.clone());
         let locked = |open: &Open| open.locks.of_io(write).map(|stateid| by(open, stateid));
         let locked = state.opens.iter().filter(fit).find_map(locked);

@@ -12,7 +12,11 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
     args: SEEK4args,
 ) -> Answer<seek_res4> {
     let file = cx.file()?;
-    cx.permit(file, args.sa_stateid, Access::Read).await?;
+    // Where a file has data may know who has it open, to read or to write, as with lseek(2).
+    match cx.permit(file, args.sa_stateid, Access::Read).await {
+        Err(refusal) if refusal.status == NFS4ERR_OPENMODE => cx.permit(file, args.sa_stateid, Access::Write).await?,
+        permitted => permitted?,
+    };
     let what = match args.sa_what {
         NFS4_CONTENT_DATA => Content::Data,
         NFS4_CONTENT_HOLE => Content::Hole,
