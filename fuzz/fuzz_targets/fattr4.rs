@@ -2,7 +2,10 @@
 #![cfg_attr(fuzzing, no_main)]
 
 use bytes::Bytes;
-use nfs::attrs::{Mask, decode, decode_first, decode_new, decode_set, encode, encode_new, encode_set};
+use nfs::attrs::{
+    Mask, decode, decode_first, decode_new, decode_renaming, decode_set, encode, encode_new, encode_renaming,
+    encode_set,
+};
 use nfs::fs::FsInfo;
 use wire::nfs4::{FATTR4_CHANGE, FATTR4_SIZE, fattr4};
 use xdr::Xdr;
@@ -31,6 +34,9 @@ pub fn run(data: &[u8]) {
         xattrs: true,
         thresholds: true,
     };
+    if let Some(Ok(how)) = decode_renaming(&attrs) {
+        assert_eq!(decode_renaming(&encode_renaming(how)), Some(Ok(how)));
+    }
     for minor in [1, 2] {
         if let Ok((set, unsynced)) = decode_new(&attrs, &info, minor) {
             assert_eq!(decode_new(&encode_new(&set, unsynced), &info, minor), Ok((set, unsynced)));

@@ -79,6 +79,8 @@ fn names_of_all_kinds() {
     careful("x", "y").unwrap();
     assert_eq!((fs::read(place.at("y")).unwrap(), place.at("x").exists()), (b"x".to_vec(), false));
 
+    exchanges(&place);
+
     // A file that is open lives on without a name.
     let mut open = OpenOptions::new().read(true).write(true).open(place.at("y")).unwrap();
     fs::remove_file(place.at("y")).unwrap();
@@ -94,6 +96,60 @@ fn names_of_all_kinds() {
     assert_eq!(fs::read_dir(place.at("a")).unwrap_err().kind(), ErrorKind::NotFound);
     drop(open);
     place.unmount();
+}
+
+/// A log that one program appends to while another one reads it.
+#[test]
+fn a_file_is_read_beside_one_who_only_writes_it() {
+    let Some((_dir, _cluster, place)) = mounted(&[]) else { return };
+    let mut model = Vec::new();
+    for piece in [10, 5_000, 200_000] {
+        for append in [true, false] {
+            let mut how = OpenOptions::new();
+            let mut writer = how.append(append).write(!append).create(true).open(place.at("log")).unwrap();
+            if !append {
+                std::io::Seek::seek(&mut writer, std::io::SeekFrom::End(0)).unwrap();
+            }
+            let reader = fs::File::open(place.at("log")).unwrap();
+            for _ in 0..3 {
+                let more = pattern(piece, model.len() as u64);
+                writer.write_all(&more).unwrap();
+                model.extend_from_slice(&more);
+                assert_eq!(fs::read(place.at("log")).unwrap(), model);
+                let mut tail = vec![0; piece];
+                reader.read_exact_at(&mut tail, (model.len() - piece) as u64).unwrap();
+                assert_eq!(tail, more);
+            }
+            // Where there is data may know who only writes.
+            assert_eq!(rustix::fs::seek(&writer, rustix::fs::SeekFrom::Data(0)), Ok(0));
+        }
+    }
+    place.unmount();
+}
+
+/// renameat2(2) with its flags, of files and directories.
+fn exchanges(place: &Place) {
+    let with = |flags, from, to| renameat_with(CWD, place.at(from), CWD, place.at(to), flags);
+    fs::create_dir_all(place.at("swap/one/in")).unwrap();
+    fs::create_dir_all(place.at("swap/two")).unwrap();
+    fs::write(place.at("swap/two/file"), b"file").unwrap();
+    let mut open = OpenOptions::new().append(true).open(place.at("swap/two/file")).unwrap();
+    with(RenameFlags::EXCHANGE, "swap/one/in", "swap/two/file").unwrap();
+    assert_eq!(fs::metadata(place.at("swap/one")).unwrap().nlink(), 2);
+    assert_eq!(fs::metadata(place.at("swap/two")).unwrap().nlink(), 3);
+    open.write_all(b" and more").unwrap();
+    assert_eq!(fs::read(place.at("swap/one/in")).unwrap(), b"file and more");
+    assert!(fs::read_dir(place.at("swap/two/file")).unwrap().next().is_none());
+    with(RenameFlags::EXCHANGE, "swap/one", "swap/two").unwrap();
+    assert_eq!(fs::read(place.at("swap/two/in")).unwrap(), b"file and more");
+    assert_eq!(fs::canonicalize(place.at("swap/one/file/../..")).unwrap(), place.at("swap"));
+    assert_eq!(with(RenameFlags::EXCHANGE, "swap/one", "swap/one/file"), Err(rustix::io::Errno::INVAL));
+    assert_eq!(with(RenameFlags::EXCHANGE, "swap/one", "swap/none"), Err(rustix::io::Errno::NOENT));
+    assert_eq!(with(RenameFlags::NOREPLACE, "swap/one", "swap/two"), Err(rustix::io::Errno::EXIST));
+    assert_eq!(with(RenameFlags::WHITEOUT, "swap/one", "swap/three"), Err(rustix::io::Errno::INVAL));
+    with(RenameFlags::NOREPLACE, "swap/one", "swap/three").unwrap();
+    assert_eq!((place.at("swap/one").exists(), place.at("swap/three/file").is_dir()), (false, true));
+    fs::remove_dir_all(place.at("swap")).unwrap();
 }
 
 #[test]

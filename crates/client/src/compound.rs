@@ -114,8 +114,8 @@ impl Compound {
 impl Sealed {
     /// Whether nothing was changed before the operation at `index` failed, so that all may be sent again as new.
     pub(crate) fn harmless_before(&self, index: usize) -> bool {
-        const HARMLESS: [nfs_opnum4; 8] =
-            [OP_PUTFH, OP_PUTROOTFH, OP_SAVEFH, OP_RESTOREFH, OP_LOOKUP, OP_GETATTR, OP_GETFH, OP_ACCESS];
+        const HARMLESS: [nfs_opnum4; 9] =
+            [OP_PUTFH, OP_PUTROOTFH, OP_SAVEFH, OP_RESTOREFH, OP_LOOKUP, OP_GETATTR, OP_GETFH, OP_ACCESS, OP_VERIFY];
         self.request.numbers().iter().take(index).all(|op| HARMLESS.contains(op))
     }
 }

@@ -7,7 +7,7 @@
 //! that wanted exactly the same was first, nobody can tell any more.
 
 use crate::{File, Mount, Node, Result};
-use types::{Attrs, FileId, SetAttrs, Status};
+use types::{Attrs, FileId, Renaming, SetAttrs, Status};
 
 /// How often one request may fall into doubt before that is told.
 const TRIES: usize = 10;
@@ -46,26 +46,21 @@ pub async fn link(mount: &Mount, node: &Node, dir: &Node, name: &[u8]) -> Result
     mount.link(node, dir, name).await
 }
 
-/// As [`Mount::rename`], of the file `id`.
-pub async fn rename(
-    mount: &Mount,
-    id: FileId,
-    (from_dir, from_name): (&Node, &[u8]),
-    (to_dir, to_name): (&Node, &[u8]),
-) -> Result<()> {
+/// As [`Mount::rename_as`], of the file `id`.
+pub async fn rename(mount: &Mount, id: FileId, from: (&Node, &[u8]), to: (&Node, &[u8]), how: Renaming) -> Result<()> {
     for _ in 1..TRIES {
-        match mount.rename(from_dir, from_name, to_dir, to_name).await {
+        match mount.rename_as(from, to, how).await {
             Err(error) if error.is_in_doubt() => {
-                if look(mount, from_dir, from_name).await?.is_some_and(|(found, _)| found.id == id) {
+                if look(mount, from.0, from.1).await?.is_some_and(|(found, _)| found.id == id) {
                     continue;
                 }
-                let moved = look(mount, to_dir, to_name).await?.is_some_and(|(found, _)| found.id == id);
+                let moved = look(mount, to.0, to.1).await?.is_some_and(|(found, _)| found.id == id);
                 return if moved { Ok(()) } else { Err(error) };
             }
             other => return other,
         }
     }
-    mount.rename(from_dir, from_name, to_dir, to_name).await
+    mount.rename_as(from, to, how).await
 }
 
 /// As [`Mount::remove`], of a name that the file `id` has. Something else that stands there afterwards is left alone.
@@ -104,7 +99,7 @@ pub async fn finish(
     let changes = SetAttrs { size: changes.size.or(Some(written)), ..changes };
     if look(mount, dir, temporary).await?.is_some_and(|(found, _)| found.id == node.id) {
         mount.setattr(&node, &changes).await?;
-        rename(mount, node.id, (dir, temporary), (dir, name)).await?;
+        rename(mount, node.id, (dir, temporary), (dir, name), Renaming::Replace).await?;
     }
     match look(mount, dir, name).await? {
         Some((found, _)) if found.id == node.id => mount.setattr(&node, &changes).await,

@@ -16,7 +16,7 @@ use bytes::Bytes;
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use types::{Attrs, Cred, FileId, FileKind, Fsid, Generation, SetAttrs, Status, Timestamp, limits};
+use types::{Attrs, Cred, FileId, FileKind, Fsid, Generation, Renaming, SetAttrs, Status, Timestamp, limits};
 
 /// How often an operation is run again before its caller is told to come back later.
 ///
@@ -537,16 +537,17 @@ impl<E: Engine> Namespace<E> {
         self.change(cred, now, |tx| ops::remove::plan(tx, dir, name, &ends)).await
     }
 
-    /// Moves the name `from` (directory and name) to `to`, over an existing one if need be.
+    /// Moves the name `from` (directory and name) to `to`; `how` says what becomes of a file that has that name already.
     pub async fn rename(
         &self,
         cred: &Cred,
         now: Timestamp,
         from: (FileId, &[u8]),
         to: (FileId, &[u8]),
+        how: Renaming,
     ) -> Result<Renamed, Status> {
         let (from, to) = (End { dir: from.0, name: from.1 }, End { dir: to.0, name: to.1 });
-        self.change(cred, now, |tx| ops::rename::plan(tx, from, to)).await
+        self.change(cred, now, |tx| ops::rename::plan(tx, from, to, how)).await
     }
 
     /// Changes attributes; `writable` if the caller has the file open for writing.

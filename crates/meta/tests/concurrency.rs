@@ -15,7 +15,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Barrier};
 use std::task::{Context, Waker};
-use types::{Attrs, Cred, FileId, FileKind, Fsid, SetAttrs, Status, Timestamp};
+use types::{Attrs, Cred, FileId, FileKind, Fsid, Renaming, SetAttrs, Status, Timestamp};
 
 const NOW: Timestamp = Timestamp { secs: 100, nanos: 0 };
 const ROOT: FileId = FileId::ROOT;
@@ -91,6 +91,10 @@ const OPS: &[Op] = &[
     ("rename", "s/h", "/f"),
     ("rename", "/f", "/y"),
     ("rename", "p/g", "/y"),
+    ("rename without replacing", "/f", "/y"),
+    ("exchange", "p/q", "s/t"),
+    ("exchange", "/s", "p/q"),
+    ("exchange", "/f", "s/t"),
 ];
 
 /// Directory and name of a path such as `p/q` or `/f`; the directory is named by what was there in the beginning.
@@ -145,8 +149,13 @@ fn start<'a, E: Engine>(fs: &'a Namespace<E>, tree: &'a Tree, op: Op) -> Running
                 let layout = meta::Layout { kind: 1, body: Bytes::from_static(b"here") };
                 format!("{:?}", fs.set_layout(NOW, tree[at], &layout).await?.0.layout)
             }
-            "rename" => {
-                let renamed = fs.rename(cred, NOW, split(tree, at), split(tree, to)).await?;
+            "rename" | "rename without replacing" | "exchange" => {
+                let how = match what {
+                    "exchange" => Renaming::Exchange,
+                    "rename" => Renaming::Replace,
+                    _ => Renaming::NoReplace,
+                };
+                let renamed = fs.rename(cred, NOW, split(tree, at), split(tree, to), how).await?;
                 let replaced = renamed.replaced.map(|replaced| (show(&replaced.attrs), replaced.orphan));
                 format!("{replaced:?} {:?} {:?}", renamed.from, renamed.to)
             }
@@ -242,7 +251,8 @@ fn any_two_operations_have_an_order() {
 
 #[test]
 fn any_three_renames_and_removals_have_an_order() {
-    let ops: Vec<Op> = OPS.iter().copied().filter(|(what, ..)| matches!(*what, "rename" | "remove")).collect();
+    let ops: Vec<Op> =
+        OPS.iter().copied().filter(|(what, ..)| matches!(*what, "rename" | "exchange" | "remove")).collect();
     let orders: [&[usize]; 6] = [&[0, 1, 2], &[0, 2, 1], &[1, 0, 2], &[1, 2, 0], &[2, 0, 1], &[2, 1, 0]];
     for (n, a) in ops.iter().enumerate() {
         for (m, b) in ops.iter().enumerate().skip(n + 1) {
@@ -351,7 +361,7 @@ fn concurrent_renames_never_make_a_loop() {
                     let name = [b'a' + moved as u8];
                     let Ok(from) = fs.lookup_parent(&Cred::root(), dirs[moved]) else { continue };
                     let to = dirs.get(to).copied().unwrap_or(ROOT);
-                    match block(fs.rename(cred, NOW, (from.id, &name), (to, &name))) {
+                    match block(fs.rename(cred, NOW, (from.id, &name), (to, &name), Renaming::Replace)) {
                         Ok(_) | Err(Status::Inval | Status::NoEnt) => {}
                         Err(other) => panic!("{other}"),
                     }

@@ -13,7 +13,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
-use types::{Cred, FileId, Fsid, SetAttrs, Timestamp};
+use types::{Cred, FileId, Fsid, Renaming, SetAttrs, Timestamp};
 
 const NOW: Timestamp = Timestamp { secs: 100, nanos: 0 };
 const ID: [u8; 16] = [9; 16];
@@ -53,7 +53,8 @@ async fn operate(fs: &Fs, dirs: &[FileId], choice: [usize; 6], state: &Cell<usiz
         (5, _) => fs.mkdir(&cred, NOW, from, a, &set).await.map(drop),
         (6 | 7, _) => {
             // Of two names of one file that is done without a change.
-            let _ = fs.rename(&cred, NOW, (from, a), (to, b)).await;
+            let how = [Renaming::Replace, Renaming::NoReplace, Renaming::Exchange][size % 3];
+            let _ = fs.rename(&cred, NOW, (from, a), (to, b), how).await;
             return None;
         }
         (8 | 9, _) => match fs.remove(&cred, NOW, from, a).await {

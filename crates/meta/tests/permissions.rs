@@ -5,7 +5,7 @@ mod block;
 
 use block::block;
 use meta::{How, Memory, Namespace, Rights, SetXattr, merge};
-use types::{Cred, FileId, FileKind, Fsid, SetAttrs, SetTime, Status, Timestamp};
+use types::{Cred, FileId, FileKind, Fsid, Renaming, SetAttrs, SetTime, Status, Timestamp};
 
 const NOW: Timestamp = Timestamp { secs: 100, nanos: 0 };
 const LATER: Timestamp = Timestamp { secs: 200, nanos: 0 };
@@ -102,7 +102,7 @@ fn what_a_directory_must_allow() {
         assert_eq!(block(fifo).map(drop), change);
         let file = fs.lookup(&owner(), dir, b"a").expect("lookup").id;
         assert_eq!(block(fs.link(&who, NOW, file, dir, b"linked")).map(drop), change);
-        assert_eq!(block(fs.rename(&who, NOW, (dir, b"b"), (dir, b"c"))).map(drop), change);
+        assert_eq!(block(fs.rename(&who, NOW, (dir, b"b"), (dir, b"c"), Renaming::Replace)).map(drop), change);
         assert_eq!(block(fs.remove(&who, NOW, dir, b"a")).map(drop), change);
         // A name that is there is found before the right to write is asked for, so that `mkdir -p` works.
         assert_eq!(
@@ -112,9 +112,12 @@ fn what_a_directory_must_allow() {
         let gone = if search { Status::NoEnt } else { Status::Access };
         assert_eq!(block(fs.remove(&who, NOW, dir, b"none")).map(drop), Err(gone));
         // Moving from a directory that may be changed into this one and back.
-        assert_eq!(block(fs.rename(&who, NOW, (dir, b"e"), (FileId::ROOT, b"e"))).map(drop), change);
+        assert_eq!(block(fs.rename(&who, NOW, (dir, b"e"), (FileId::ROOT, b"e"), Renaming::Replace)).map(drop), change);
         world.file(&who, FileId::ROOT, "mine", 0o600).expect("create");
-        assert_eq!(block(fs.rename(&who, NOW, (FileId::ROOT, b"mine"), (dir, b"mine"))).map(drop), change);
+        assert_eq!(
+            block(fs.rename(&who, NOW, (FileId::ROOT, b"mine"), (dir, b"mine"), Renaming::Replace)).map(drop),
+            change
+        );
         assert_eq!(fs.getattr(sub).map(|attrs| attrs.kind), Ok(FileKind::Directory));
     }
 }
@@ -124,8 +127,9 @@ fn a_directory_that_moves_must_be_writable_itself() {
     let world = World::new();
     let to = world.dir(&stranger(), FileId::ROOT, "to", 0o777).expect("mkdir");
     world.dir(&owner(), FileId::ROOT, "moved", 0o755).expect("mkdir");
-    let rename =
-        |cred: &Cred, from: (FileId, &[u8]), to: (FileId, &[u8])| block(world.fs.rename(cred, NOW, from, to)).map(drop);
+    let rename = |cred: &Cred, from: (FileId, &[u8]), to: (FileId, &[u8])| {
+        block(world.fs.rename(cred, NOW, from, to, Renaming::Replace)).map(drop)
+    };
     let root = FileId::ROOT;
     assert_eq!(rename(&stranger(), (root, b"moved"), (to, b"moved")), Err(Status::Access));
     assert_eq!(rename(&stranger(), (root, b"moved"), (root, b"renamed")), Ok(()));
@@ -151,12 +155,13 @@ fn sticky_directories_protect_names() {
         if want.is_ok() {
             world.file(&maker, sticky, name, 0o666).expect("create");
         }
-        let renamed = block(fs.rename(&remover, NOW, (sticky, name.as_bytes()), (sticky, b"moved"))).map(drop);
+        let renamed =
+            block(fs.rename(&remover, NOW, (sticky, name.as_bytes()), (sticky, b"moved"), Renaming::Replace)).map(drop);
         assert_eq!(renamed, want, "{name} by {remover:?}");
         let left: &[u8] = if want.is_ok() { b"moved" } else { name.as_bytes() };
         // Over a name that is protected.
         world.file(&remover, sticky, "over", 0o666).expect("create");
-        let over = block(fs.rename(&remover, NOW, (sticky, b"over"), (sticky, left))).map(drop);
+        let over = block(fs.rename(&remover, NOW, (sticky, b"over"), (sticky, left), Renaming::Replace)).map(drop);
         assert_eq!(over, want, "over {name} by {remover:?}");
         for name in [left, b"over"] {
             let removed = block(fs.remove(&Cred::root(), NOW, sticky, name)).map(drop);

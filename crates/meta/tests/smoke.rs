@@ -5,7 +5,7 @@ mod block;
 
 use block::block;
 use meta::{Embedded, Format, How, Namespace, StoreError, merge};
-use types::{Cred, FileId, Fsid, SetAttrs, Status, Timestamp};
+use types::{Cred, FileId, Fsid, Renaming, SetAttrs, Status, Timestamp};
 
 #[test]
 fn what_was_made_is_there_after_opening_again() {
@@ -27,6 +27,6 @@ fn what_was_made_is_there_after_opening_again() {
         future
     }
     let to = (FileId::ROOT, &b"b"[..]);
-    let renamed = block(sendable(fs.rename(&root, now, (FileId::ROOT, b"a"), to)));
+    let renamed = block(sendable(fs.rename(&root, now, (FileId::ROOT, b"a"), to, Renaming::Replace)));
     assert_eq!(renamed.map(|renamed| renamed.from.before), Ok(made.dir.after));
 }

@@ -10,7 +10,9 @@ use nfs::exports::{Place, Terms, View};
 use nfs::fs::*;
 use std::sync::Arc;
 use std::time::Duration;
-use types::{Attrs, ByteRange, Cred, FileId, FileKind, Fsid, SetAttrs, StatFs, Status, Timestamp, Verifier, limits};
+use types::{
+    Attrs, ByteRange, Cred, FileId, FileKind, Fsid, Renaming, SetAttrs, StatFs, Status, Timestamp, Verifier, limits,
+};
 
 /// The file system behind the NFS server's door; clones share it.
 #[derive(Clone, Debug)]
@@ -247,8 +249,9 @@ impl FileSystem for Files {
         Ok(Removed { id, orphaned: removed.file.orphan, change: change(removed.dir) })
     }
 
-    async fn rename(&self, ctx: &Ctx, from_dir: FileId, from: &Bytes, to_dir: FileId, to: &Bytes) -> Result<Renamed> {
-        let renamed = self.0.names(ctx).rename(&ctx.cred, ctx.now, (from_dir, from), (to_dir, to)).await?;
+    async fn rename(&self, ctx: &Ctx, from: (FileId, &Bytes), to: (FileId, &Bytes), how: Renaming) -> Result<Renamed> {
+        let (from, to) = ((from.0, &from.1[..]), (to.0, &to.1[..]));
+        let renamed = self.0.names(ctx).rename(&ctx.cred, ctx.now, from, to, how).await?;
         let replaced = renamed.replaced.map(|file| (file.attrs.id, file.orphan));
         Ok(Renamed { from: change(renamed.from), to: change(renamed.to), replaced })
     }

@@ -12,8 +12,8 @@ mod set;
 
 use crate::fs::FsInfo;
 use crate::values::Values;
-use types::SetAttrs;
 use types::limits::BITMAP_WORDS_MAX;
+use types::{Renaming, SetAttrs};
 use wire::nfs4::*;
 use xdr::{Malformed, Reader, Writer};
 
@@ -248,6 +248,10 @@ pub const FATTR4_WEIR_UNSYNCED: u32 = 122;
 /// standard.
 pub const FATTR4_WEIR_SETTLED: u32 = 123;
 
+/// With VERIFY, alone and before a RENAME: how that is to treat what has the new name already, as the flags of renameat2(2) say
+/// ([`types::Renaming`]). A server that does not know it ends the COMPOUND with `ATTRNOTSUPP` before anything is renamed; ours, in no standard.
+pub const FATTR4_WEIR_RENAMING: u32 = 124;
+
 /// Attributes of no standard: told to who asks, and to nobody else.
 pub const PRIVATE: Mask = Mask::of(&[FATTR4_WEIR_POLICY, FATTR4_WEIR_QUEUE_DELAY, FATTR4_WEIR_SETTLED]);
 
@@ -400,6 +404,24 @@ pub fn encode_new(attrs: &SetAttrs, unsynced: bool) -> fattr4 {
     let mask = set::put(attrs, &mut body).or(Mask::of(&[FATTR4_WEIR_UNSYNCED]));
     body.bool(true);
     fattr4 { attrmask: mask.to_bitmap(), attr_vals: body.finish().to_bytes() }
+}
+
+/// Reads how the RENAME that follows is to be done, if the attributes of a VERIFY are about that and nothing else. Errors: `INVAL` for what is no
+/// such way, `BADXDR`.
+pub fn decode_renaming(attrs: &fattr4) -> Option<Result<Renaming, nfsstat4>> {
+    if Mask::from_bitmap(&attrs.attrmask) != (Mask::of(&[FATTR4_WEIR_RENAMING]), false) {
+        return None;
+    }
+    let mut value = Reader::new(attrs.attr_vals.clone());
+    let flags = value.u32().ok().filter(|_| value.rest().is_empty());
+    Some(flags.ok_or(NFS4ERR_BADXDR).and_then(|flags| Renaming::from_flags(flags).ok_or(NFS4ERR_INVAL)))
+}
+
+/// How the RENAME that follows is to be done, as VERIFY carries it.
+pub fn encode_renaming(how: Renaming) -> fattr4 {
+    let mut body = Writer::new();
+    body.u32(how.flags());
+    fattr4 { attrmask: Mask::of(&[FATTR4_WEIR_RENAMING]).to_bitmap(), attr_vals: body.finish().to_bytes() }
 }
 
 /// The attributes to be changed, as SETATTR, CREATE and OPEN carry them.

@@ -8,7 +8,7 @@ use crate::exports::{Place, View};
 use crate::fs::*;
 use bytes::Bytes;
 use std::future::Future;
-use types::{Attrs, ByteRange, FileId, Fsid, SetAttrs, StatFs, Status, Timestamp, Verifier};
+use types::{Attrs, ByteRange, FileId, Fsid, Renaming, SetAttrs, StatFs, Status, Timestamp, Verifier};
 
 /// The bytes of files, by filehandles that say what is allowed ([`Ctx::handle`]).
 pub trait DataServer: Send + Sync + 'static {
@@ -141,7 +141,7 @@ impl<D: DataServer> FileSystem for DataOnly<D> {
         Err(REFUSED)
     }
 
-    async fn rename(&self, _: &Ctx, _: FileId, _: &Bytes, _: FileId, _: &Bytes) -> Result<Renamed> {
+    async fn rename(&self, _: &Ctx, _: (FileId, &Bytes), _: (FileId, &Bytes), _: Renaming) -> Result<Renamed> {
         Err(REFUSED)
     }
 

@@ -4,7 +4,7 @@ use crate::exports::{Place, Terms, View};
 use bytes::Bytes;
 use std::future::Future;
 use std::time::Duration;
-use types::{Attrs, ByteRange, Cred, DirEntry, FileId, Fsid, SetAttrs, StatFs, Status, Timestamp, Verifier};
+use types::{Attrs, ByteRange, Cred, DirEntry, FileId, Fsid, Renaming, SetAttrs, StatFs, Status, Timestamp, Verifier};
 use xdr::Segments;
 
 /// Outcome of every call through this door.
@@ -443,14 +443,13 @@ pub trait FileSystem: Send + Sync + 'static {
         ends: Ends<'_>,
     ) -> impl Future<Output = Result<Removed>> + Send;
 
-    /// Moves a name, taking over the target's if POSIX allows it.
+    /// Moves a name (each with its directory), taking over the target's if POSIX allows it; `how` may want that otherwise.
     fn rename(
         &self,
         ctx: &Ctx,
-        from_dir: FileId,
-        from: &Bytes,
-        to_dir: FileId,
-        to: &Bytes,
+        from: (FileId, &Bytes),
+        to: (FileId, &Bytes),
+        how: Renaming,
     ) -> impl Future<Output = Result<Renamed>> + Send;
 
     /// Gives a file one more name.

@@ -11,7 +11,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::future::poll_fn;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
-use types::{Attrs, ByteRange, Cred, FileId, FileKind, Fsid, SetAttrs, SetTime, StatFs, Status, Timestamp, Verifier};
+use types::{
+    Attrs, ByteRange, Cred, FileId, FileKind, Fsid, Renaming, SetAttrs, SetTime, StatFs, Status, Timestamp, Verifier,
+};
 use xdr::Segments;
 
 /// Largest file in bytes.
@@ -367,8 +369,8 @@ impl FileSystem for Memory {
         Ok(Removed { orphaned: false, ..removed })
     }
 
-    async fn rename(&self, ctx: &Ctx, from_dir: FileId, from: &Bytes, to_dir: FileId, to: &Bytes) -> Result<Renamed> {
-        self.lock().rename(ctx, (from_dir, from), (to_dir, to))
+    async fn rename(&self, ctx: &Ctx, from: (FileId, &Bytes), to: (FileId, &Bytes), how: Renaming) -> Result<Renamed> {
+        self.lock().rename(ctx, from, to, how)
     }
 
     async fn link(&self, ctx: &Ctx, file: FileId, dir: FileId, name: &Bytes) -> Result<Change> {

@@ -12,6 +12,7 @@
 
 use crate::model::Moment;
 use std::collections::{BTreeMap, HashSet};
+use types::Renaming;
 
 /// Nodes of the search before it is given up without a verdict.
 const NODES_MAX: usize = 200_000;
@@ -27,8 +28,8 @@ pub enum Ask {
     Mkdir { name: u8 },
     /// Remove a file or an empty directory.
     Remove { name: u8 },
-    /// Rename.
-    Rename { from: u8, to: u8 },
+    /// Rename, or let two names change their files.
+    Rename { from: u8, to: u8, how: Renaming },
     /// Give the file of one name another one.
     Link { file: u64, to: u8 },
     /// Look a name up.
@@ -124,9 +125,16 @@ fn step(state: &State, index: usize, operation: &Operation) -> Option<State> {
             Some(_) => Said::Ok(None),
             None => Said::Missing,
         },
-        Ask::Rename { from, to } => match state.get(from) {
-            None => Said::Missing,
-            Some(file) => {
+        Ask::Rename { from, to, how } => match (state.get(from), state.get(to)) {
+            (None, _) => Said::Missing,
+            (Some(_), None) if *how == Renaming::Exchange => Said::Missing,
+            (Some(_), Some(_)) if *how == Renaming::NoReplace => Said::Exists,
+            (Some(file), Some(other)) if *how == Renaming::Exchange => {
+                next.insert(*from, *other);
+                next.insert(*to, *file);
+                Said::Ok(None)
+            }
+            (Some(file), _) => {
                 if from != to && state.get(to) != Some(file) {
                     next.remove(from);
                     next.insert(*to, *file);
@@ -363,16 +371,27 @@ mod tests {
     #[test]
     fn renames_replace_and_lists_show_all() {
         let make = |name, at, file| op(Ask::Create { name, exclusive: true }, (at, Some(at + 1)), ok(file));
-        let rename = op(Ask::Rename { from: 1, to: 2 }, (5, Some(6)), Said::Ok(None));
+        let rename = op(Ask::Rename { from: 1, to: 2, how: Renaming::Replace }, (5, Some(6)), Said::Ok(None));
         let list = |names: &[(u8, u64)]| op(Ask::List, (7, Some(8)), Said::Names(names.iter().copied().collect()));
         let history = [make(1, 1, 11), make(2, 3, 12), rename];
         assert!(plain(&[&history[..], &[list(&[(2, 11)])]].concat()).is_ok());
         assert!(plain(&[&history[..], &[list(&[(1, 11), (2, 12)])]].concat()).is_err());
         assert!(plain(&[&history[..], &[list(&[(2, 12)])]].concat()).is_err());
+        let with = |how, to, said| op(Ask::Rename { from: 1, to, how }, (5, Some(6)), said);
+        let history = |rename| [make(1, 1, 11), make(2, 3, 12), rename, list(&[(1, 12), (2, 11)])];
+        assert!(plain(&history(with(Renaming::Exchange, 2, Said::Ok(None)))).is_ok());
+        assert!(plain(&history(with(Renaming::Exchange, 3, Said::Missing))).is_err());
+        assert!(plain(&history(with(Renaming::NoReplace, 2, Said::Ok(None)))).is_err());
+        let kept = |rename| [make(1, 1, 11), make(2, 3, 12), rename, list(&[(1, 11), (2, 12)])];
+        assert!(plain(&kept(with(Renaming::NoReplace, 2, Said::Exists))).is_ok());
+        assert!(plain(&kept(with(Renaming::Exchange, 3, Said::Missing))).is_ok());
+        assert!(plain(&kept(with(Renaming::Exchange, 2, Said::Ok(None)))).is_err());
     }
+
     #[test]
     fn a_file_is_created_again_when_the_mgr_died_over_the_answer() {
-        let rename = |at| op(Ask::Rename { from: 1, to: 2 }, (at, Some(at + 1)), Said::Ok(None));
+        let rename =
+            |at| op(Ask::Rename { from: 1, to: 2, how: Renaming::Replace }, (at, Some(at + 1)), Said::Ok(None));
         let list = |names: &[(u8, u64)]| op(Ask::List, (20, Some(21)), Said::Names(names.iter().copied().collect()));
         let twice = [create((1, Some(9)), ok(8)), rename(6), list(&[(1, 8), (2, 7)])];
         assert!(explain(&twice, (&[4], &[])).is_ok());
@@ -411,7 +430,7 @@ mod tests {
         // What others made durably afterwards took it along; under another name it is there to stay.
         let other = op(Ask::Mkdir { name: 2 }, (3, Some(4)), ok(8));
         assert!(!explained(&[soon(None), other, found(8, Said::Missing)], &[6]));
-        let renamed = op(Ask::Rename { from: 1, to: 3 }, (3, Some(4)), Said::Ok(None));
+        let renamed = op(Ask::Rename { from: 1, to: 3, how: Renaming::Replace }, (3, Some(4)), Said::Ok(None));
         let there = op(Ask::Lookup { name: 3 }, (8, Some(9)), Said::Missing);
         assert!(!explained(&[soon(None), renamed, there], &[6]));
         // An answer that the power overtook.

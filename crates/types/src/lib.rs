@@ -7,6 +7,7 @@ pub mod limits;
 #[cfg(feature = "planted")]
 pub mod planted;
 pub mod range;
+pub mod renaming;
 pub mod status;
 pub mod time;
 
@@ -14,5 +15,6 @@ pub use attr::{Attrs, DirEntry, FileKind, SetAttrs, SetTime, StatFs, leaves_hole
 pub use cred::Cred;
 pub use id::{FileId, Fsid, Generation, IodId, Verifier};
 pub use range::ByteRange;
+pub use renaming::Renaming;
 pub use status::Status;
 pub use time::Timestamp;

@@ -7,7 +7,7 @@ use crate::mount::names::{append_rename, take_rename};
 use crate::mount::{Left, Node};
 use crate::{Error, Result};
 use bytes::Bytes;
-use types::{Attrs, SetAttrs, Status};
+use types::{Attrs, Renaming, SetAttrs, Status};
 use wire::nfs4::*;
 
 /// What is left to do of a close. Normally one COMPOUND does all of it.
@@ -136,7 +136,7 @@ impl Open {
             && let Some(from) = &self.origin.name
         {
             compound.make_once();
-            append_rename(&mut compound, &from.dir, &from.name, dir, name);
+            append_rename(&mut compound, (&from.dir, &from.name), (dir, name), Renaming::Replace);
         }
         if rest.attrs {
             compound.putfh(&inode.node.handle).getattr();
@@ -206,7 +206,7 @@ impl Open {
             }
         }
         if rest.rename.is_some() {
-            take_rename(results)?;
+            take_rename(results, Renaming::Replace)?;
             rest.rename = None;
         }
         if rest.attrs {

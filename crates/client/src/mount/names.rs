@@ -5,7 +5,7 @@ use crate::compound::{Compound, Failed, Results};
 use crate::{Error, Result};
 use bytes::Bytes;
 use std::collections::VecDeque;
-use types::{Attrs, FileKind, SetAttrs, SetTime, Status, Timestamp};
+use types::{Attrs, FileKind, Renaming, SetAttrs, SetTime, Status, Timestamp};
 use wire::nfs4::*;
 
 /// Most LOOKUPs in one COMPOUND.
@@ -241,11 +241,22 @@ impl Mount {
 
     /// Moves a name, replacing what `to_name` was, as rename(2) does.
     pub async fn rename(&self, from_dir: &Node, from_name: &[u8], to_dir: &Node, to_name: &[u8]) -> Result<()> {
-        let what = format!("renaming {} to {}", shown(from_name), shown(to_name));
+        self.rename_as((from_dir, from_name), (to_dir, to_name), Renaming::Replace).await
+    }
+
+    /// Moves a name (each with its directory); `how` says what becomes of a file that has the new one already.
+    ///
+    /// # Errors
+    /// `Exist` and `NoEnt` as `how` says; `AttrNotSupp` from an mgr that knows of nothing but [`Renaming::Replace`].
+    pub async fn rename_as(&self, from: (&Node, &[u8]), to: (&Node, &[u8]), how: Renaming) -> Result<()> {
+        let what = match how {
+            Renaming::Exchange => format!("exchanging {} and {}", shown(from.1), shown(to.1)),
+            Renaming::Replace | Renaming::NoReplace => format!("renaming {} to {}", shown(from.1), shown(to.1)),
+        };
         let mut compound = self.compound(what).once();
-        append_rename(&mut compound, from_dir, from_name, to_dir, to_name);
+        append_rename(&mut compound, from, to, how);
         let mut results = self.inner.session.call(compound).await?;
-        take_rename(&mut results)
+        take_rename(&mut results, how)
     }
 
     /// Removes a name of a file or of an empty directory.
@@ -276,16 +287,22 @@ impl Mount {
     }
 }
 
-/// Appends a RENAME; the current filehandle is then the directory entered.
-pub(crate) fn append_rename(compound: &mut Compound, from: &Node, from_name: &[u8], to: &Node, to_name: &[u8]) {
-    compound.putfh(&from.handle).void(OP_SAVEFH).putfh(&to.handle);
-    let (oldname, newname) = (Bytes::copy_from_slice(from_name), Bytes::copy_from_slice(to_name));
+/// Appends a RENAME (of a name to another, each with its directory); the current filehandle is then the directory entered.
+pub(crate) fn append_rename(compound: &mut Compound, from: (&Node, &[u8]), to: (&Node, &[u8]), how: Renaming) {
+    compound.putfh(&from.0.handle).void(OP_SAVEFH).putfh(&to.0.handle);
+    if how != Renaming::Replace {
+        compound.op(OP_VERIFY, &VERIFY4args { obj_attributes: nfs::attrs::encode_renaming(how) });
+    }
+    let (oldname, newname) = (Bytes::copy_from_slice(from.1), Bytes::copy_from_slice(to.1));
     compound.op(OP_RENAME, &RENAME4args { oldname, newname });
 }
 
 /// The results of [`append_rename`].
-pub(crate) fn take_rename(results: &mut Results) -> Result<()> {
+pub(crate) fn take_rename(results: &mut Results, how: Renaming) -> Result<()> {
     results.done(&[OP_PUTFH, OP_SAVEFH, OP_PUTFH])?;
+    if how != Renaming::Replace {
+        results.done(&[OP_VERIFY])?;
+    }
     match results.raw::<RENAME4resok>(OP_RENAME) {
         Ok(_) => Ok(()),
         Err(failed @ (Failed::Nfs(_) | Failed::Malformed)) => Err(results.error(&failed)),

@@ -1,18 +1,15 @@
-//! RENAME: moving a name.
+//! RENAME: moving a name, or exchanging two.
 
 use crate::Errno;
 use crate::fs::{Answer, FileSystem};
 use crate::reply::Reply;
 use crate::request::Header;
-use types::{FileKind, Status};
+use types::{Renaming, Status};
 
-const EEXIST: Errno = Errno(17);
 const EINVAL: Errno = Errno(22);
-/// `RENAME_NOREPLACE` of renameat2(2).
-const NOREPLACE: u32 = 1;
 
-/// See the head of this file. Of the flags of renameat2(2) there is RENAME_NOREPLACE, and that for all but directories: NFS
-/// has no such operation, but a link is never made over another name.
+/// See the head of this file. Of the flags of renameat2(2) there are RENAME_NOREPLACE and RENAME_EXCHANGE; an mgr that is
+/// older than they are answers as the kernel does for file systems without them.
 pub(crate) async fn rename(
     fs: &FileSystem,
     header: &Header,
@@ -21,36 +18,28 @@ pub(crate) async fn rename(
     name: &[u8],
     newname: &[u8],
 ) -> Answer {
+    let how = Renaming::from_flags(flags).ok_or(EINVAL)?;
     let (mount, from, to) = (fs.acting(header), fs.node(header)?, fs.nodes.get(newdir)?);
     let _changing = (fs.nodes.changing(header.node), fs.nodes.changing(newdir));
-    match flags {
-        0 => {}
-        NOREPLACE => {
-            let (node, attrs) = mount.lookup(&from, name).await?;
-            match mount.lookup(&to, newname).await {
-                Ok(_) => return Err(EEXIST),
-                Err(error) if error.is(Status::NoEnt) => {}
-                Err(error) => return Err(error.into()),
-            }
-            if attrs.kind == FileKind::Directory {
-                return Err(EINVAL);
-            }
-            client::doubt::link(&mount, &node, &to, newname).await?;
-            client::doubt::remove(&mount, node.id, &from, name).await?;
-            return Ok(Reply::Done);
+    let (from, to) = ((&from, name), (&to, newname));
+    let renamed = match how {
+        // Both names are there before and after: what they stand for tells whether one that is in doubt has happened.
+        Renaming::Exchange => {
+            let moved = mount.lookup(from.0, name).await?.0.id;
+            client::doubt::rename(&mount, moved, from, to, how).await
         }
-        _ => return Err(EINVAL),
-    }
-    match mount.rename(&from, name, &to, newname).await {
-        Err(error) if error.is_in_doubt() => match mount.lookup(&from, name).await {
-            Ok((node, _)) => {
-                client::doubt::rename(&mount, node.id, (&from, name), (&to, newname)).await?;
-                Ok(Reply::Done)
-            }
-            // Nobody else is known to have moved it.
-            Err(gone) if gone.is(Status::NoEnt) => Ok(Reply::Done),
-            Err(_) => Err(error.into()),
+        Renaming::Replace | Renaming::NoReplace => match mount.rename_as(from, to, how).await {
+            Err(error) if error.is_in_doubt() => match mount.lookup(from.0, name).await {
+                Ok((node, _)) => client::doubt::rename(&mount, node.id, from, to, how).await,
+                // Nobody else is known to have moved it.
+                Err(gone) if gone.is(Status::NoEnt) => Ok(()),
+                Err(_) => Err(error),
+            },
+            outcome => outcome,
         },
+    };
+    match renamed {
+        Err(error) if error.is(Status::AttrNotSupp) => Err(EINVAL),
         outcome => Ok(outcome.map(|()| Reply::Done)?),
     }
 }

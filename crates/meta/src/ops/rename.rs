@@ -1,12 +1,12 @@
-//! RENAME: moves a name, over an existing one if need be (RFC 8881 §18.26, rename(2)).
+//! RENAME: moves a name, over an existing one if need be, or exchanges two (RFC 8881 §18.26, rename(2)).
 
 use super::Plan;
 use crate::Renamed;
 use crate::life::lose_name;
 use crate::permission::{may_change_names, may_search, may_take_away, may_write};
 use crate::schema::{Body, Core, Dentry};
-use crate::tx::{Found, Touch, Tx, check_name};
-use types::{FileId, FileKind, Status};
+use crate::tx::{Found, Place, Touch, Tx, check_name};
+use types::{FileId, FileKind, Renaming, Status};
 
 /// One of the two names: its directory and itself.
 #[derive(Clone, Copy)]
@@ -15,38 +15,76 @@ pub(crate) struct End<'a> {
     pub(crate) name: &'a [u8],
 }
 
-/// Moves the name `from` to `to`.
-pub(crate) fn plan(tx: &mut Tx<'_>, from: End<'_>, to: End<'_>) -> Plan<Renamed> {
+/// Moves the name `from` to `to`, or lets the two change their files.
+pub(crate) fn plan(tx: &mut Tx<'_>, from: End<'_>, to: End<'_>, how: Renaming) -> Plan<Renamed> {
     check_name(from.name)?;
     check_name(to.name)?;
     let from_core = tx.rely_on_dir(from.dir)?;
     let to_core = if from.dir == to.dir { from_core.clone() } else { tx.rely_on_dir(to.dir)? };
     may_search(tx.cred, &from_core)?;
     may_search(tx.cred, &to_core)?;
-    let moved = tx.rely_on_name(from.dir, from.name)?;
-    let id = moved.entry.child;
-    let corrupt = |status| if status == Status::Stale { Status::Corrupt } else { status };
-    let core = tx.rely_on(id).map_err(corrupt)?;
-    let is_dir = core.kind() == FileKind::Directory;
-    if is_dir {
-        keep_out_of_itself(tx, id, to.dir, &to_core)?;
-    }
+    let found = tx.rely_on_name(from.dir, from.name)?;
     let place = tx.place(to.dir, to.name)?;
-    if place.found.as_ref().is_some_and(|found| found.entry.child == id) {
+    match how {
+        Renaming::NoReplace if place.found.is_some() => return Err(Status::Exist),
+        Renaming::Exchange if place.found.is_none() => return Err(Status::NoEnt),
+        _ => {}
+    }
+    let core = tx.rely_on(found.entry.child).map_err(corrupt)?;
+    if core.kind() == FileKind::Directory {
+        keep_out_of_itself(tx, found.entry.child, to.dir, &to_core)?;
+    }
+    if place.found.as_ref().is_some_and(|other| other.entry.child == found.entry.child) {
         // Two names of one file: nothing happens (rename(2)).
         return unchanged(tx, from.dir, to.dir);
     }
-    if let Some(found) = place.found.as_ref().filter(|found| found.entry.kind == FileKind::Directory) {
-        keep_what_holds_it(tx, found.entry.child, from.dir, &from_core)?;
+    let old = Side { dir: from.dir, dir_core: from_core, found, core };
+    match (how, &place.found) {
+        (Renaming::Exchange, Some(other)) => {
+            let core = tx.rely_on(other.entry.child).map_err(corrupt)?;
+            exchange(tx, old, Side { dir: to.dir, dir_core: to_core, found: other.clone(), core })
+        }
+        _ => replace(tx, old, to, &to_core, &place),
     }
-    may_change_names(tx.cred, &from_core)?;
-    may_take_away(tx.cred, &from_core, &core)?;
-    may_change_names(tx.cred, &to_core)?;
+}
+
+/// A name that stands for something.
+struct Side {
+    dir: FileId,
+    dir_core: Core,
+    found: Found,
+    core: Core,
+}
+
+impl Side {
+    fn id(&self) -> FileId {
+        self.found.entry.child
+    }
+
+    fn is_dir(&self) -> bool {
+        self.core.kind() == FileKind::Directory
+    }
+}
+
+/// The error for what the name of a file stands for, which has to be there.
+fn corrupt(status: Status) -> Status {
+    if status == Status::Stale { Status::Corrupt } else { status }
+}
+
+/// Moves `old` to the name `to`, which stands for what `place` says; that is let go.
+fn replace(tx: &mut Tx<'_>, old: Side, to: End<'_>, to_core: &Core, place: &Place) -> Plan<Renamed> {
+    let is_dir = old.is_dir();
+    if let Some(found) = place.found.as_ref().filter(|found| found.entry.kind == FileKind::Directory) {
+        keep_what_holds_it(tx, found.entry.child, old.dir, &old.dir_core)?;
+    }
+    may_change_names(tx.cred, &old.dir_core)?;
+    may_take_away(tx.cred, &old.dir_core, &old.core)?;
+    may_change_names(tx.cred, to_core)?;
     let target = match &place.found {
         Some(found) => {
             tx.rely_on_found(found);
             let target = tx.rely_on(found.entry.child).map_err(corrupt)?;
-            may_take_away(tx.cred, &to_core, &target)?;
+            may_take_away(tx.cred, to_core, &target)?;
             match (is_dir, target.kind() == FileKind::Directory) {
                 (true, false) => return Err(Status::NotDir),
                 (false, true) => return Err(Status::IsDir),
@@ -55,28 +93,62 @@ pub(crate) fn plan(tx: &mut Tx<'_>, from: End<'_>, to: End<'_>) -> Plan<Renamed>
         }
         None => None,
     };
-    if is_dir && from.dir != to.dir {
+    if is_dir && old.dir != to.dir {
         // Its `..` changes.
-        may_write(tx.cred, &core)?;
+        may_write(tx.cred, &old.core)?;
     }
     let replaced = match &target {
         Some((found, target)) => {
             let replaced = lose_name(tx, found.entry.child, target, || false)?;
-            tx.redirect(found, id, core.kind());
+            tx.redirect(found, old.id(), old.core.kind());
             Some(replaced)
         }
         None => {
-            let entry = Dentry { child: id, kind: core.kind(), name: bytes::Bytes::copy_from_slice(to.name) };
-            tx.add_name(to.dir, &place, &entry)?;
+            let name = bytes::Bytes::copy_from_slice(to.name);
+            let entry = Dentry { child: old.id(), kind: old.core.kind(), name };
+            tx.add_name(to.dir, place, &entry)?;
             None
         }
     };
-    move_name(tx, &moved, to.dir, core);
-    let (from, to) = count(tx, (from.dir, to.dir), is_dir, target.is_some());
+    tx.delete(old.found.key.clone());
+    let from = old.dir;
+    enter(tx, old, to.dir);
+    let (from, to) = count(tx, (from, to.dir), is_dir, target.is_some());
     Ok(Box::new(move |settled| {
         let replaced = replaced.map(|lost| lost.settle(settled)).transpose()?;
         Ok(Renamed { from: settled.change(from)?, to: settled.change(to)?, replaced })
     }))
+}
+
+/// Lets two names change what they stand for (`RENAME_EXCHANGE` of renameat2(2)).
+fn exchange(tx: &mut Tx<'_>, old: Side, new: Side) -> Plan<Renamed> {
+    if new.is_dir() {
+        keep_out_of_itself(tx, new.id(), old.dir, &old.dir_core)?;
+    }
+    for side in [&old, &new] {
+        may_change_names(tx.cred, &side.dir_core)?;
+        may_take_away(tx.cred, &side.dir_core, &side.core)?;
+    }
+    let (from, to) = (old.dir, new.dir);
+    for side in [&old, &new] {
+        if side.is_dir() && from != to {
+            // Its `..` changes.
+            may_write(tx.cred, &side.core)?;
+        }
+    }
+    tx.rely_on_found(&new.found);
+    tx.redirect(&old.found, new.id(), new.core.kind());
+    tx.redirect(&new.found, old.id(), old.core.kind());
+    let gained = i32::from(old.is_dir()) - i32::from(new.is_dir());
+    enter(tx, old, to);
+    enter(tx, new, from);
+    let (from, to) = if from == to {
+        let touch = tx.change_dir(from, 0, 0);
+        (touch, touch)
+    } else {
+        (tx.change_dir(from, 0, -gained), tx.change_dir(to, 0, gained))
+    };
+    Ok(Box::new(move |settled| Ok(Renamed { from: settled.change(from)?, to: settled.change(to)?, replaced: None })))
 }
 
 /// `Inval` if `to` is `moved` or below it; relies on every directory from `to` to the root staying where it is, so that
@@ -116,14 +188,14 @@ fn unchanged(tx: &Tx<'_>, from: FileId, to: FileId) -> Plan<Renamed> {
     Ok(Box::new(move |settled| Ok(Renamed { from: settled.change(from)?, to: settled.change(to)?, replaced: None })))
 }
 
-fn move_name(tx: &mut Tx<'_>, moved: &Found, to: FileId, mut core: Core) {
-    tx.delete(moved.key.clone());
-    let id = moved.entry.child;
-    if let Body::Directory { parent } = &mut core.body
-        && *parent != to
+/// What has moved is in `dir` now.
+fn enter(tx: &mut Tx<'_>, mut moved: Side, dir: FileId) {
+    let id = moved.id();
+    if let Body::Directory { parent } = &mut moved.core.body
+        && *parent != dir
     {
-        *parent = to;
-        tx.put_core(id, &core);
+        *parent = dir;
+        tx.put_core(id, &moved.core);
     }
     tx.touch(id);
 }

@@ -3,8 +3,8 @@
 use super::plan::{Access, Actor, Change, Op, Path, Times};
 use super::{Answer, Errno, Seen, Tree};
 use rustix::fs::{
-    AtFlags, CWD, FileType, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, accessat, chmodat, chownat,
-    linkat, mkdirat, mknodat, openat, renameat, statat, symlinkat, unlinkat, utimensat,
+    AtFlags, CWD, FileType, Mode, OFlags, RenameFlags, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, accessat, chmodat,
+    chownat, linkat, mkdirat, mknodat, openat, renameat_with, statat, symlinkat, unlinkat, utimensat,
 };
 use rustix::fs::{Gid, Uid};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
@@ -133,7 +133,10 @@ impl Local {
             Op::Link { from, to } => linkat(CWD, self.at(from), CWD, self.at(to), AtFlags::empty())?,
             Op::Unlink { path } => unlinkat(CWD, self.at(path), AtFlags::empty())?,
             Op::Rmdir { path } => unlinkat(CWD, self.at(path), AtFlags::REMOVEDIR)?,
-            Op::Rename { from, to } => renameat(CWD, self.at(from), CWD, self.at(to))?,
+            Op::Rename { from, to, how } => {
+                let flags = RenameFlags::from_bits_retain(how.flags());
+                renameat_with(CWD, self.at(from), CWD, self.at(to), flags)?;
+            }
             Op::Chmod { path, mode: bits } => chmodat(CWD, self.at(path), mode(bits), AtFlags::empty())?,
             Op::Chown { path, uid: owner, gid } => {
                 chownat(CWD, self.at(path), owner.and_then(uid), gid.map(Gid::from_raw), nofollow)?;

@@ -146,9 +146,9 @@ impl Ours {
             }
             Op::Unlink { path } => self.remove(cred, path, false)?,
             Op::Rmdir { path } => self.remove(cred, path, true)?,
-            Op::Rename { from, to } => {
+            Op::Rename { from, to, how } => {
                 let (from, to) = (place(from)?, place(to)?);
-                let renamed = block(fs.rename(cred, NOW, (from.0, &from.1), (to.0, &to.1)))?;
+                let renamed = block(fs.rename(cred, NOW, (from.0, &from.1), (to.0, &to.1), *how))?;
                 if let Some(orphan) = renamed.replaced.filter(|lost| lost.orphan) {
                     block(fs.reap(NOW, orphan.attrs.id))?;
                 }

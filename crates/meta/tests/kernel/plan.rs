@@ -1,6 +1,7 @@
 //! Random users, random changes of rights, random operations.
 
 use super::{Dice, Seen, Tree};
+use types::Renaming;
 
 /// Users that files belong to and that act; 0 passes.
 const UIDS: [u32; 4] = [0, 70_001, 70_002, 70_003];
@@ -10,9 +11,25 @@ const GIDS: [u32; 4] = [0, 80_001, 80_002, 80_003];
 const LEAVES: [&str; 8] = ["a", "b", "c", "d", "e", "s", "new", "other"];
 
 /// Every operation.
-pub const NAMES: [&str; 16] = [
-    "lookup", "readdir", "access", "open", "create", "mkdir", "mknod", "symlink", "link", "unlink", "rmdir", "rename",
-    "chmod", "chown", "utimes", "truncate",
+pub const NAMES: [&str; 18] = [
+    "lookup",
+    "readdir",
+    "access",
+    "open",
+    "create",
+    "mkdir",
+    "mknod",
+    "symlink",
+    "link",
+    "unlink",
+    "rmdir",
+    "rename",
+    "rename without replacing",
+    "exchange",
+    "chmod",
+    "chown",
+    "utimes",
+    "truncate",
 ];
 
 /// Who acts.
@@ -167,6 +184,7 @@ pub enum Op {
     Rename {
         from: Path,
         to: Path,
+        how: Renaming,
     },
     Chmod {
         path: Path,
@@ -208,7 +226,10 @@ impl Op {
             10 => Op::Link { from: path, to },
             11 | 12 => Op::Unlink { path: Path::random(dice, tree) },
             13 => Op::Rmdir { path },
-            14..17 => Op::Rename { from: path, to },
+            14..17 => {
+                let how = dice.of(&[Renaming::Replace, Renaming::Replace, Renaming::NoReplace, Renaming::Exchange]);
+                Op::Rename { from: path, to, how }
+            }
             17 => Op::Chmod { path: file, mode: mode(dice) },
             18 | 19 => {
                 let uid = dice.once_in(2).then(|| dice.of(&UIDS));
@@ -236,7 +257,9 @@ impl Op {
             Op::Link { .. } => "link",
             Op::Unlink { .. } => "unlink",
             Op::Rmdir { .. } => "rmdir",
-            Op::Rename { .. } => "rename",
+            Op::Rename { how: Renaming::Replace, .. } => "rename",
+            Op::Rename { how: Renaming::NoReplace, .. } => "rename without replacing",
+            Op::Rename { how: Renaming::Exchange, .. } => "exchange",
             Op::Chmod { .. } => "chmod",
             Op::Chown { .. } => "chown",
             Op::Utimes { .. } => "utimes",

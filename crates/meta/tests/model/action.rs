@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use meta::{How, SetXattr};
 use proptest::prelude::*;
-use types::{Cred, FileKind, SetAttrs, SetTime, Timestamp};
+use types::{Cred, FileKind, Renaming, SetAttrs, SetTime, Timestamp};
 
 /// A user, by number.
 pub fn user(n: usize) -> Cred {
@@ -27,7 +27,7 @@ pub enum Op {
     Mknod { dir: Pick, name: Name, kind: FileKind, set: SetAttrs },
     Link { file: Pick, dir: Pick, name: Name },
     Remove { dir: Pick, name: Name },
-    Rename { from: Pick, old: Name, to: Pick, new: Name },
+    Rename { from: Pick, old: Name, to: Pick, new: Name, how: Renaming },
     Setattr { file: Pick, set: SetAttrs, open: bool },
     SetSize { file: Pick, end: u64, at: Option<Timestamp>, note: bool },
     SetXattr { file: Pick, name: Name, value: Bytes, how: SetXattr },
@@ -149,6 +149,10 @@ fn pick() -> impl Strategy<Value = Pick> {
     prop_oneof![3 => 0..5usize, 2 => any::<usize>()]
 }
 
+fn renaming() -> impl Strategy<Value = Renaming> {
+    prop_oneof![3 => Just(Renaming::Replace), 1 => Just(Renaming::NoReplace), 2 => Just(Renaming::Exchange)]
+}
+
 fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
         8 => (pick(), name(), how(), any::<bool>())
@@ -159,7 +163,8 @@ fn op() -> impl Strategy<Value = Op> {
         2 => (pick(), name(), kind(), attrs(0.3)).prop_map(|(dir, name, kind, set)| Op::Mknod { dir, name, kind, set }),
         4 => (any::<usize>(), pick(), name()).prop_map(|(file, dir, name)| Op::Link { file, dir, name }),
         8 => (pick(), name()).prop_map(|(dir, name)| Op::Remove { dir, name }),
-        14 => (pick(), name(), pick(), name()).prop_map(|(from, old, to, new)| Op::Rename { from, old, to, new }),
+        14 => (pick(), name(), pick(), name(), renaming())
+            .prop_map(|(from, old, to, new, how)| Op::Rename { from, old, to, new, how }),
         8 => (any::<usize>(), attrs(0.4), any::<bool>()).prop_map(|(file, set, open)| Op::Setattr { file, set, open }),
         3 => (any::<usize>(), size(), prop::option::of(Just(Timestamp { secs: 77, nanos: 7 })), any::<bool>())
             .prop_map(|(file, end, at, note)| Op::SetSize { file, end, at, note }),

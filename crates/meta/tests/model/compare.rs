@@ -173,11 +173,11 @@ impl<E: Engine> Pair<E> {
                     self.check_info(d, real.dir, true);
                 }
             }
-            Op::Rename { from, old, to, new } => {
+            Op::Rename { from, old, to, new, how } => {
                 let ((f, from), (t, to)) = (self.pick(*from), self.pick(*to));
                 let before = self.model.nodes[f].changes;
-                let real = block(self.real.rename(cred, now, (from, old), (to, new)));
-                let want = self.model.rename(cred, now, (f, old), (t, new));
+                let real = block(self.real.rename(cred, now, (from, old), (to, new), *how));
+                let want = self.model.rename(cred, now, (f, old), (t, new), *how);
                 assert_eq!(real.as_ref().map(drop), want.as_ref().map(drop), "{op:?} by {cred:?}");
                 if let (Ok(real), Ok(want)) = (real, want) {
                     assert_eq!(real.replaced.is_some(), want.is_some());

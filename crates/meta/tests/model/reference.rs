@@ -2,7 +2,7 @@
 
 use meta::{How, SetXattr};
 use std::collections::BTreeMap;
-use types::{Cred, FileKind, SetAttrs, SetTime, Status, Timestamp, limits};
+use types::{Cred, FileKind, Renaming, SetAttrs, SetTime, Status, Timestamp, limits};
 
 /// A file of the reference, by order of creation; the root is 0.
 pub type Handle = usize;
@@ -422,6 +422,7 @@ impl Reference {
         now: Timestamp,
         (from, old): (Handle, &[u8]),
         (to, new): (Handle, &[u8]),
+        how: Renaming,
     ) -> Answer<Option<(Handle, bool)>> {
         check(old)?;
         check(new)?;
@@ -430,13 +431,21 @@ impl Reference {
         self.need(who, from, "x")?;
         self.need(who, to, "x")?;
         let h = *self.nodes[from].children.get(old).ok_or(Status::NoEnt)?;
+        let target = self.nodes[to].children.get(new).copied();
+        match how {
+            Renaming::NoReplace if target.is_some() => return Err(Status::Exist),
+            Renaming::Exchange if target.is_none() => return Err(Status::NoEnt),
+            _ => {}
+        }
         let is_dir = self.nodes[h].kind == FileKind::Directory;
         if is_dir && self.is_within(to, h) {
             return Err(Status::Inval);
         }
-        let target = self.nodes[to].children.get(new).copied();
         if target == Some(h) {
             return Ok(None);
+        }
+        if let (Renaming::Exchange, Some(t)) = (how, target) {
+            return self.exchange(who, now, (from, old, h), (to, new, t)).map(|()| None);
         }
         if target.is_some_and(|t| self.is_within(from, t)) {
             return Err(Status::NotEmpty);
@@ -469,6 +478,40 @@ impl Reference {
             self.changed(to, now, true);
         }
         Ok(target.map(|t| (t, self.unname(now, t))))
+    }
+
+    /// Two names, each with its directory and what it stands for, change what they stand for.
+    fn exchange(
+        &mut self,
+        who: &Cred,
+        now: Timestamp,
+        (from, old, h): (Handle, &[u8], Handle),
+        (to, new, t): (Handle, &[u8], Handle),
+    ) -> Answer<()> {
+        if self.nodes[t].kind == FileKind::Directory && self.is_within(from, t) {
+            return Err(Status::Inval);
+        }
+        for (dir, child) in [(from, h), (to, t)] {
+            self.need(who, dir, "wx")?;
+            self.sticky(who, dir, child)?;
+        }
+        for child in [h, t] {
+            if self.nodes[child].kind == FileKind::Directory && from != to {
+                self.need(who, child, "w")?;
+            }
+        }
+        for (child, name, dir) in [(h, new, to), (t, old, from)] {
+            self.nodes[dir].children.insert(name.to_vec(), child);
+            if self.nodes[child].kind == FileKind::Directory {
+                self.nodes[child].parent = dir;
+            }
+            self.changed(child, now, false);
+        }
+        self.changed(from, now, true);
+        if to != from {
+            self.changed(to, now, true);
+        }
+        Ok(())
     }
 
     fn drop_set_ids(&mut self, who: &Cred, h: Handle, gid: u32) {

@@ -11,7 +11,7 @@ use nfs::fs::{FileSystem, Stability};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use types::{FileId, Generation, Status};
+use types::{FileId, Generation, Renaming, Status};
 use wire::admin::{self, CheckArgs, CheckReply, Finding, Mended};
 use wire::native::{
     Capability, FenceArgs, HelloArgs, HelloReply, Nothing, Origin, PROGRAM, Procedure, REVISIONS, Rights, VERSION,
@@ -169,7 +169,8 @@ async fn a_cluster_at_work_is_clean() {
                 set_size(&files, file, round * 31 % 500).await;
                 write(&files, file, 3, &pattern(50, 2), Stability::FileSync).await;
                 let other = Bytes::from(format!("{client}-x"));
-                files.rename(&ctx(client), FileId::ROOT, &name.clone().into(), FileId::ROOT, &other).await.unwrap();
+                let (from, to) = ((FileId::ROOT, &Bytes::from(name)), (FileId::ROOT, &other));
+                files.rename(&ctx(client), from, to, Renaming::Replace).await.unwrap();
                 files.closed(&ctx(client), file, true).await.unwrap();
                 if round % 2 == 0 {
                     let id = remove(&files, &format!("{client}-x")).await;

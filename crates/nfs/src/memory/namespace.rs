@@ -5,7 +5,7 @@ use crate::fs::*;
 use bytes::Bytes;
 use std::collections::{BTreeMap, HashMap};
 use types::limits::NAME_MAX;
-use types::{Attrs, DirEntry, FileId, FileKind, SetAttrs, Status};
+use types::{Attrs, DirEntry, FileId, FileKind, Renaming, SetAttrs, Status};
 
 fn check_name(name: &Bytes) -> Result<()> {
     match &name[..] {
@@ -177,13 +177,27 @@ impl Inner {
         Ok(Removed { id, orphaned: self.unlinked(ctx, id)?, change })
     }
 
-    pub(super) fn rename(&mut self, ctx: &Ctx, from: (FileId, &Bytes), to: (FileId, &Bytes)) -> Result<Renamed> {
+    pub(super) fn rename(
+        &mut self,
+        ctx: &Ctx,
+        from: (FileId, &Bytes),
+        to: (FileId, &Bytes),
+        how: Renaming,
+    ) -> Result<Renamed> {
         let moved = self.find_to_change(ctx, from.0, from.1)?.ok_or(Status::NoEnt)?;
         let target = self.find_to_change(ctx, to.0, to.1)?;
+        match (how, target) {
+            (Renaming::NoReplace, Some(_)) => return Err(Status::Exist),
+            (Renaming::Exchange, None) => return Err(Status::NoEnt),
+            _ => {}
+        }
         if target == Some(moved) {
             let same = |change| Change { before: change, after: change, atomic: true };
             let (from, to) = (self.get(from.0)?.attrs.change, self.get(to.0)?.attrs.change);
             return Ok(Renamed { from: same(from), to: same(to), replaced: None });
+        }
+        if let (Renaming::Exchange, Some(target)) = (how, target) {
+            return self.exchange(ctx, (from, moved), (to, target));
         }
         let is_dir = |id| self.get(id).map(|inode| inode.attrs.kind == FileKind::Directory);
         if let Some(target) = target {
@@ -192,14 +206,7 @@ impl Inner {
                 _ => self.check_empty(target)?,
             }
         }
-        let mut above = to.0;
-        while is_dir(moved)? && above != FileId::ROOT {
-            if above == moved {
-                return Err(Status::Inval);
-            }
-            let Content::Entries { parent, .. } = &self.get(above)?.content else { return Err(Status::NotDir) };
-            above = *parent;
-        }
+        self.keep_out_of_itself(moved, to.0)?;
         let mut replaced = None;
         if let Some(target) = target {
             self.take(ctx, to.0, to.1)?;
@@ -209,6 +216,39 @@ impl Inner {
         let entered = self.insert(ctx, to.0, to.1, moved)?;
         self.touch(moved, ctx.now, false)?;
         Ok(Renamed { from: left, to: entered, replaced })
+    }
+
+    /// Lets two names change what they stand for.
+    fn exchange(
+        &mut self,
+        ctx: &Ctx,
+        (from, moved): ((FileId, &Bytes), FileId),
+        (to, target): ((FileId, &Bytes), FileId),
+    ) -> Result<Renamed> {
+        self.keep_out_of_itself(moved, to.0)?;
+        self.keep_out_of_itself(target, from.0)?;
+        let before = (self.get(from.0)?.attrs.change, self.get(to.0)?.attrs.change);
+        self.take(ctx, from.0, from.1)?;
+        self.take(ctx, to.0, to.1)?;
+        self.insert(ctx, from.0, from.1, target)?;
+        self.insert(ctx, to.0, to.1, moved)?;
+        self.touch(moved, ctx.now, false)?;
+        self.touch(target, ctx.now, false)?;
+        let since = |dir, before| Ok(Change { before, after: self.get(dir)?.attrs.change, atomic: true });
+        Ok(Renamed { from: since(from.0, before.0)?, to: since(to.0, before.1)?, replaced: None })
+    }
+
+    /// `Inval` if `dir` is `moved` or below it.
+    fn keep_out_of_itself(&self, moved: FileId, dir: FileId) -> Result<()> {
+        let mut above = dir;
+        while above != FileId::ROOT {
+            if above == moved {
+                return Err(Status::Inval);
+            }
+            let Content::Entries { parent, .. } = &self.get(above)?.content else { return Err(Status::NotDir) };
+            above = *parent;
+        }
+        Ok(())
     }
 
     pub(super) fn link(&mut self, ctx: &Ctx, file: FileId, dir: FileId, name: &Bytes) -> Result<Change> {

@@ -11,7 +11,7 @@ use crate::state::stateids::{self, ANONYMOUS, CURRENT};
 use crate::state::{ClientId, ConnectionId, Effect, Principal, State};
 use crate::status;
 use bytes::Bytes;
-use types::{Cred, FileId, Status, Timestamp, limits};
+use types::{Cred, FileId, Renaming, Status, Timestamp, limits};
 use wire::nfs4::compound::{ArgsHeader, Ops, OpsWriter, opnum};
 use wire::nfs4::*;
 use wire::rpc::Auth;
@@ -134,6 +134,8 @@ pub(super) struct Compound<'a, F: FileSystem, C: Callbacks> {
     pub(super) frozen: Vec<Frozen<'a, F, C>>,
     /// The file that was opened last by its name, and the directory of that name.
     pub(super) opened_in: Option<(FileId, FileId)>,
+    /// How the next RENAME treats what has the new name.
+    pub(super) renaming: Renaming,
     /// Operations that follow the one being worked on.
     pub(super) left: u32,
     /// Bytes that the body of the next result may take, and what to answer beyond.
@@ -351,6 +353,7 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
             saved: None,
             frozen: Vec::new(),
             opened_in: None,
+            renaming: Renaming::default(),
             left: 0,
             room: 0,
             beyond: NFS4ERR_REP_TOO_BIG,

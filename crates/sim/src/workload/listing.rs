@@ -3,7 +3,7 @@
 use super::{Handle, Process};
 use crate::names::{Ask, Said};
 use client::{CreateOptions, OpenFlags};
-use types::Status;
+use types::{Renaming, Status};
 
 /// Names of files in a directory; those of directories come behind them.
 const FILES: u64 = 4;
@@ -62,9 +62,10 @@ impl Process {
         let directories = self.rng.percent(20);
         let mut name = || if directories { self.directory_name() } else { self.file_name() };
         let (from, to) = (name(), name());
-        let Some(index) = self.ask(dir, Ask::Rename { from, to }) else { return };
+        let how = *self.rng.pick(&[Renaming::Replace, Renaming::Replace, Renaming::NoReplace, Renaming::Exchange]);
+        let Some(index) = self.ask(dir, Ask::Rename { from, to, how }) else { return };
         let node = &self.world.dirs[dir];
-        let renamed = self.mount.rename(node, &text(from), node, &text(to)).await;
+        let renamed = self.mount.rename_as((node, &text(from)), (node, &text(to)), how).await;
         self.said(dir, index, "rename", renamed.map(|()| Said::Ok(None)));
     }
 

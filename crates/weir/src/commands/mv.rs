@@ -4,14 +4,18 @@ use crate::failure::{Failure, Outcome};
 use crate::session::{Connect, for_each, is_directory, run as with_mounts};
 use client::{Mount, Target, doubt};
 use std::ffi::OsString;
+use types::Renaming;
 
 /// Rename and move files and directories
 ///
-/// Each move is atomic: other clients see the old name or the new one. What stands under the new name is replaced.
+/// Each move is atomic: other clients see the old name or the new one. What stands under the new name is replaced, unless
+/// an option says otherwise.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   weir mv /draft.txt /final.txt
-  weir mv /a.log /b.log /archive")]
+  weir mv /a.log /b.log /archive
+  weir mv --no-clobber /result.tmp /result      # fails if there is a result already
+  weir mv --exchange -T /next /current          # neither name is missing for a moment")]
 pub struct Args {
     /// What to move; several need a directory as destination
     #[arg(required = true, value_name = "SOURCE")]
@@ -21,12 +25,23 @@ pub struct Args {
     /// Take the destination as the new name even if it is a directory
     #[arg(short = 'T', long)]
     no_target_directory: bool,
+    /// Fail where the new name is taken, whoever takes it first
+    #[arg(short, long)]
+    no_clobber: bool,
+    /// Let the two names change what they stand for; both have to be there
+    #[arg(long, conflicts_with = "no_clobber")]
+    exchange: bool,
     #[command(flatten)]
     connect: Connect,
 }
 
 /// Moves.
 pub fn run(args: Args) -> Outcome {
+    let how = match (args.no_clobber, args.exchange) {
+        (_, true) => Renaming::Exchange,
+        (true, false) => Renaming::NoReplace,
+        (false, false) => Renaming::Replace,
+    };
     let sources = args.connect.targets(&args.sources)?;
     let destination = args.connect.target(&args.destination)?;
     if let Some(other) = sources.iter().find(|source| !source.same_server(&destination)) {
@@ -41,13 +56,19 @@ pub fn run(args: Args) -> Outcome {
                 .next("several sources need an existing directory as destination"));
         }
         for_each(&sources, async |source| {
-            rename(&mount, source, &destination, inside).await.map_err(|e| e.about(source))
+            rename(&mount, source, &destination, inside, how).await.map_err(|e| e.about(source))
         })
         .await
     })
 }
 
-async fn rename(mount: &Mount, source: &Target, destination: &Target, inside: bool) -> Result<(), Failure> {
+async fn rename(
+    mount: &Mount,
+    source: &Target,
+    destination: &Target,
+    inside: bool,
+    how: Renaming,
+) -> Result<(), Failure> {
     let top = || Failure::usage("the top directory cannot be moved or replaced");
     let (from, from_name) = source.parent().zip(source.name()).ok_or_else(top)?;
     let to = if inside { destination.join(from_name) } else { destination.clone() };
@@ -55,5 +76,5 @@ async fn rename(mount: &Mount, source: &Target, destination: &Target, inside: bo
     let (from, _) = mount.resolve(from.path(), true).await?;
     let (to_dir, _) = mount.resolve(to_dir.path(), true).await?;
     let (node, _) = mount.lookup(&from, from_name).await?;
-    Ok(doubt::rename(mount, node.id, (&from, from_name), (&to_dir, to_name)).await?)
+    Ok(doubt::rename(mount, node.id, (&from, from_name), (&to_dir, to_name), how).await?)
 }

@@ -10,7 +10,7 @@ use crate::stop::Stop;
 use client::{CreateOptions, File, Mount, Node, OpenFlags, XattrMode, doubt};
 use std::time::Duration;
 use tokio::runtime::Handle;
-use types::{Attrs, ByteRange, FileKind, SetAttrs, SetTime, Status};
+use types::{Attrs, ByteRange, FileKind, Renaming, SetAttrs, SetTime, Status};
 
 /// How long requests under way go on after the user asked to stop.
 const GRACE: Duration = Duration::from_secs(5);
@@ -124,7 +124,7 @@ impl Weir {
         let dir = dir.node()?;
         self.wait(async {
             let (node, _) = self.mount.lookup(dir, from).await?;
-            doubt::rename(&self.mount, node.id, (dir, from), (dir, to)).await
+            doubt::rename(&self.mount, node.id, (dir, from), (dir, to), Renaming::Replace).await
         })
     }
 

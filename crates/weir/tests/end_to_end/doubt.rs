@@ -96,6 +96,17 @@ fn names_that_move_and_go() {
     };
     at_every_answer(&mut lab, 0, b"", prepare, check);
     at_every_answer(&mut lab, 1, b"", |_, _| words(&["mv", "/nowhere"], "/new-0".into()), |_, _| {});
+    at_every_answer(&mut lab, 1, b"", |_, _| words(&["mv", "-n", "/new-0"], "/new-1".into()), |_, _| {});
+    let prepare = |lab: &Lab, at| {
+        lab.put(&format!("/old-{at}"), b"other");
+        lab.put(&format!("/new-{at}"), b"content");
+        words(&["mv", "--exchange", &format!("/old-{at}")], format!("/new-{at}"))
+    };
+    let check = |lab: &Lab, at| {
+        assert_eq!(lab.run(["cat", &format!("/old-{at}")]), b"content");
+        assert_eq!(lab.run(["cat", &format!("/new-{at}")]), b"other");
+    };
+    at_every_answer(&mut lab, 0, b"", prepare, check);
     let prepare = |lab: &Lab, at| {
         lab.put("/file", b"content");
         lab.run(["ln", "/file", &format!("/second-{at}")]);

@@ -29,6 +29,15 @@ fn names_are_made_moved_linked_and_removed() {
     assert_eq!(names(&cluster, "/a/b"), ["c", "file"]);
     cluster.run(["mv", "-T", "/a/b", "/moved"]);
     assert_eq!(names(&cluster, "/"), ["a", "moved"]);
+    cluster.put("/b", b"other", &[]);
+    cluster.run(["mv", "--exchange", "-T", "/b", "/moved/c/file"]);
+    assert_eq!(
+        (cluster.run(["cat", "/b"]), cluster.run(["cat", "/moved/c/file"])),
+        (b"content".into(), b"other".into())
+    );
+    cluster.run(["mv", "--exchange", "-T", "/b", "/moved/c/file"]);
+    cluster.run(["mv", "-n", "/b", "/c"]);
+    assert_eq!(cluster.run(["cat", "/c"]), b"other");
     let long = cluster.text(["ls", "-l", "/a"]);
     assert!(long.starts_with("drwxr-x--T 2 "), "{long}");
     let tree = cluster.text(["ls", "-R", "/"]);
@@ -41,6 +50,9 @@ fn names_are_made_moved_linked_and_removed() {
         (vec!["rm", "/none"], 1, "no such file"),
         (vec!["rm", "-r", "/"], 1, "top directory"),
         (vec!["mv", "/moved", "/moved/c/below"], 1, "invalid argument"),
+        (vec!["mv", "--no-clobber", "/c", "/moved/c/file"], 1, "exists"),
+        (vec!["mv", "--exchange", "/c", "/none"], 1, "no such file"),
+        (vec!["mv", "--exchange", "-n", "/c", "/a"], 2, "cannot be used with"),
         (vec!["mv", "/a", "/moved", "/none"], 2, "not a directory"),
         (vec!["ln", "/a", "/hard"], 1, ""),
         (vec!["ls", "/none"], 1, "no such file"),
@@ -56,7 +68,7 @@ fn names_are_made_moved_linked_and_removed() {
     fail(&mut cluster.weir(["rm", "/none", "/moved/file"]), 1);
     assert_eq!(names(&cluster, "/moved"), ["c"]);
     cluster.run(["rm", "-f", "/none"]);
-    cluster.run(["rm", "-r", "/a", "/moved"]);
+    cluster.run(["rm", "-r", "/a", "/moved", "/c"]);
     assert!(names(&cluster, "/").is_empty());
     let df = cluster.json(["df", "--json"]).remove(0);
     assert!(df["bytes_total"].as_u64() > Some(0) && df["bytes_available"].as_u64() > Some(0), "{df}");

@@ -11,12 +11,13 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
     cx: &mut Compound<'_, F, C>,
     args: RENAME4args,
 ) -> Answer<RENAME4resok> {
+    let how = std::mem::take(&mut cx.renaming);
     let (from, to) = (cx.saved_file()?, cx.file()?);
     cx.check_same_export()?;
     cx.check_grace()?;
     cx.make_way_by_name(from, &args.oldname).await?;
     let expected = cx.make_way_by_name(to, &args.newname).await?;
-    let renamed = cx.fs().rename(&cx.ctx, from, &args.oldname, to, &args.newname).await?;
+    let renamed = cx.fs().rename(&cx.ctx, (from, &args.oldname), (to, &args.newname), how).await?;
     if let Some((replaced, orphaned)) = renamed.replaced {
         if cx.state(State::any_delegation) {
             cx.recall_late(replaced, orphaned, expected).await;

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::trial::Bench;
+use types::Renaming;
 
 fn create(name: &str, objtype: createtype4) -> Arg {
     Arg::OP_CREATE(CREATE4args { objtype, objname: text(name), createattrs: mode(0o755) })
@@ -131,6 +132,59 @@ fn names_move_and_what_they_replace_is_freed() {
     assert_eq!(bench.server.fs().told().reaped.len(), 1, "one name is left");
     peer.ok(remove("c"));
     assert_eq!(bench.server.fs().told().reaped.len(), 2);
+}
+
+/// Our client's way to say how a RENAME is to be done.
+fn renaming(how: Renaming, from: &str, to: &str) -> Vec<Arg> {
+    let verify = Arg::OP_VERIFY(VERIFY4args { obj_attributes: crate::attrs::encode_renaming(how) });
+    let mut ops = rename(from, to);
+    ops.insert(2, verify);
+    ops
+}
+
+#[test]
+fn a_rename_may_be_told_to_replace_nothing_or_to_exchange() {
+    let bench = Bench::default();
+    let peer = Peer::meet(&bench, 1);
+    let (_, one) = file(&peer, "a");
+    let (_, other) = file(&peer, "b");
+    peer.ok(vec![Arg::OP_PUTROOTFH, mkdir("dir"), mkdir("sub")]);
+    let found = |name| handle(&peer.ok(vec![Arg::OP_PUTROOTFH, lookup(name), Arg::OP_GETFH])[2]);
+    assert_eq!(peer.fails(renaming(Renaming::NoReplace, "a", "b")), NFS4ERR_EXIST);
+    assert_eq!(peer.fails(renaming(Renaming::Exchange, "a", "absent")), NFS4ERR_NOENT);
+    peer.ok(renaming(Renaming::Exchange, "a", "b"));
+    assert_eq!((found("a"), found("b")), (other.clone(), one.clone()));
+    peer.ok(renaming(Renaming::Exchange, "a", "dir"));
+    assert_eq!(found("dir"), other);
+    peer.ok(vec![Arg::OP_PUTROOTFH, lookup("a"), lookup("sub")]);
+    peer.ok(renaming(Renaming::NoReplace, "b", "c"));
+    assert_eq!(found("c"), one);
+
+    // It holds for the first RENAME that follows and for no other.
+    let mut ops = renaming(Renaming::NoReplace, "c", "d");
+    ops.extend(rename("d", "dir"));
+    peer.ok(ops);
+    assert_eq!(found("dir"), one);
+
+    // Neither with other attributes, nor the other way round, nor for what is no way to rename.
+    let sent = crate::attrs::encode_renaming(Renaming::Exchange);
+    let nverify = Arg::OP_NVERIFY(NVERIFY4args { obj_attributes: sent.clone() });
+    let verify = |attrmask: &[u32], attr_vals: &'static [u8]| {
+        let obj_attributes = fattr4 { attrmask: attrmask.to_vec(), attr_vals: Bytes::from_static(attr_vals) };
+        Arg::OP_VERIFY(VERIFY4args { obj_attributes })
+    };
+    let mask = sent.attrmask;
+    let with_type: Vec<u32> = mask.iter().enumerate().map(|(n, word)| word | if n == 0 { 2 } else { 0 }).collect();
+    let cases = [
+        (nverify, NFS4ERR_ATTRNOTSUPP),
+        (verify(&with_type, &[0, 0, 0, 2, 0, 0, 0, 1]), NFS4ERR_ATTRNOTSUPP),
+        (verify(&mask, &[0, 0, 0, 3]), NFS4ERR_INVAL),
+        (verify(&mask, &[0, 0, 1]), NFS4ERR_BADXDR),
+        (verify(&mask, &[0, 0, 0, 1, 0, 0, 0, 0]), NFS4ERR_BADXDR),
+    ];
+    for (op, status) in cases {
+        assert_eq!(peer.fails(vec![Arg::OP_PUTROOTFH, op]), status);
+    }
 }
 
 fn readdir(cookie: u64, maxcount: u32, dircount: u32, attr_request: bitmap4) -> Vec<Arg> {
