@@ -3,7 +3,7 @@
 use crate::cluster::Cluster;
 use crate::place::{Place, can_mount};
 use rustix::fs::{
-    AtFlags, CWD, FallocateFlags, FileType, Mode, RenameFlags, SeekFrom, Timespec, Timestamps, XattrFlags,
+    AtFlags, CWD, FallocateFlags, FileType, Mode, OFlags, RenameFlags, SeekFrom, Timespec, Timestamps, XattrFlags,
     renameat_with,
 };
 use rustix::mm::{MapFlags, MsyncFlags, ProtFlags};
@@ -120,10 +120,34 @@ fn a_file_is_read_beside_one_who_only_writes_it() {
                 reader.read_exact_at(&mut tail, (model.len() - piece) as u64).unwrap();
                 assert_eq!(tail, more);
             }
+            // Linux cuts what is opened to be read as well.
+            if piece == 5_000 && append {
+                drop(rustix::fs::open(place.at("log"), OFlags::RDONLY | OFlags::TRUNC, Mode::empty()).unwrap());
+                assert_eq!(writer.metadata().unwrap().len(), 0);
+                writer.write_all(b"x").unwrap();
+                model = b"x".into();
+            }
             // Where there is data may know who only writes.
             assert_eq!(rustix::fs::seek(&writer, rustix::fs::SeekFrom::Data(0)), Ok(0));
         }
     }
+    place.unmount();
+}
+
+/// Of a directory that is removed while it is open there are attributes, and no entries.
+#[test]
+fn a_directory_that_is_removed_stays_with_who_has_it_open() {
+    let Some((_dir, _cluster, place)) = mounted(&[]) else { return };
+    fs::create_dir(place.at("gone")).unwrap();
+    let open = fs::File::open(place.at("gone")).unwrap();
+    fs::remove_dir(place.at("gone")).unwrap();
+    let found = open.metadata().unwrap();
+    assert_eq!((found.is_dir(), found.nlink()), (true, 0));
+    assert_eq!(rustix::fs::mkdirat(&open, "in", Mode::RWXU), Err(rustix::io::Errno::NOENT));
+    assert_eq!(fs::metadata(place.at("gone")).unwrap_err().kind(), ErrorKind::NotFound);
+    fs::create_dir(place.at("gone")).unwrap();
+    assert_eq!(open.metadata().unwrap().nlink(), 0);
+    drop(open);
     place.unmount();
 }
 

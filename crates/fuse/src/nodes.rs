@@ -6,7 +6,7 @@ use client::Node;
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use types::{Attrs, FileKind, Timestamp};
+use types::{Attrs, FileId, FileKind, Timestamp};
 
 const ESTALE: Errno = Errno(116);
 
@@ -57,9 +57,12 @@ struct Known {
     believed: Option<(u64, Timestamp)>,
     /// What was last told of a directory when it was found by its name.
     as_dir: Option<Box<Attrs>>,
-    /// The thread that was last told that it is gone; 0: none was.
+    /// The thread that was last told that it is gone; 0: none was; or [`GONE_HERE`].
     gone: u32,
 }
+
+/// What is no thread's number (`PID_MAX_LIMIT` of Linux is 2^22).
+const GONE_HERE: u32 = u32::MAX;
 
 /// Attributes of a directory that came with an answer.
 struct Fresh {
@@ -153,13 +156,22 @@ impl Nodes {
     }
 
     /// A thread asked for something in a directory that is gone: whether it has been told so before, and comes by a descriptor therefore. A
-    /// path that leads there is looked up anew by the kernel when it is told so for the first time (ESTALE).
+    /// path that leads there is looked up anew by the kernel when it is told so for the first time (ESTALE). To one that was removed here no
+    /// path leads any more.
     pub(crate) fn comes_again(&self, number: u64, pid: u32) -> bool {
         let mut table = self.table();
-        table.get_mut(&number).is_some_and(|known| std::mem::replace(&mut known.gone, pid) == pid && pid != 0)
+        let Some(known) = table.get_mut(&number) else { return false };
+        known.gone == GONE_HERE || (std::mem::replace(&mut known.gone, pid) == pid && pid != 0)
     }
 
-    /// The attributes of a directory that others have removed, as they were when it was found last.
+    /// The kernel has removed this directory itself.
+    pub(crate) fn removed_here(&self, id: FileId) {
+        if let Some(known) = self.table().get_mut(&id.0) {
+            known.gone = GONE_HERE;
+        }
+    }
+
+    /// The attributes of a directory that was removed, as they were when it was found last.
     pub(crate) fn removed(&self, number: u64) -> Option<Attrs> {
         let attrs = self.table().get(&number)?.as_dir.as_deref().copied()?;
         Some(Attrs { nlink: 0, ..attrs })
@@ -213,7 +225,6 @@ impl Nodes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use types::FileId;
 
     fn attrs(change: u64) -> Attrs {
         let now = Timestamp { secs: 1, nanos: 2 };
@@ -253,6 +264,9 @@ mod tests {
         assert_eq!([again(5), again(5), again(5), again(6), again(6)], [false, true, true, false, true]);
         assert_eq!([again(0), again(0)], [false, false], "nobody knows who they are");
         assert!(!nodes.comes_again(8, 5) && !nodes.comes_again(8, 5));
+        nodes.remember(&Node { id: FileId(9), handle: Bytes::new() }, abi::ROOT, &attrs(1));
+        nodes.removed_here(FileId(9));
+        assert!(nodes.comes_again(9, 5) && nodes.comes_again(9, 0), "no path leads there");
         assert_eq!(nodes.removed(7).map(|attrs| (attrs.nlink, attrs.change)), Some((0, 1)));
     }
 

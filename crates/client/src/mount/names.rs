@@ -5,7 +5,7 @@ use crate::compound::{Compound, Failed, Results};
 use crate::{Error, Result};
 use bytes::Bytes;
 use std::collections::VecDeque;
-use types::{Attrs, FileKind, Renaming, SetAttrs, SetTime, Status, Timestamp};
+use types::{Attrs, FileId, FileKind, Renaming, SetAttrs, SetTime, Status, Timestamp};
 use wire::nfs4::*;
 
 /// Most LOOKUPs in one COMPOUND.
@@ -273,6 +273,20 @@ impl Mount {
         results.done(&[OP_PUTFH])?;
         results.take::<REMOVE4resok>(OP_REMOVE)?;
         Ok(results.attrs().ok())
+    }
+
+    /// As [`Mount::remove_telling`], of a directory, and which that was.
+    pub async fn rmdir_telling(&self, dir: &Node, name: &[u8]) -> Result<(FileId, Option<Attrs>)> {
+        let mut compound = self.compound(format!("removing {}", shown(name))).once();
+        let target = Bytes::copy_from_slice(name);
+        compound.putfh(&dir.handle).void(OP_SAVEFH).op(OP_LOOKUP, &LOOKUP4args { objname: target.clone() }).getattr();
+        compound.void(OP_RESTOREFH).op(OP_REMOVE, &REMOVE4args { target }).getattr();
+        let mut results = self.inner.session.call(compound).await?;
+        results.done(&[OP_PUTFH, OP_SAVEFH, OP_LOOKUP])?;
+        let id = results.attrs()?.id;
+        results.done(&[OP_RESTOREFH])?;
+        results.take::<REMOVE4resok>(OP_REMOVE)?;
+        Ok((id, results.attrs().ok()))
     }
 
     /// The target of a symbolic link.

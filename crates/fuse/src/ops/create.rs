@@ -1,5 +1,6 @@
 //! CREATE: making a regular file and opening it.
 
+use super::open::wanted;
 use crate::abi;
 use crate::fs::{Answer, FileSystem, hint};
 use crate::reply::{Body, opened};
@@ -18,14 +19,14 @@ pub(crate) async fn create(
 ) -> Answer {
     let (mount, dir) = (fs.acting(header), fs.node(header)?);
     let how = OFlags::from_bits_retain(flags);
-    let write = how.intersects(OFlags::WRONLY | OFlags::RDWR);
+    let wanted = wanted(flags);
     let alone = fs.wants_alone(flags);
     // The kernel reads what it writes to its page cache; who makes a file may.
-    let read = alone || !how.contains(OFlags::WRONLY) || how.contains(OFlags::RDWR);
+    let open = OpenFlags { read: alone || wanted.read, ..wanted };
     let options = CreateOptions {
         mode: mode & 0o7777,
         exclusive: how.contains(OFlags::EXCL),
-        open: OpenFlags { read, write, truncate: write && how.contains(OFlags::TRUNC) },
+        open,
         policy: hint(flags),
         alone,
         // Whoever closes it, or syncs it or its directory, waits until it is there to stay.

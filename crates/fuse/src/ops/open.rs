@@ -8,14 +8,13 @@ use client::{File, Node, OpenFlags, OpenOptions};
 use rustix::fs::OFlags;
 use types::{ByteRange, Status};
 
-/// What open(2) asked for, in the client's words.
-fn wanted(flags: u32) -> OpenFlags {
+/// What open(2) asked for, in the client's words. Linux cuts a file that is opened to be read, too, and asks for the right to write it then.
+pub(super) fn wanted(flags: u32) -> OpenFlags {
     let flags = OFlags::from_bits_retain(flags);
-    let write = flags.intersects(OFlags::WRONLY | OFlags::RDWR);
     OpenFlags {
         read: !flags.contains(OFlags::WRONLY) || flags.contains(OFlags::RDWR),
-        write,
-        truncate: write && flags.contains(OFlags::TRUNC),
+        write: flags.intersects(OFlags::WRONLY | OFlags::RDWR | OFlags::TRUNC),
+        truncate: flags.contains(OFlags::TRUNC),
     }
 }
 

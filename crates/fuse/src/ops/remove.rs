@@ -3,14 +3,38 @@
 use crate::fs::{Answer, FileSystem};
 use crate::reply::Reply;
 use crate::request::Header;
-use types::Status;
+use types::{Attrs, Status};
 
-/// See the head of this file.
-pub(crate) async fn remove(fs: &FileSystem, header: &Header, name: &[u8]) -> Answer {
+/// UNLINK.
+pub(crate) async fn unlink(fs: &FileSystem, header: &Header, name: &[u8]) -> Answer {
     let (mount, dir) = (fs.acting(header), fs.node(header)?);
     let unseen = fs.nodes.unseen();
     let removed = mount.remove_telling(&dir, name).await;
+    ended(fs, header, name, unseen, removed).await
+}
+
+/// RMDIR. Who has the directory open goes on with one that is empty.
+pub(crate) async fn rmdir(fs: &FileSystem, header: &Header, name: &[u8]) -> Answer {
+    let (mount, dir) = (fs.acting(header), fs.node(header)?);
+    let unseen = fs.nodes.unseen();
+    let removed = mount.rmdir_telling(&dir, name).await;
+    let removed = removed.map(|(id, after)| {
+        fs.nodes.removed_here(id);
+        after
+    });
+    ended(fs, header, name, unseen, removed).await
+}
+
+/// How a removal ended, after which the directory has these attributes.
+async fn ended(
+    fs: &FileSystem,
+    header: &Header,
+    name: &[u8],
+    unseen: u64,
+    removed: client::Result<Option<Attrs>>,
+) -> Answer {
     fs.changed_in(header, removed.as_ref().ok().copied().flatten(), unseen);
+    let (mount, dir) = (fs.acting(header), fs.node(header)?);
     match removed {
         // The mgr died over the answer: the name tells how it ended.
         Err(error) if error.is_in_doubt() => match mount.lookup(&dir, name).await {
