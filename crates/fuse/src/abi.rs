@@ -127,6 +127,8 @@ pub mod uring {
 
 /// In GETATTR: `fh` is an open file.
 pub const GETATTR_FH: u32 = 1 << 0;
+/// In READ: `lock_owner` is who reads. For the page cache nobody in particular does.
+pub const READ_LOCKOWNER: u32 = 1 << 1;
 /// In WRITE: the bytes come from the page cache.
 pub const WRITE_CACHE: u32 = 1 << 0;
 /// In OPEN and CREATE: whoever cuts the file so may not keep the setuid and setgid bits.

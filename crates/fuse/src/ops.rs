@@ -40,7 +40,7 @@ pub(crate) async fn carry_out(fs: &FileSystem, request: Request) -> Answer {
     match request.op {
         Op::Lookup { name } => lookup::lookup(fs, header, &name).await,
         Op::Getattr { fh } => getattr::getattr(fs, header, fh).await,
-        Op::Read { fh, offset, size } => read::read(fs, header, fh, (offset, size)).await,
+        Op::Read { fh, offset, size, past } => read::read(fs, header, fh, (offset, size), past).await,
         Op::Write { fh, offset, write_flags, flags, data } => {
             write::write(fs, header, fh, (offset, data), (write_flags, flags)).await
         }

@@ -143,6 +143,8 @@ pub enum Op {
         fh: u64,
         offset: u64,
         size: u32,
+        /// Whether the bytes are for a program, past the page cache.
+        past: bool,
     },
     Write {
         fh: u64,
@@ -446,7 +448,7 @@ fn lock(f: &mut Fields) -> Result<Lock, Malformed> {
 fn io(code: u32, f: &mut Fields, rest: Bytes) -> Result<Op, Malformed> {
     let (fh, offset, size, io_flags, _lock_owner, flags) = (f.u64()?, f.u64()?, f.u32()?, f.u32()?, f.u64()?, f.u32()?);
     Ok(match code {
-        opcode::READ => Op::Read { fh, offset, size },
+        opcode::READ => Op::Read { fh, offset, size, past: io_flags & abi::READ_LOCKOWNER != 0 },
         opcode::READDIR => Op::Readdir { fh, offset, size, plus: false },
         opcode::READDIRPLUS => Op::Readdir { fh, offset, size, plus: true },
         _ if rest.len() != size as usize => return Err(Malformed("it writes other than the bytes it brings")),

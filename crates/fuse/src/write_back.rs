@@ -336,6 +336,10 @@ impl FileSystem {
             let (mut attrs, mut attempt) = (*attrs, 0);
             loop {
                 let Some(fs) = self.shared() else { return };
+                // It is this mount's alone again: the kernel was told before that, and takes no correction since.
+                if !self.write_back.is_shared(number) {
+                    return;
+                }
                 // Another writer here may have come between, or has it locked.
                 if fs.correct(number, attrs).await.unwrap_or(false) {
                     return;

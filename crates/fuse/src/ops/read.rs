@@ -5,9 +5,15 @@ use crate::reply::Reply;
 use crate::request::Header;
 
 /// See the head of this file. Fewer bytes than asked for mean the end of the file.
-pub(crate) async fn read(fs: &FileSystem, header: &Header, fh: u64, (offset, size): (u64, u32)) -> Answer {
+pub(crate) async fn read(fs: &FileSystem, header: &Header, fh: u64, (offset, size): (u64, u32), past: bool) -> Answer {
     let open = fs.opens.file(fh)?;
-    let found = open.file.read_at(offset, size as usize).await?;
+    let mut found = open.file.read_at(offset, size as usize).await?;
+    // Past the page cache the kernel writes back what it has of these bytes and not what it has behind them, which makes the file longer. What it
+    // reads into that for a mapping it has locked until then.
+    if past && found.len() < u64::from(size) && fs.write_back.is_written(header.node) {
+        fs.forget_pages(header.node).await;
+        found = open.file.read_at(offset, size as usize).await?;
+    }
     if fs.write_back.is_shared(header.node) {
         fs.kernel_gets(header.node, (offset, size), &found.segments, open.cached);
     }
