@@ -7,6 +7,7 @@
 #[allow(dead_code)]
 mod cluster;
 mod deaths;
+mod descriptors;
 mod files;
 mod holes;
 #[path = "../../crates/weir/tests/end_to_end/lab.rs"]

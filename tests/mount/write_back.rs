@@ -47,6 +47,7 @@ fn everything_again_with_pages_written_back() {
     again.args([
         "files::",
         "sharing::",
+        "descriptors::",
         "users::",
         "deaths::",
         "--skip",
