@@ -12,7 +12,8 @@ use crate::reply::{Body, Lifetimes, Reply};
 use crate::request::{Header, Request};
 use crate::transport::Transport;
 use crate::write_back::{NotAlone, Recalled, WriteBack, Writing};
-use client::{Access, File, Mount, Node, Settings};
+use client::{Access, File, Mount, Node, OpenFlags, Settings};
+use rustix::fs::OFlags;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 use types::Attrs;
@@ -204,9 +205,19 @@ impl FileSystem {
     }
 }
 
+/// What open(2) asked for, in the client's words. Linux cuts a file that is opened to be read, too, and asks for the right to write it then.
+pub(crate) fn wanted(flags: u32) -> OpenFlags {
+    let flags = OFlags::from_bits_retain(flags);
+    OpenFlags {
+        read: !flags.contains(OFlags::WRONLY) || flags.contains(OFlags::RDWR),
+        write: flags.intersects(OFlags::WRONLY | OFlags::RDWR | OFlags::TRUNC),
+        truncate: flags.contains(OFlags::TRUNC),
+    }
+}
+
 /// What the flags of open(2) say about the use of a file.
 pub(crate) fn hint(flags: u32) -> Settings {
-    let direct = rustix::fs::OFlags::from_bits_retain(flags).contains(rustix::fs::OFlags::DIRECT);
+    let direct = OFlags::from_bits_retain(flags).contains(OFlags::DIRECT);
     Settings { access: direct.then_some(Access::ODirect), ..Settings::default() }
 }
 

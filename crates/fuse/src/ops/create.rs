@@ -1,8 +1,7 @@
 //! CREATE: making a regular file and opening it.
 
-use super::open::wanted;
 use crate::abi;
-use crate::fs::{Answer, FileSystem, hint};
+use crate::fs::{Answer, FileSystem, hint, wanted};
 use crate::reply::{Body, opened};
 use crate::request::Header;
 use client::{CreateOptions, OpenFlags};

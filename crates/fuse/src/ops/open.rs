@@ -1,22 +1,11 @@
 //! OPEN: opening a file that is there.
 
 use crate::abi;
-use crate::fs::{Answer, FileSystem, hint};
+use crate::fs::{Answer, FileSystem, hint, wanted};
 use crate::reply::{Body, opened};
 use crate::request::Header;
 use client::{File, Node, OpenFlags, OpenOptions};
-use rustix::fs::OFlags;
 use types::{ByteRange, Status};
-
-/// What open(2) asked for, in the client's words. Linux cuts a file that is opened to be read, too, and asks for the right to write it then.
-pub(super) fn wanted(flags: u32) -> OpenFlags {
-    let flags = OFlags::from_bits_retain(flags);
-    OpenFlags {
-        read: !flags.contains(OFlags::WRONLY) || flags.contains(OFlags::RDWR),
-        write: flags.intersects(OFlags::WRONLY | OFlags::RDWR | OFlags::TRUNC),
-        truncate: flags.contains(OFlags::TRUNC),
-    }
-}
 
 /// See the head of this file. The attributes that come with it are news for the kernel: what others did up to their closing
 /// of the file is seen from here on.
