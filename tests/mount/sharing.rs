@@ -2,7 +2,7 @@
 
 use crate::cluster::Cluster;
 use crate::place::{Place, can_mount};
-use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -14,14 +14,36 @@ use std::process::{Child, Command, Stdio};
 
 /// A cluster with two mounts, if there can be any.
 fn two() -> Option<(tempfile::TempDir, Cluster, [Place; 2])> {
+    two_with(&[])
+}
+
+/// As [`two`], both with these options.
+fn two_with(options: &[&str]) -> Option<(tempfile::TempDir, Cluster, [Place; 2])> {
     if !can_mount() {
         return None;
     }
     let dir = tempfile::tempdir().unwrap();
     let cluster = Cluster::start(&dir.path().join("data"));
-    let place = |name: &str| Place::new(&cluster, &dir.path().join(name), &[]);
+    let place = |name: &str| Place::new(&cluster, &dir.path().join(name), options);
     let places = [place("one"), place("two")];
     Some((dir, cluster, places))
+}
+
+/// The kernel believes new attributes of a file without letting go of the pages it has.
+#[test]
+fn pages_of_a_file_that_others_have_changed_are_not_read_when_it_is_opened() {
+    let Some((_dir, _cluster, [one, two])) = two_with(&["-o", "access=page"]) else { return };
+    for round in 0..10u8 {
+        let (writer, reader) = if round % 2 == 0 { (&one, &two) } else { (&two, &one) };
+        // As long each time, and more than is read ahead.
+        let text = vec![round + 1; 300_000];
+        fs::write(writer.at("f"), &text).unwrap();
+        rustix::fs::statx(CWD, reader.at("f"), AtFlags::STATX_FORCE_SYNC, StatxFlags::BASIC_STATS).unwrap();
+        assert!(fs::read(reader.at("f")).unwrap() == text, "round {round}");
+        assert!(fs::read(writer.at("f")).unwrap() == text, "round {round}");
+    }
+    one.unmount();
+    two.unmount();
 }
 
 #[test]

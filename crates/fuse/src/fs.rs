@@ -135,6 +135,7 @@ impl FileSystem {
 
     fn entry_for(&self, body: Body, header: &Header, (node, attrs): (&Node, &Attrs), written: bool) -> Body {
         let number = self.nodes.remember(node, header.node, attrs);
+        self.keep_pages(number, attrs);
         let mut lifetimes = self.lifetimes(number);
         // A kernel that does not know the file yet cannot be told before this answer that others want it.
         if written || self.needs_correction(header.pid, number, attrs) {
@@ -147,7 +148,15 @@ impl FileSystem {
     /// Attributes of a file for the kernel.
     pub(crate) fn attributes(&self, header: &Header, attrs: &Attrs) -> Reply {
         self.nodes.tell(header.node, attrs);
+        self.keep_pages(header.node, attrs);
         crate::reply::attributes(attrs, self.lifetimes(header.node).attrs)
+    }
+
+    /// What the kernel itself has made of a file that it writes alone, it may keep when the file is opened next.
+    fn keep_pages(&self, number: u64, attrs: &Attrs) {
+        if self.write_back.is_on() && self.write_back.is_written(number) && !self.write_back.is_shared(number) {
+            self.nodes.pages_are_of(number, attrs);
+        }
     }
 
     /// A change of the directory that a request is about was answered with its attributes, or without; `unseen` was taken
@@ -157,7 +166,7 @@ impl FileSystem {
     }
 
     /// Sees to it that the kernel does not go on with attributes older than these.
-    pub(crate) fn renew(&self, number: u64, attrs: &Attrs) -> bool {
+    pub(crate) fn renew(&self, number: u64, attrs: &Attrs) {
         let news = self.nodes.tell(number, attrs);
         if news && let Some(transport) = self.transport() {
             // A negative offset is for attributes alone.
@@ -167,7 +176,6 @@ impl FileSystem {
                 tracing::trace!(node = number, "telling the kernel of new attributes: {error}");
             }
         }
-        news
     }
 
     /// How the kernel is to use a file that was opened with these flags, and whether it is going to write it to its page cache; `changed`

@@ -53,6 +53,8 @@ struct Known {
     lookups: u64,
     /// Change attribute and size when it was last told of attributes.
     told: Option<(u64, u64)>,
+    /// Change attribute and size of the file that the kernel's pages are of.
+    pages: Option<(u64, u64)>,
     /// Size and modification time that the kernel believes in where it keeps them itself; `None` if it may have set them since.
     believed: Option<(u64, Timestamp)>,
     /// What was last told of a directory when it was found by its name.
@@ -76,7 +78,7 @@ impl Known {
         // The filehandle is a piece of what came from the network, all of which it keeps in memory: 8 KiB and more.
         let node = Node { id: node.id, handle: Bytes::copy_from_slice(&node.handle) };
         let believed = Some((attrs.size, attrs.mtime));
-        Known { node, dir, lookups: 0, told: None, believed, as_dir: None, gone: 0 }
+        Known { node, dir, lookups: 0, told: None, pages: None, believed, as_dir: None, gone: 0 }
     }
 }
 
@@ -213,6 +215,14 @@ impl Nodes {
         self.fresh().dirs.get(&number).filter(|fresh| Instant::now() < fresh.until).map(|fresh| fresh.attrs)
     }
 
+    /// A file is opened: whether what the kernel may have of it in its page cache is of this version. If not it forgets that, and what it gets from
+    /// here on is. That it was told of attributes meanwhile says nothing: it believes those and keeps its pages.
+    pub(crate) fn pages_are_of(&self, number: u64, attrs: &Attrs) -> bool {
+        let mut table = self.table();
+        let now = Some((attrs.change, attrs.size));
+        table.get_mut(&number).is_some_and(|known| std::mem::replace(&mut known.pages, now) == now)
+    }
+
     /// The kernel is told of attributes: whether they are others than it was told last.
     pub(crate) fn tell(&self, number: u64, attrs: &Attrs) -> bool {
         let mut table = self.table();
@@ -254,6 +264,18 @@ mod tests {
         nodes.remember(&Node { id: FileId(7), handle: answer.slice(100..148) }, abi::ROOT, &attrs(1));
         assert!(answer.is_unique());
         assert_eq!(nodes.get(7).unwrap().handle, answer.slice(100..148));
+    }
+
+    #[test]
+    fn pages_are_of_the_version_that_was_opened_and_not_of_one_that_was_told() {
+        let nodes = Nodes::new(Node { id: FileId(2), handle: Bytes::new() });
+        nodes.remember(&Node { id: FileId(7), handle: Bytes::new() }, abi::ROOT, &attrs(1));
+        assert!(!nodes.pages_are_of(7, &attrs(1)), "it was never opened");
+        assert!(nodes.pages_are_of(7, &attrs(1)));
+        nodes.tell(7, &attrs(2));
+        nodes.remember(&Node { id: FileId(7), handle: Bytes::new() }, abi::ROOT, &attrs(2));
+        assert!(!nodes.pages_are_of(7, &attrs(2)));
+        assert!(nodes.pages_are_of(7, &attrs(2)) && !nodes.pages_are_of(8, &attrs(2)));
     }
 
     #[test]

@@ -18,8 +18,9 @@ pub(crate) async fn open(fs: &FileSystem, header: &Header, flags: u32, open_flag
     if options.flags.truncate && open_flags & abi::OPEN_KILL_SUIDGID != 0 {
         fs.drop_privileges(header, &node).await?;
     }
-    let changed = fs.renew(header.node, &file.attrs());
     let attrs = file.attrs();
+    fs.renew(header.node, &attrs);
+    let changed = !fs.nodes.pages_are_of(header.node, &attrs);
     // Of a file that is cut the kernel knows the size, and has the inode locked.
     let sure = if options.flags.truncate {
         fs.write_back.zeroed(header.node, ByteRange::ALL);
