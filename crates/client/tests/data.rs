@@ -355,6 +355,10 @@ async fn modes_bind_other_users_and_layouts_allow_what_the_opens_do() {
         file.write_at(0, fill(1, 1000)).await.unwrap();
         let node = file.node();
         file.close().await.unwrap();
+        // Which extended attributes there are everybody may know, and what they say who may read.
+        root.setxattr(&node, b"a", b"b", XattrMode::Either).await.unwrap();
+        assert_eq!(user.listxattr(&node).await.unwrap(), ["a"]);
+        assert_eq!(user.getxattr(&node, b"a").await.is_ok(), may_read, "{name}");
         let denied = |opened: client::Result<File>| opened.is_err_and(|e| e.is(types::Status::Access));
         let both = user.open(&node, OpenFlags::READ_WRITE).await;
         assert!(if may_read && may_write { both.is_ok() } else { denied(both) }, "{name}");

@@ -47,9 +47,10 @@ impl Files {
 /// The ACCESS bits that permission bits amount to.
 fn access_bits(rights: meta::Rights, kind: FileKind) -> u32 {
     let directory = kind == FileKind::Directory;
-    let mut bits = 0;
+    // Which extended attributes there are anybody may know who gets there, as on Linux.
+    let mut bits = access::XALIST;
     if rights.read {
-        bits |= access::READ | access::XAREAD | access::XALIST;
+        bits |= access::READ | access::XAREAD;
     }
     if rights.write {
         bits |= access::MODIFY | access::EXTEND | access::XAWRITE;
