@@ -31,6 +31,57 @@ impl Memory {
     }
 }
 
+/// Of files that nobody uses the kernel knows no more than it shall, and those that are in use stay what they are.
+#[test]
+fn the_kernel_forgets_the_files_that_it_was_told_of_longest_ago() {
+    if !can_mount() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let cluster = Cluster::start(&dir.path().join("data"));
+    let place = Place::new(&cluster, &dir.path().join("mnt"), &["-o", "known_files=200"]);
+    let known = || {
+        let mut value = [0; 20];
+        let len = rustix::fs::getxattr(place.at(""), "user.weir.known", &mut value[..]).unwrap();
+        std::str::from_utf8(&value[..len]).unwrap().parse::<u64>().unwrap()
+    };
+    fs::create_dir(place.at("d")).unwrap();
+    let name = |n: u32| place.at("d").join(n.to_string());
+    let held: Vec<File> = (0..10)
+        .map(|n| {
+            fs::write(name(n), n.to_string()).unwrap();
+            File::open(name(n)).unwrap()
+        })
+        .collect();
+    for n in 10..2000 {
+        fs::write(name(n), n.to_string()).unwrap();
+    }
+    let began = Instant::now();
+    while known() > 200 {
+        if began.elapsed() > Duration::from_secs(20) && !prunes() {
+            eprintln!("NOT TESTED: this kernel does not let go of files when it is asked to (Linux 6.18 does)");
+            return place.unmount();
+        }
+        assert!(began.elapsed() < Duration::from_secs(120), "{} files are known", known());
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    for (n, file) in held.iter().enumerate() {
+        let mut text = [0; 20];
+        let len = file.read_at(&mut text, 0).unwrap();
+        assert_eq!(text[..len], *n.to_string().as_bytes());
+    }
+    for n in (0..2000).step_by(37) {
+        assert_eq!(fs::read(name(n)).unwrap(), n.to_string().as_bytes());
+    }
+    drop(held);
+    place.unmount();
+}
+
+/// Whether this kernel has `FUSE_NOTIFY_PRUNE`.
+fn prunes() -> bool {
+    fs::read_to_string("/proc/kallsyms").is_ok_and(|symbols| symbols.contains("fuse_try_prune_one_inode"))
+}
+
 /// The process that was started with this argument.
 fn process_with(argument: &Path) -> i32 {
     let wanted = argument.to_str().unwrap().as_bytes();

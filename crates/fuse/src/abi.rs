@@ -144,4 +144,6 @@ pub const LK_FLOCK: u32 = 1 << 0;
 pub mod notify {
     /// Attributes, and with a range bytes, of an inode are not good any more.
     pub const INVAL_INODE: i32 = 2;
+    /// Inodes that nobody uses may be forgotten: their number, four and eight bytes of nothing, and theirs.
+    pub const PRUNE: i32 = 9;
 }

@@ -31,6 +31,9 @@ pub struct Config {
     pub threads: usize,
     /// Files that this mount has alone are written to the kernel's page cache, which hands them on later. Takes root's rights.
     pub writeback: bool,
+    /// So many files at most the kernel is to know that nobody uses, where it understands that (Linux 6.18). Each takes a kilobyte of it, and
+    /// some 200 bytes here.
+    pub known_files: usize,
     /// Nothing may be changed.
     pub read_only: bool,
     /// Users other than the one who mounts may use it; root's mounts are for all.
@@ -47,6 +50,8 @@ pub fn driver() -> Policy {
     Policy { write_threshold: Rule::Fixed(THRESHOLD), ..Policy::default() }
 }
 
+/// Files that the kernel may know by default.
+pub const KNOWN_FILES: usize = 131_072;
 /// Most threads by default.
 const THREADS_MAX: usize = 8;
 
@@ -60,6 +65,7 @@ impl Default for Config {
             carrier: Carrier::default(),
             threads: processors.min(THREADS_MAX),
             writeback: false,
+            known_files: KNOWN_FILES,
             read_only: false,
             allow_other: rustix::process::geteuid().is_root(),
             source: "weir".to_owned(),

@@ -2,7 +2,8 @@
 //!
 //! `user.weir.effective` of any file or directory is the policy that counts for who opens it now: a line for each part, with its
 //! value and where that comes from. `user.weir.mount.` and the name of a part is what the options of the mount say; it is set
-//! and removed like any other, on whatever file of the mount, by root and by who mounted it.
+//! and removed like any other, on whatever file of the mount, by root and by who mounted it. `user.weir.known` is how many files the
+//! kernel knows.
 
 use crate::Errno;
 use crate::fs::FileSystem;
@@ -17,6 +18,8 @@ const ENODATA: Errno = Errno(61);
 
 /// Without `user.`, the attribute that shows what counts.
 pub(crate) const EFFECTIVE: &[u8] = b"weir.effective";
+/// Without `user.`, the attribute that shows how many files the kernel knows.
+const KNOWN: &[u8] = b"weir.known";
 /// Without `user.`, what the names of the mount's options begin with.
 const MOUNT: &[u8] = b"weir.mount.";
 
@@ -25,6 +28,8 @@ const MOUNT: &[u8] = b"weir.mount.";
 pub(crate) enum Control<'a> {
     /// What counts for a file.
     Effective,
+    /// How many files the kernel knows.
+    Known,
     /// The part of this name, as an option of the mount.
     Option(&'a [u8]),
 }
@@ -34,6 +39,7 @@ impl<'a> Control<'a> {
     pub(crate) fn of(name: &'a [u8]) -> Option<Self> {
         match name.strip_prefix(MOUNT) {
             Some(part) => Some(Control::Option(part)),
+            None if name == KNOWN => Some(Control::Known),
             None => (name == EFFECTIVE).then_some(Control::Effective),
         }
     }
@@ -55,6 +61,7 @@ impl FileSystem {
                 }
                 Ok(text.into_bytes())
             }
+            Control::Known => Ok(self.nodes.count().to_string().into_bytes()),
             Control::Option(name) => {
                 let part = Part::named(name).map_err(|_| ENODATA)?;
                 let value = self.callers.anybody().settings().get(part);
@@ -92,6 +99,7 @@ mod tests {
     fn names_of_the_mount_are_told_from_those_of_files() {
         assert_eq!(Control::of(b"weir.effective"), Some(Control::Effective));
         assert_eq!(Control::of(b"weir.mount.access"), Some(Control::Option(b"access")));
+        assert_eq!(Control::of(b"weir.known"), Some(Control::Known));
         assert_eq!(Control::of(b"weir.access"), None);
         assert_eq!(Control::of(b"weir.effectively"), None);
     }

@@ -42,7 +42,7 @@ impl FileSystem {
     /// # Errors
     /// It is to be written back, and another one on this client is already.
     pub(crate) fn new(mount: Mount, root: Node, config: Config) -> client::Result<Arc<Self>> {
-        let nodes = Nodes::new(root);
+        let nodes = Nodes::new(root, config.known_files);
         let callers = Callers::new(mount);
         let write_back = WriteBack::new(config.writeback);
         let fs = Arc::new_cyclic(|own| FileSystem {
@@ -190,6 +190,7 @@ impl FileSystem {
         if access != Access::Page {
             return (direct, None);
         }
+        self.nodes.may_have_pages(file.node().id.0);
         match self.write_back.begin(file.node().id.0, file, flags) {
             Ok(None) => (keep, None),
             Ok(Some(_)) if !sure => (direct, None),

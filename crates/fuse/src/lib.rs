@@ -10,6 +10,7 @@ mod buffers;
 mod callers;
 mod config;
 mod control;
+mod crowd;
 mod dispatch;
 mod fs;
 mod mounted;
@@ -27,7 +28,7 @@ mod turns;
 mod twins;
 mod write_back;
 
-pub use config::{Carrier, Config, driver};
+pub use config::{Carrier, Config, KNOWN_FILES, driver};
 pub use mounted::{Mounted, detach_dead, unmount};
 
 /// A number of errno, such as 2 for "no such file or directory".

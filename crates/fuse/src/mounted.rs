@@ -1,6 +1,7 @@
 //! A file system that is mounted, until it is not.
 
 use crate::config::{Carrier, Config};
+use crate::crowd;
 use crate::dispatch::Dispatcher;
 use crate::fs::FileSystem;
 use crate::mounting;
@@ -45,6 +46,7 @@ impl Mounted {
         let (transport, carrier) = transport(fd, &dir, &config, carrier);
         let fs = FileSystem::new(mount, root, config).map_err(|e| io::Error::other(e.to_string()))?;
         fs.connect(&transport);
+        tokio::spawn(crowd::watch(Arc::downgrade(&fs)));
         fs.read_ahead.mounted_at(&dir);
         fs.write_back.mounted_at(&dir);
         let dispatcher = Arc::new(Dispatcher::new(fs.clone(), transport.clone(), Handle::current()));

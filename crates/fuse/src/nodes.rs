@@ -4,8 +4,9 @@ use crate::{Errno, abi};
 use bytes::Bytes;
 use client::Node;
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+use tokio::sync::Notify;
 use types::{Attrs, FileId, FileKind, Timestamp};
 
 const ESTALE: Errno = Errno(116);
@@ -13,6 +14,12 @@ const ESTALE: Errno = Errno(116);
 /// Files by node id. That of a file is its inode number, that of the root is 1.
 pub(crate) struct Nodes {
     root: Node,
+    /// So many the kernel is to know at most.
+    most: usize,
+    /// Told when they are more.
+    crowded: Arc<Notify>,
+    /// When this began.
+    began: Instant,
     table: Mutex<HashMap<u64, Known>>,
     /// Attributes of directories as they are since something was changed in them here. The kernel forgets what it knew of
     /// them then, and asks before it lets anything else be done there.
@@ -59,6 +66,9 @@ struct Known {
     believed: Option<(u64, Timestamp)>,
     /// What was last told of a directory when it was found by its name.
     as_dir: Option<Box<Attrs>>,
+    /// When it was told of it last, in seconds since the beginning; [`u32::MAX`] where it may have pages of it: those it lets go of by itself, the
+    /// least used first.
+    told_at: u32,
     /// The thread that was last told that it is gone; 0: none was; or [`GONE_HERE`].
     gone: u32,
 }
@@ -74,18 +84,57 @@ struct Fresh {
 
 impl Known {
     /// A file that the kernel is told of for the first time.
-    fn new(node: &Node, dir: u64, attrs: &Attrs) -> Self {
+    fn new(node: &Node, dir: u64, attrs: &Attrs, told_at: u32) -> Self {
         // The filehandle is a piece of what came from the network, all of which it keeps in memory: 8 KiB and more.
         let node = Node { id: node.id, handle: Bytes::copy_from_slice(&node.handle) };
         let believed = Some((attrs.size, attrs.mtime));
-        Known { node, dir, lookups: 0, told: None, pages: None, believed, as_dir: None, gone: 0 }
+        Known { node, dir, lookups: 0, told: None, pages: None, believed, as_dir: None, told_at, gone: 0 }
     }
 }
 
 impl Nodes {
-    /// None but the root.
-    pub(crate) fn new(root: Node) -> Self {
-        Nodes { root, table: Mutex::default(), fresh: Mutex::default() }
+    /// None but the root, of `most` that the kernel is to know.
+    pub(crate) fn new(root: Node, most: usize) -> Self {
+        let (table, fresh) = (Mutex::default(), Mutex::default());
+        Nodes { root, most, crowded: Arc::default(), began: Instant::now(), table, fresh }
+    }
+
+    /// How many files the kernel knows.
+    pub(crate) fn count(&self) -> usize {
+        self.table().len()
+    }
+
+    /// Whether the kernel knows too many files.
+    pub(crate) fn are_too_many(&self) -> bool {
+        self.count() > self.most
+    }
+
+    /// What is told when the kernel knows too many files.
+    pub(crate) fn crowded(&self) -> Arc<Notify> {
+        self.crowded.clone()
+    }
+
+    /// Files that the kernel may let go of for three quarters of those that it is to know at most to be left: those it was told of longest ago.
+    pub(crate) fn oldest(&self) -> Vec<u64> {
+        let table = self.table();
+        let Some(many) = table.len().checked_sub(self.most / 4 * 3).filter(|_| table.len() > self.most) else {
+            return Vec::new();
+        };
+        let ages = table.iter().filter(|(_, known)| known.told_at != u32::MAX);
+        let mut all: Vec<(u32, u64)> = ages.map(|(number, known)| (known.told_at, *number)).collect();
+        drop(table);
+        if many < all.len() {
+            all.select_nth_unstable(many);
+            all.truncate(many);
+        }
+        all.into_iter().map(|(_, number)| number).collect()
+    }
+
+    /// The kernel may have pages of a file from now on.
+    pub(crate) fn may_have_pages(&self, number: u64) {
+        if let Some(known) = self.table().get_mut(&number) {
+            known.told_at = u32::MAX;
+        }
     }
 
     fn table(&self) -> MutexGuard<'_, HashMap<u64, Known>> {
@@ -115,11 +164,18 @@ impl Nodes {
         let number = self.number(node);
         if number != abi::ROOT {
             let mut table = self.table();
-            let known = table.entry(number).or_insert_with(|| Known::new(node, dir, attrs));
+            let now = self.began.elapsed().as_secs() as u32;
+            let known = table.entry(number).or_insert_with(|| Known::new(node, dir, attrs, now));
+            if known.told_at != u32::MAX {
+                known.told_at = now;
+            }
             known.dir = dir;
             known.lookups += 1;
             known.told = Some((attrs.change, attrs.size));
             known.as_dir = (attrs.kind == FileKind::Directory).then(|| Box::new(*attrs));
+            if table.len() > self.most {
+                self.crowded.notify_one();
+            }
         }
         number
     }
@@ -153,6 +209,11 @@ impl Nodes {
             known.lookups = known.lookups.saturating_sub(lookups);
             if known.lookups == 0 {
                 table.remove(&number);
+                // Room for many more than there are is given back.
+                if table.capacity() > 4096 && table.len() < table.capacity() / 8 {
+                    let most = table.capacity() / 4;
+                    table.shrink_to(most);
+                }
             }
         }
     }
@@ -259,7 +320,7 @@ mod tests {
 
     #[test]
     fn a_file_that_is_known_keeps_nothing_of_the_answer_it_came_in() {
-        let nodes = Nodes::new(Node { id: FileId(2), handle: Bytes::new() });
+        let nodes = Nodes::new(Node { id: FileId(2), handle: Bytes::new() }, 100);
         let answer = Bytes::from(vec![1; 8192]);
         nodes.remember(&Node { id: FileId(7), handle: answer.slice(100..148) }, abi::ROOT, &attrs(1));
         assert!(answer.is_unique());
@@ -268,7 +329,7 @@ mod tests {
 
     #[test]
     fn pages_are_of_the_version_that_was_opened_and_not_of_one_that_was_told() {
-        let nodes = Nodes::new(Node { id: FileId(2), handle: Bytes::new() });
+        let nodes = Nodes::new(Node { id: FileId(2), handle: Bytes::new() }, 100);
         nodes.remember(&Node { id: FileId(7), handle: Bytes::new() }, abi::ROOT, &attrs(1));
         assert!(!nodes.pages_are_of(7, &attrs(1)), "it was never opened");
         assert!(nodes.pages_are_of(7, &attrs(1)));
@@ -279,8 +340,25 @@ mod tests {
     }
 
     #[test]
+    fn of_too_many_files_the_oldest_may_go_and_none_with_pages() {
+        let nodes = Nodes::new(Node { id: FileId(2), handle: Bytes::new() }, 8);
+        let tell = |id| nodes.remember(&Node { id: FileId(id), handle: Bytes::new() }, abi::ROOT, &attrs(1));
+        (10..18).for_each(|id| assert_eq!(tell(id), id));
+        assert!(nodes.oldest().is_empty());
+        nodes.table().iter_mut().for_each(|(number, known)| known.told_at = 100 - *number as u32);
+        nodes.may_have_pages(17);
+        tell(20);
+        nodes.table().get_mut(&20).unwrap().told_at = 1000;
+        assert_eq!(nodes.oldest().into_iter().collect::<std::collections::BTreeSet<_>>(), [14, 15, 16].into());
+        tell(17);
+        assert_eq!(nodes.table()[&17].told_at, u32::MAX, "it still has them");
+        nodes.forget(16, 1);
+        assert!(nodes.oldest().is_empty());
+    }
+
+    #[test]
     fn a_thread_is_told_once_that_a_directory_is_gone() {
-        let nodes = Nodes::new(Node { id: FileId(2), handle: Bytes::new() });
+        let nodes = Nodes::new(Node { id: FileId(2), handle: Bytes::new() }, 100);
         nodes.remember(&Node { id: FileId(7), handle: Bytes::new() }, abi::ROOT, &attrs(1));
         let again = |pid| nodes.comes_again(7, pid);
         assert_eq!([again(5), again(5), again(5), again(6), again(6)], [false, true, true, false, true]);
@@ -295,7 +373,7 @@ mod tests {
     #[test]
     fn the_newest_of_a_directory_is_known_and_nothing_older() {
         let root = Node { id: FileId(2), handle: Bytes::new() };
-        let nodes = Nodes::new(root);
+        let nodes = Nodes::new(root, 100);
         let long = Duration::from_secs(1000);
         let seen = |nodes: &Nodes| nodes.just_changed(7).map(|attrs| attrs.change);
         let before = nodes.unseen();

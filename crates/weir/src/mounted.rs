@@ -34,6 +34,10 @@ pub struct How {
     /// How long it is believed that a name is not there
     #[arg(long, value_name = "SECONDS", default_value_t = 0.0, value_parser = seconds)]
     pub absent_timeout: f64,
+    /// How many files the kernel is to know at most that nobody uses, which takes a kilobyte each; beyond, it is asked to let go of the oldest
+    /// (Linux 6.18)
+    #[arg(long, value_name = "FILES", default_value_t = fuse::KNOWN_FILES)]
+    pub known_files: usize,
     /// What carries requests from the kernel: rings of io_uring where root has switched them on ("echo Y >
     /// /sys/module/fuse/parameters/enable_uring", Linux 6.14), which small requests gain most from, or the device
     #[arg(long, value_enum, default_value_t = Transport::Auto)]
@@ -144,6 +148,7 @@ impl How {
                 Transport::Device => fuse::Carrier::Device,
                 Transport::Uring => fuse::Carrier::Uring,
             },
+            known_files: self.known_files,
             attrs_valid: Duration::from_secs_f64(self.attr_timeout),
             entry_valid: Duration::from_secs_f64(self.entry_timeout),
             absent_valid: Duration::from_secs_f64(self.absent_timeout),

@@ -42,7 +42,7 @@ pub struct Args {
     foreground: bool,
     #[command(flatten)]
     how: How,
-    /// Options as mount(8) has them, separated by commas: ro, writeback, durable=close|fsync, transport=auto|device|uring, parts of the policy as access=page or write_threshold=SIZE, attr_timeout=S, entry_timeout=S,
+    /// Options as mount(8) has them, separated by commas: ro, writeback, durable=close|fsync, transport=auto|device|uring, parts of the policy as access=page or write_threshold=SIZE, attr_timeout=S, entry_timeout=S, known_files=N,
     /// absent_timeout=S, allow_other, no_direct, no_lent; others of mount(8) are passed over
     #[arg(short = 'o', value_name = "OPTIONS", value_delimiter = ',')]
     options: Vec<String>,
@@ -95,6 +95,7 @@ fn apply_options(args: &mut Args) -> Result<(), Failure> {
             "no_lent" => args.how.no_lent = true,
             "durable" => args.how.durable = Durable::from_str(value, false).map_err(bad)?,
             "transport" => args.how.transport = Transport::from_str(value, false).map_err(bad)?,
+            "known_files" => args.how.known_files = value.parse().map_err(|_| bad("a number of files".into()))?,
             "attr_timeout" => args.how.attr_timeout = time()?,
             "entry_timeout" => args.how.entry_timeout = time()?,
             "absent_timeout" => args.how.absent_timeout = time()?,
