@@ -19,21 +19,26 @@ const REST_MAX: Duration = Duration::from_secs(64);
 
 /// Asks the kernel to let go of files whenever it knows too many, until the file system ends or the kernel turns out not to understand.
 pub(crate) async fn watch(fs: Weak<FileSystem>) {
-    let mut rest = REST;
     loop {
         let Some(crowded) = fs.upgrade().map(|fs| fs.nodes.crowded()) else { return };
-        crowded.notified().await;
-        let Some(here) = fs.upgrade() else { return };
-        let oldest = here.nodes.oldest();
-        // The kernel may have to write back what it has of them before it answers, by requests that others here answer.
-        let asked = tokio::task::spawn_blocking(move || let_go(&here, &oldest)).await;
-        if let Ok(Err(error)) = asked {
-            tracing::debug!("the kernel knows as many files as it likes: {error}");
-            return;
+        // Now and then it is looked whether there is anything to watch.
+        let _ = tokio::time::timeout(REST_MAX, crowded.notified()).await;
+        let mut rest = REST;
+        // What was in use may be in use no more, of which nobody tells.
+        while let Some(here) = fs.upgrade().filter(|fs| fs.nodes.are_too_many()) {
+            let (oldest, before) = (here.nodes.oldest(), here.nodes.count());
+            // The kernel may have to write back what it has of them before it answers, by requests that others here answer.
+            match tokio::task::spawn_blocking(move || let_go(&here, &oldest)).await {
+                Ok(Err(error)) if error.kind() == io::ErrorKind::InvalidInput => {
+                    return tracing::debug!("the kernel knows as many files as it likes: {error}");
+                }
+                Ok(Err(error)) => tracing::debug!("asking the kernel to let go of files: {error}"),
+                _ => {}
+            }
+            tokio::time::sleep(rest).await;
+            let fewer = fs.upgrade().is_some_and(|fs| fs.nodes.count() < before);
+            rest = if fewer { REST } else { (rest * 2).min(REST_MAX) };
         }
-        tokio::time::sleep(rest).await;
-        let still = fs.upgrade().is_some_and(|fs| fs.nodes.are_too_many());
-        rest = if still { (rest * 2).min(REST_MAX) } else { REST };
     }
 }
 

@@ -190,7 +190,6 @@ impl FileSystem {
         if access != Access::Page {
             return (direct, None);
         }
-        self.nodes.may_have_pages(file.node().id.0);
         match self.write_back.begin(file.node().id.0, file, flags) {
             Ok(None) => (keep, None),
             Ok(Some(_)) if !sure => (direct, None),

@@ -127,12 +127,21 @@ impl Nodes {
             all.select_nth_unstable(many);
             all.truncate(many);
         }
+        // What it cannot let go of is not asked for again before the others.
+        let (now, mut table) = (self.began.elapsed().as_secs() as u32 + 1, self.table());
+        for (_, number) in &all {
+            if let Some(known) = table.get_mut(number) {
+                known.told_at = now;
+            }
+        }
         all.into_iter().map(|(_, number)| number).collect()
     }
 
-    /// The kernel may have pages of a file from now on.
-    pub(crate) fn may_have_pages(&self, number: u64) {
-        if let Some(known) = self.table().get_mut(&number) {
+    /// A file that the kernel knows is opened in this way (`FOPEN_*`): unless that is past the page cache the kernel may have pages of it from now on.
+    pub(crate) fn may_have_pages(&self, number: u64, how: u32) {
+        if how & abi::fopen::DIRECT_IO == 0
+            && let Some(known) = self.table().get_mut(&number)
+        {
             known.told_at = u32::MAX;
         }
     }
@@ -346,7 +355,8 @@ mod tests {
         (10..18).for_each(|id| assert_eq!(tell(id), id));
         assert!(nodes.oldest().is_empty());
         nodes.table().iter_mut().for_each(|(number, known)| known.told_at = 100 - *number as u32);
-        nodes.may_have_pages(17);
+        nodes.may_have_pages(16, abi::fopen::DIRECT_IO);
+        nodes.may_have_pages(17, 0);
         tell(20);
         nodes.table().get_mut(&20).unwrap().told_at = 1000;
         assert_eq!(nodes.oldest().into_iter().collect::<std::collections::BTreeSet<_>>(), [14, 15, 16].into());

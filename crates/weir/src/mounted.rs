@@ -35,7 +35,7 @@ pub struct How {
     #[arg(long, value_name = "SECONDS", default_value_t = 0.0, value_parser = seconds)]
     pub absent_timeout: f64,
     /// How many files the kernel is to know at most that nobody uses, which takes a kilobyte each; beyond, it is asked to let go of the oldest
-    /// (Linux 6.18)
+    /// (Linux 6.18), save those that it may have in its page cache
     #[arg(long, value_name = "FILES", default_value_t = fuse::KNOWN_FILES)]
     pub known_files: usize,
     /// What carries requests from the kernel: rings of io_uring where root has switched them on ("echo Y >

@@ -50,6 +50,7 @@ pub(crate) async fn create(
     // Before the kernel is told for how long to believe the attributes: others may want the file from here on.
     let (how, writing) = fs.how(&file, flags, (true, new));
     let entry = fs.entry_opened(Body::with_capacity(144), header, &file, writing.is_some());
+    fs.nodes.may_have_pages(file.node().id.0, how);
     if writing.is_some() {
         fs.may_believe_more(file.node().id.0);
     }

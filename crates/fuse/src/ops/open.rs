@@ -33,6 +33,7 @@ pub(crate) async fn open(fs: &FileSystem, header: &Header, flags: u32, open_flag
         true
     };
     let (how, writing) = fs.how(&file, flags, (changed, sure));
+    fs.nodes.may_have_pages(header.node, how);
     Ok(opened(Body::with_capacity(16), fs.opens.add_file(file, flags, (how, writing)), how).reply())
 }
 
