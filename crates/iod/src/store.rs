@@ -178,17 +178,23 @@ impl Store {
         all
     }
 
-    /// Bytes of the file system that holds it: all, and those still free for the iod.
+    /// Bytes of the file system that holds it: all, and those still free for the iod, which leaves a reserve alone.
     ///
     /// # Errors
     /// When the system cannot tell.
     pub fn capacity(&self) -> io::Result<(u64, u64)> {
-        self.disk.capacity()
+        let (total, free) = self.disk.capacity()?;
+        Ok((total, room::spare((total, free))))
     }
 
     /// Takes room for `len` new bytes; `NoSpc` when the disk would be left with less than its reserve.
     fn take_room(&self, len: u64) -> Result<(), Failure> {
-        self.room.take(len, || self.capacity()).map_err(|e| failure(&e, "write the object"))
+        self.room.take(len, || self.disk.capacity()).map_err(|e| failure(&e, "write the object"))
+    }
+
+    /// How many bytes may be reserved before the disk has to be looked at again.
+    fn piece(&self) -> u64 {
+        room::piece(self.capacity().map_or(0, |(_, spare)| spare))
     }
 
     /// The object with this id, existing or not.

@@ -3,13 +3,30 @@
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use types::limits::{IOD_RESERVE_BYTES, IOD_ROOM_BYTES};
+use types::limits::{IOD_RESERVE_BYTES, IOD_ROOM_BYTES, META_RESERVE_BYTES};
 
 /// What may still be written before the disk has to be looked at again.
 #[derive(Debug, Default)]
 pub(super) struct Room {
     left: AtomicU64,
 }
+
+/// What is still to be had of a disk, of whose bytes (all, free) a reserve is left alone.
+pub(super) fn spare((total, free): (u64, u64)) -> u64 {
+    free.saturating_sub(IOD_RESERVE_BYTES.min(total / 16))
+}
+
+/// How much may be reserved at once where so much is spare. Other stores of the disk may have looked at the same moment and found the same, and
+/// may take all the rest while this one still takes its piece: a dozen of them leave what the mgr needs of the reserve.
+pub(super) fn piece(spare: u64) -> u64 {
+    (spare / 16).clamp(PIECE_MIN, PIECE_MAX)
+}
+
+/// Least bytes that are reserved at once.
+const PIECE_MIN: u64 = 1 << 20;
+/// Most bytes that are reserved at once.
+const PIECE_MAX: u64 = 8 << 20;
+const _: () = assert!(12 * PIECE_MAX <= IOD_RESERVE_BYTES - META_RESERVE_BYTES / 4);
 
 impl Room {
     /// Takes `len` bytes of room, or says that there is none. `capacity` answers the size of the disk and what is free
@@ -18,8 +35,7 @@ impl Room {
         if self.left.try_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(len)).is_ok() {
             return Ok(());
         }
-        let (total, free) = capacity()?;
-        let spare = free.saturating_sub(IOD_RESERVE_BYTES.min(total / 16));
+        let spare = spare(capacity()?);
         if spare < len {
             return Err(rustix::io::Errno::NOSPC.into());
         }
@@ -51,6 +67,22 @@ mod tests {
         }
         assert_eq!(free, IOD_RESERVE_BYTES, "after {taken} writes");
         assert!(asked < taken / 4, "{asked} looks for {taken} writes");
+    }
+
+    #[test]
+    fn stores_that_reserve_at_the_same_moment_leave_the_reserve() {
+        let total = 100 << 30;
+        let mut free = 19 << 30;
+        // Eleven that looked at the beginning are slow.
+        let slow = 11 * piece(spare((total, free)));
+        loop {
+            let found = spare((total, free));
+            if found < PIECE_MIN {
+                break;
+            }
+            free -= piece(found);
+        }
+        assert!(free - slow > META_RESERVE_BYTES / 4, "{free} bytes left, less {slow}");
     }
 
     #[test]

@@ -247,6 +247,21 @@ impl Open {
         let more = end.saturating_sub(self.dense().min(self.size()).max(offset));
         let room = store.take_room(more);
         room.or_else(|refused| self.unless_stored(refused, std::iter::once((offset, end - offset))))?;
+        let mut at = offset;
+        // By pieces: other stores of the disk may have found the same room at the same moment.
+        while at < end {
+            let len = store.piece().min(end - at);
+            if at > offset {
+                let room = store.take_room(len);
+                room.or_else(|refused| self.unless_stored(refused, std::iter::once((at, len))))?;
+            }
+            self.reserve_piece(at, at + len)?;
+            at += len;
+        }
+        Ok(())
+    }
+
+    fn reserve_piece(&self, offset: u64, end: u64) -> Result<(), Failure> {
         let reserved = self.file.reserve(HEAD_LEN + offset, end - offset);
         let reached = match &reserved {
             Ok(()) => end,
