@@ -104,6 +104,8 @@ struct State {
     revocations: u64,
     /// Written to a server that may still lose it, in the order sent.
     uncommitted: BTreeMap<Lane, Vec<write::Sent>>,
+    /// Not less bytes than those are.
+    kept_at_most: u64,
     /// How many times a server was found to have taken bytes that it may lose.
     booked: u64,
     /// Whether a LAYOUTCOMMIT is due, and one past the last byte that was proved durable since the last one.

@@ -2,6 +2,7 @@
 
 use super::Inode;
 use super::opens::TRIES;
+use super::write::Lane;
 use crate::compound::{Caller, Compound};
 use crate::drivers::{Layout, NotDone, Sought, object_ranges};
 use crate::placement::{PlacedObject, Placement};
@@ -19,7 +20,9 @@ impl Inode {
         if offset >= size {
             return Ok(None);
         }
-        let found = match self.layout(false, None).await? {
+        let layout = self.layout(false, None).await?;
+        self.expose_to_iods().await;
+        let found = match layout {
             Some(layout) => match self.next_direct(&layout, offset).await {
                 Ok(found) => Some(found),
                 Err(NotDone::Failed(error)) => return Err(error),
@@ -33,6 +36,13 @@ impl Inode {
         };
         // A file that was cut meanwhile by others may look longer on the iods than it is.
         Ok(found.and_then(|run| run.intersection(ByteRange { offset, len: size - offset })))
+    }
+
+    /// Sees to it that the iods have what the mgr has taken from here and may still gather: it waits for nobody who has a layout himself.
+    async fn expose_to_iods(self: &Arc<Self>) {
+        if self.state().uncommitted.contains_key(&Lane::Mgr) {
+            self.commit_lane(Lane::Mgr).await;
+        }
     }
 
     async fn next_via_mgr(&self, offset: u64) -> Result<Option<ByteRange>> {
@@ -170,6 +180,7 @@ impl Inode {
         self.expose(ByteRange::ALL).await;
         let layout = self.layout(false, None).await?;
         let layout = layout.ok_or_else(|| Error::status(Status::NoLayout, "asking where the bytes are"))?;
+        self.expose_to_iods().await;
         let objects = layout.iods().iter().enumerate().map(|(index, iod)| {
             let (layout, mount) = (layout.clone(), self.mount.clone());
             async move {

@@ -12,7 +12,7 @@ use layout::Distribution;
 use layout::list_io::{Request, RequestLimits, plan};
 use layout::policy::{Access, FULL, NEVER, Policy};
 use layout::threshold::{self, ALWAYS_MGR, Path};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
 use types::limits::{FILE_SIZE_MAX, PAYLOAD_MAX};
@@ -23,6 +23,9 @@ pub(super) const LAYOUT_TRIES: u32 = 3;
 
 /// Most bytes of a request that leaves in the thread of whoever hands it over.
 const BEGIN_MAX: usize = 64 << 10;
+
+/// Most requests of a batch that are under way at a time. Each takes some KiB for as long, and scattered bytes may make a hundred thousand.
+const RUNNERS: usize = 256;
 
 /// A server whose write verifier covers bytes of a file.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -252,9 +255,16 @@ impl Inode {
         let runtime = &self.mount.runtime;
         // Little bytes are sent from here; to send many takes a while, and should not hold up others.
         let alone = errands.len() == 1 && errands[0].payload.data.len() <= BEGIN_MAX;
-        for errand in errands {
-            let (inode, layout) = (self.clone(), layout.clone());
-            let run = async move { inode.run(errand, layout).await };
+        let runners = errands.len().min(RUNNERS);
+        let errands = Arc::new(Mutex::new(errands.into_iter()));
+        for _ in 0..runners {
+            let (inode, layout, errands) = (self.clone(), layout.clone(), errands.clone());
+            let run = async move {
+                let next = || errands.lock().unwrap_or_else(PoisonError::into_inner).next();
+                while let Some(errand) = next() {
+                    inode.run(errand, layout.clone()).await;
+                }
+            };
             if alone {
                 net::task::begin_on(runtime, run);
             } else {
@@ -308,7 +318,7 @@ impl Inode {
     }
 
     /// Carries out one request of a batch and books the outcome.
-    async fn run(self: Arc<Self>, errand: Errand, layout: Option<Arc<dyn Layout>>) {
+    async fn run(self: &Arc<Self>, errand: Errand, layout: Option<Arc<dyn Layout>>) {
         let outcome = match (errand.lane, layout) {
             (Lane::Direct(index), Some(layout)) => self.write_direct(index, &errand, layout).await,
             _ => self.write_via_mgr(&errand).await,
@@ -452,8 +462,8 @@ impl Inode {
         let mut state = self.state();
         let free = state.book(lane, number, payload, parts, (written, grant));
         self.mount.window.release(free);
-        let kept: u64 = state.uncommitted.values().flatten().map(Sent::bytes).sum();
-        if kept > self.mount.window.size() as u64 / 2 && !state.committing {
+        let many = self.mount.window.size() as u64 / 2;
+        if !state.committing && state.is_keeping(many) {
             state.committing = true;
             drop(state);
             net::task::spawn_on(&self.mount.runtime, self.clone().commit_behind());
@@ -479,8 +489,18 @@ impl State {
         }
         let sent = Sent { number, booked: self.booked, payload, parts, verifier: written.verifier, grant };
         self.booked += 1;
+        self.kept_at_most += sent.bytes();
         self.uncommitted.entry(lane).or_default().push(sent);
         0
+    }
+
+    /// Whether servers may lose more bytes than so many. Those that were committed are taken off only when it seems so: there may be
+    /// a hundred thousand pieces.
+    fn is_keeping(&mut self, many: u64) -> bool {
+        if self.kept_at_most > many {
+            self.kept_at_most = self.uncommitted.values().flatten().map(Sent::bytes).sum();
+        }
+        self.kept_at_most > many
     }
 
     /// Which way what has gathered goes under a threshold; all of it through the mgr without one.

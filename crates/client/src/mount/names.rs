@@ -5,6 +5,7 @@ use crate::compound::{Compound, Failed, Results};
 use crate::{Error, Result};
 use bytes::Bytes;
 use std::collections::VecDeque;
+use std::time::Duration;
 use types::{Attrs, FileId, FileKind, Renaming, SetAttrs, SetTime, Status, Timestamp};
 use wire::nfs4::*;
 
@@ -21,13 +22,13 @@ pub(crate) fn shown(name: &[u8]) -> String {
     format!("{:?}", String::from_utf8_lossy(name))
 }
 
-/// The access time of something new: now, as exactly as people care, and below the second a random number by which its maker
-/// knows it again should the mgr die over the answer.
+/// The access time of something new: a random time in the second from now on, by which its maker knows it again should the mgr die over
+/// the answer. Not an earlier one: nothing was accessed before it was made.
 fn mark() -> Result<Timestamp> {
     let mut random = [0; 4];
     getrandom::fill(&mut random).map_err(|e| Error::usage(format!("no random numbers: {e}")))?;
-    let now = Timestamp::from(net::clock::now());
-    Ok(Timestamp { nanos: u32::from_be_bytes(random) % 1_000_000_000, ..now })
+    let later = Duration::from_nanos(u64::from(u32::from_be_bytes(random) % 1_000_000_000));
+    Ok(Timestamp::from(net::clock::now() + later))
 }
 
 fn node(results: &mut Results) -> Result<(Node, Attrs)> {
