@@ -16,6 +16,23 @@ pub enum Carrier {
     Uring,
 }
 
+/// What files of a mount may do on this machine, whatever their modes say; by default, be executed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Powers {
+    /// Setuid and setgid bits count. Only root may mount so.
+    pub suid: bool,
+    /// Device nodes are devices. Only root may mount so.
+    pub devices: bool,
+    /// Programs can be executed.
+    pub exec: bool,
+}
+
+impl Default for Powers {
+    fn default() -> Self {
+        Powers { suid: false, devices: false, exec: true }
+    }
+}
+
 /// Settings of a mount; [`Config::default`] suits most.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -36,6 +53,8 @@ pub struct Config {
     pub known_files: usize,
     /// Nothing may be changed.
     pub read_only: bool,
+    /// What files may do on this machine.
+    pub powers: Powers,
     /// Users other than the one who mounts may use it; root's mounts are for all.
     pub allow_other: bool,
     /// What `df` and `/proc/mounts` show as the device.
@@ -67,6 +86,7 @@ impl Default for Config {
             writeback: false,
             known_files: KNOWN_FILES,
             read_only: false,
+            powers: Powers::default(),
             allow_other: rustix::process::geteuid().is_root(),
             source: "weir".to_owned(),
         }

@@ -28,8 +28,8 @@ mod turns;
 mod twins;
 mod write_back;
 
-pub use config::{Carrier, Config, KNOWN_FILES, driver};
-pub use mounted::{Mounted, detach_dead, unmount};
+pub use config::{Carrier, Config, KNOWN_FILES, Powers, driver};
+pub use mounted::{Mounted, detach_dead, place_of, remount, unmount};
 
 /// A number of errno, such as 2 for "no such file or directory".
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -130,7 +130,7 @@ pub fn detach_dead(dir: &Path) -> io::Result<bool> {
         _ => return Ok(false),
     }
     let dir = place_of(dir)?;
-    let dead = mounting::is_mounted(&dir)?;
+    let dead = mounting::source_at(&dir)?.is_some();
     if dead {
         tracing::info!("what was mounted at {} is dead, and goes", dir.display());
         mounting::unmount(&dir, true)?;
@@ -140,7 +140,7 @@ pub fn detach_dead(dir: &Path) -> io::Result<bool> {
 
 /// A directory as `/proc/self/mounts` has it, without looking at the directory itself: that would ask a file system whose servers may be
 /// gone.
-fn place_of(dir: &Path) -> io::Result<PathBuf> {
+pub fn place_of(dir: &Path) -> io::Result<PathBuf> {
     let parent = dir.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     match dir.file_name() {
         Some(name) => Ok(parent.canonicalize()?.join(name)),
@@ -148,11 +148,25 @@ fn place_of(dir: &Path) -> io::Result<PathBuf> {
     }
 }
 
-/// Unmounts what is mounted at `dir`. With `lazy` it vanishes from there at once, and ends when nobody uses it any more.
-pub fn unmount(dir: &Path, lazy: bool) -> io::Result<()> {
+/// Changes what is allowed where a file system is mounted already: of the settings, [`Config::read_only`] and [`Config::powers`] count.
+///
+/// # Errors
+/// Nothing of ours is mounted there, files are open for writing that is not to be allowed any more, and whatever mount(2) says.
+pub fn remount(dir: &Path, config: &Config) -> io::Result<()> {
     let dir = place_of(dir)?;
-    if !mounting::is_mounted(&dir)? {
-        return Err(io::Error::new(io::ErrorKind::NotFound, "no Weir is mounted there"));
-    }
-    mounting::unmount(&dir, lazy)
+    mounting::source_at(&dir)?.ok_or_else(nothing_there)?;
+    mounting::remount(&dir, config)
+}
+
+fn nothing_there() -> io::Error {
+    io::Error::new(io::ErrorKind::NotFound, "no Weir is mounted there")
+}
+
+/// Unmounts what is mounted at `dir`, and answers what its source was ([`Config::source`]). With `lazy` it vanishes from there at once, and ends
+/// when nobody uses it any more.
+pub fn unmount(dir: &Path, lazy: bool) -> io::Result<String> {
+    let dir = place_of(dir)?;
+    let source = mounting::source_at(&dir)?.ok_or_else(nothing_there)?;
+    mounting::unmount(&dir, lazy)?;
+    Ok(source)
 }

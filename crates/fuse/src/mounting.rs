@@ -47,21 +47,35 @@ fn by_call(dir: &Path, config: &Config) -> io::Result<OwnedFd> {
     let fd = opened.map_err(|e| with(format_args!("{DEVICE} (is the kernel's fuse module there?)"), e))?;
     let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
     let data = format!("fd={},rootmode=40000,user_id={uid},group_id={gid},{}", fd.as_raw_fd(), options(config));
-    let mut flags = MountFlags::NODEV | MountFlags::NOSUID;
-    flags.set(MountFlags::RDONLY, config.read_only);
     let data = CString::new(data).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
-    rustix::mount::mount(config.source.as_str(), dir, TYPE, flags, Some(data.as_c_str()))
+    rustix::mount::mount(config.source.as_str(), dir, TYPE, flags(config), Some(data.as_c_str()))
         .map_err(|e| with("mounting", e))?;
     Ok(fd)
+}
+
+fn flags(config: &Config) -> MountFlags {
+    let mut flags = MountFlags::empty();
+    flags.set(MountFlags::RDONLY, config.read_only);
+    flags.set(MountFlags::NOSUID, !config.powers.suid);
+    flags.set(MountFlags::NODEV, !config.powers.devices);
+    flags.set(MountFlags::NOEXEC, !config.powers.exec);
+    flags
+}
+
+/// Has the kernel allow what these settings allow where a file system is mounted already.
+pub(crate) fn remount(dir: &Path, config: &Config) -> io::Result<()> {
+    Ok(rustix::mount::mount_remount(dir, flags(config), "")?)
 }
 
 /// `fusermount3` may mount for users: it hands the device over a socket whose number it finds in its environment.
 fn by_helper(dir: &Path, config: &Config) -> io::Result<OwnedFd> {
     let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-    let mut all = format!("rw,nosuid,nodev,fsname={},subtype=weir,{}", config.source, options(config));
-    if config.read_only {
-        all.replace_range(..2, "ro");
+    if config.powers.suid || config.powers.devices {
+        return Err(with("setuid bits and device nodes (-o suid, -o dev)", io::ErrorKind::PermissionDenied));
     }
+    let writes = if config.read_only { "ro" } else { "rw" };
+    let exec = if config.powers.exec { "exec" } else { "noexec" };
+    let all = format!("{writes},nosuid,nodev,{exec},fsname={},subtype=weir,{}", config.source, options(config));
     let mut command = Command::new(HELPER);
     command.arg("-o").arg(all).arg("--").arg(dir).stdin(Stdio::null()).stdout(Stdio::null());
     command.env("_FUSE_COMMFD", theirs.as_raw_fd().to_string());
@@ -107,17 +121,21 @@ pub(crate) fn unmount(dir: &Path, lazy: bool) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether what is mounted at a directory, over everything else there, is ours.
-pub(crate) fn is_mounted(dir: &Path) -> io::Result<bool> {
-    Ok(type_at(&std::fs::read("/proc/self/mounts")?, dir).is_some_and(|kind| kind == TYPE.as_bytes()))
+/// The source of what is mounted at a directory, over everything else there, if it is ours.
+pub(crate) fn source_at(dir: &Path) -> io::Result<Option<String>> {
+    let mounts = std::fs::read("/proc/self/mounts")?;
+    let ours = last_at(&mounts, dir).filter(|(_, kind)| *kind == TYPE.as_bytes());
+    Ok(ours.map(|(source, _)| String::from_utf8_lossy(&unescape(source)).into_owned()))
 }
 
-/// The type of what is mounted last at a directory, as `/proc/self/mounts` has it.
-fn type_at<'a>(mounts: &'a [u8], dir: &Path) -> Option<&'a [u8]> {
+/// Source and type of what is mounted last at a directory, as `/proc/self/mounts` has them.
+fn last_at<'a>(mounts: &'a [u8], dir: &Path) -> Option<(&'a [u8], &'a [u8])> {
     let dir = dir.as_os_str().as_bytes();
     let of = |line: &'a [u8]| {
-        let mut fields = line.split(|b| *b == b' ').skip(1);
-        fields.next().filter(|at| unescape(at) == dir).and_then(|_| fields.next())
+        let mut fields = line.split(|b| *b == b' ');
+        let source = fields.next()?;
+        fields.next().filter(|at| unescape(at) == dir)?;
+        Some((source, fields.next()?))
     };
     mounts.rsplit(|b| *b == b'\n').find_map(of)
 }
@@ -164,9 +182,9 @@ mod tests {
     #[test]
     fn what_is_on_top_counts() {
         let mounts = b"weir://a /mnt/a\\040b fuse.weir rw 0 0\nx /mnt/c fuse.weir rw 0 0\ny /mnt/c ext4 rw 0 0\n";
-        assert_eq!(type_at(mounts, Path::new("/mnt/a b")), Some(&b"fuse.weir"[..]));
-        assert_eq!(type_at(mounts, Path::new("/mnt/c")), Some(&b"ext4"[..]));
-        assert_eq!(type_at(mounts, Path::new("/mnt")), None);
+        assert_eq!(last_at(mounts, Path::new("/mnt/a b")), Some((&b"weir://a"[..], &b"fuse.weir"[..])));
+        assert_eq!(last_at(mounts, Path::new("/mnt/c")), Some((&b"y"[..], &b"ext4"[..])));
+        assert_eq!(last_at(mounts, Path::new("/mnt")), None);
     }
 
     #[test]

@@ -11,6 +11,7 @@ use std::io::{self, Read, Seek, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use uuid::Uuid;
 
 /// Longest file of a name: a URL, a path, and the name.
@@ -44,14 +45,7 @@ impl Identity {
 
     /// The same, kept in this folder.
     fn kept_in(folder: &Path, url: &str, dir: &Path) -> io::Result<Option<Identity>> {
-        // However it is written, with a slash at the end or without.
-        let place: PathBuf = std::path::absolute(dir)?.components().collect();
-        let mut head = url.as_bytes().to_vec();
-        head.push(b'\n');
-        head.extend_from_slice(place.as_os_str().as_bytes());
-        head.push(b'\n');
-        let mut hash = DefaultHasher::new();
-        head.hash(&mut hash);
+        let (path, head) = file_of(folder, url, dir)?;
         let mut options = OpenOptions::new();
         options
             .read(true)
@@ -59,7 +53,6 @@ impl Identity {
             .create(true)
             .mode(0o600)
             .custom_flags(rustix::fs::OFlags::NOFOLLOW.bits() as i32);
-        let path = folder.join(format!("{:016x}", hash.finish()));
         let mut file = options.open(&path)?;
         if let Err(error) = file.try_lock() {
             return match error {
@@ -84,10 +77,37 @@ impl Identity {
         Ok(Some(Identity { name, path, _lock: file }))
     }
 
+    /// Waits until nobody uses the name for a mount of `url` at `dir`, but not longer than that; whether nobody does.
+    pub fn unused(url: &str, dir: &Path, patience: Duration) -> bool {
+        folder().is_none_or(|folder| Identity::unused_in(&folder, url, dir, patience))
+    }
+
+    /// The same, kept in this folder.
+    fn unused_in(folder: &Path, url: &str, dir: &Path, patience: Duration) -> bool {
+        // Who ends in order removes it before letting go of it.
+        let Ok(file) = file_of(folder, url, dir).and_then(|(path, _)| File::open(path)) else { return true };
+        let (done, unused) = std::sync::mpsc::channel();
+        std::thread::spawn(move || done.send(file.lock_shared()));
+        unused.recv_timeout(patience).is_ok()
+    }
+
     /// What [`client::Options::identity`] takes.
     pub fn name(&self) -> [u8; 16] {
         self.name
     }
+}
+
+/// The file of the name for a mount of `url` at `dir`, and what it begins with.
+fn file_of(folder: &Path, url: &str, dir: &Path) -> io::Result<(PathBuf, Vec<u8>)> {
+    // However it is written, with a slash at the end or without.
+    let place = fuse::place_of(&std::path::absolute(dir)?.components().collect::<PathBuf>())?;
+    let mut head = url.as_bytes().to_vec();
+    head.push(b'\n');
+    head.extend_from_slice(place.as_os_str().as_bytes());
+    head.push(b'\n');
+    let mut hash = DefaultHasher::new();
+    head.hash(&mut hash);
+    Ok((folder.join(format!("{:016x}", hash.finish())), head))
 }
 
 /// Where names are kept: in memory, as a machine that was started anew may be another one with a copy of the disk. None if there is no place
@@ -132,6 +152,22 @@ mod tests {
         assert_eq!(second.name(), name);
         drop(second);
         assert_ne!(get("weir://a/", "/mnt").unwrap().name(), name);
+    }
+
+    #[test]
+    fn who_waits_for_the_end_of_a_mount_sees_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let unused = |patience| Identity::unused_in(folder.path(), "weir://a/", Path::new("/mnt/"), patience);
+        assert!(unused(Duration::ZERO), "nobody ever used it");
+        let identity = get(folder.path(), "weir://a/", "/mnt").unwrap();
+        assert!(!unused(Duration::ZERO));
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| unused(Duration::MAX));
+            drop(identity);
+            assert!(waits.join().unwrap());
+        });
+        kill(get(folder.path(), "weir://a/", "/mnt").unwrap());
+        assert!(unused(Duration::MAX), "what is left of a process that was killed");
     }
 
     #[test]

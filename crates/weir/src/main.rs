@@ -46,7 +46,7 @@ Examples:
   weir cp -r weir:/project /tmp/back       copy it out again";
 
 fn main() -> ExitCode {
-    let args = commands::mount::expand_helper(std::env::args_os().collect());
+    let args = commands::mount::called();
     let cli = Cli::parse_from(commands::expand_find(args));
     logging::start(cli.verbose);
     let code = match cli.command.run() {

@@ -56,6 +56,9 @@ pub struct How {
     /// Change nothing
     #[arg(long)]
     pub read_only: bool,
+    /// What files may do on this machine
+    #[arg(skip)]
+    pub powers: fuse::Powers,
     /// Let other users use it; root's mounts are for all
     #[arg(long)]
     pub allow_other: bool,
@@ -154,6 +157,7 @@ impl How {
             absent_valid: Duration::from_secs_f64(self.absent_timeout),
             writeback: self.writeback,
             read_only: self.read_only,
+            powers: self.powers,
             allow_other: self.allow_other || defaults.allow_other,
             source: source.to_owned(),
             ..defaults

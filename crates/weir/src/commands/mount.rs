@@ -43,12 +43,15 @@ pub struct Args {
     #[command(flatten)]
     how: How,
     /// Options as mount(8) has them, separated by commas: ro, writeback, durable=close|fsync, transport=auto|device|uring, parts of the policy as access=page or write_threshold=SIZE, attr_timeout=S, entry_timeout=S, known_files=N,
-    /// absent_timeout=S, allow_other, no_direct, no_lent; others of mount(8) are passed over
+    /// absent_timeout=S, allow_other, no_direct, no_lent, noexec, suid and dev (which root's mounts by mount(8) have unless they say nosuid, nodev), remount (with ro, rw and these: what is allowed where it is mounted already); others of mount(8) are passed over
     #[arg(short = 'o', value_name = "OPTIONS", value_delimiter = ',')]
     options: Vec<String>,
     /// Where the mount in the background writes what it has to say [default: nowhere]
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
+    /// It is mounted, and only what is allowed there changes (-o remount).
+    #[arg(skip)]
+    remount: bool,
     /// In the background already: tell standard output when it is mounted.
     #[arg(long, hide = true)]
     background: bool,
@@ -56,13 +59,17 @@ pub struct Args {
     connect: Connect,
 }
 
-/// The command line that mount(8) means when it calls this program as `mount.weir URL DIRECTORY [-sfnv] [-o OPTIONS]`.
-pub fn expand_helper(args: Vec<OsString>) -> Vec<OsString> {
+/// The command line that mount(8) means when it calls this program as `mount.weir URL DIRECTORY [-sfnv] [-o OPTIONS]`. What it does not say of
+/// setuid bits and devices is allowed, if `root` mounts: it says what is not.
+pub fn expand_helper(args: Vec<OsString>, root: bool) -> Vec<OsString> {
     let called = args.first().and_then(|name| Path::new(name).file_name());
     if called != Some(OsStr::new(HELPER)) {
         return args;
     }
     let mut out: Vec<OsString> = vec!["weir".into(), "mount".into()];
+    if root {
+        out.extend(["-o", "suid,dev"].map(OsString::from));
+    }
     let mut rest = args.into_iter().skip(1);
     while let Some(arg) = rest.next() {
         match arg.to_str() {
@@ -75,13 +82,26 @@ pub fn expand_helper(args: Vec<OsString>) -> Vec<OsString> {
     out
 }
 
+/// The command line of this process, as [`expand_helper`] has it.
+pub fn called() -> Vec<OsString> {
+    expand_helper(std::env::args_os().collect(), rustix::process::geteuid().is_root())
+}
+
 /// Mounts it.
 pub fn run(mut args: Args) -> Outcome {
     apply_options(&mut args)?;
+    if args.remount {
+        let config = args.how.config("");
+        return match fuse::remount(&args.dir, &config) {
+            Ok(()) => Ok(Exit::Done),
+            Err(error) => Err(Failure::from(error).about(args.dir.display())),
+        };
+    }
     if args.foreground || args.background { serve(&args) } else { daemonize(&args) }
 }
 
 fn apply_options(args: &mut Args) -> Result<(), Failure> {
+    let again = args.options.iter().any(|option| option == "remount");
     for option in std::mem::take(&mut args.options) {
         let (key, value) = option.split_once('=').unwrap_or((&option, ""));
         let bad = |why: String| Failure::usage(format!("-o {option}: {why}"));
@@ -99,11 +119,19 @@ fn apply_options(args: &mut Args) -> Result<(), Failure> {
             "attr_timeout" => args.how.attr_timeout = time()?,
             "entry_timeout" => args.how.entry_timeout = time()?,
             "absent_timeout" => args.how.absent_timeout = time()?,
+            "remount" => args.remount = true,
+            "suid" | "nosuid" => args.how.powers.suid = key == "suid",
+            "dev" | "nodev" => args.how.powers.devices = key == "dev",
+            "exec" | "noexec" => args.how.powers.exec = key == "exec",
             // Of mount(8) itself, or of what the mount has anyway.
             "" | "defaults" | "auto" | "noauto" | "_netdev" | "nofail" | "user" | "users" | "nouser" | "owner" => {}
-            "group" | "nosuid" | "nodev" | "async" | "relatime" | "noatime" | "exec" | "default_permissions" => {}
+            "group" | "async" | "silent" | "loud" | "default_permissions" => {}
+            // Reading changes no times.
+            "atime" | "noatime" | "diratime" | "nodiratime" | "relatime" | "lazytime" | "nolazytime" => {}
             key if args.how.set(key, value).map_err(bad)? => {}
             key if key.starts_with("x-") || key.starts_with("comment") => {}
+            // mount(8) repeats what /proc/mounts shows.
+            _ if again => {}
             _ => return Err(bad("there is no such option".into()).next("\"weir mount --help\" lists them")),
         }
     }
@@ -159,7 +187,7 @@ fn daemonize(args: &Args) -> Outcome {
     let own = std::env::current_exe()?;
     let mut command = Command::new(own);
     // Options are repeated as they were given; a name that mount(8) called us by is none of them.
-    command.args(expand_helper(std::env::args_os().collect()).into_iter().skip(1)).arg("--background");
+    command.args(called().into_iter().skip(1)).arg("--background");
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
     let mut line = String::new();
     if let Some(out) = child.stdout.take() {
@@ -180,15 +208,16 @@ fn daemonize(args: &Args) -> Outcome {
 mod tests {
     use super::*;
 
-    fn expanded(args: &[&str]) -> Vec<String> {
-        let args = expand_helper(args.iter().map(OsString::from).collect());
+    fn expanded(args: &[&str], root: bool) -> Vec<String> {
+        let args = expand_helper(args.iter().map(OsString::from).collect(), root);
         args.into_iter().map(|arg| arg.into_string().unwrap()).collect()
     }
 
     #[test]
     fn what_mount_calls() {
-        let called = expanded(&["/sbin/mount.weir", "weir://h/", "/mnt", "-n", "-o", "rw,_netdev"]);
-        assert_eq!(called, ["weir", "mount", "weir://h/", "/mnt", "-o", "rw,_netdev"]);
-        assert_eq!(expanded(&["/usr/bin/weir", "ls", "-f"]), ["/usr/bin/weir", "ls", "-f"]);
+        let args = ["/sbin/mount.weir", "weir://h/", "/mnt", "-n", "-o", "rw,_netdev"];
+        assert_eq!(expanded(&args, false), ["weir", "mount", "weir://h/", "/mnt", "-o", "rw,_netdev"]);
+        assert_eq!(expanded(&args, true), ["weir", "mount", "-o", "suid,dev", "weir://h/", "/mnt", "-o", "rw,_netdev"]);
+        assert_eq!(expanded(&["/usr/bin/weir", "ls", "-f"], true), ["/usr/bin/weir", "ls", "-f"]);
     }
 }

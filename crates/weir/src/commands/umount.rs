@@ -1,11 +1,16 @@
 //! `weir umount`: what `weir mount` mounted is unmounted.
 
 use crate::failure::{Exit, Failure, Outcome};
+use crate::identity::Identity;
 use std::path::PathBuf;
+use std::time::Duration;
+
+/// How long the mount has to say good-bye to its servers.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Unmount what "weir mount" mounted
 ///
-/// Everything that was written to files closed by then is durable.
+/// Everything that was written to files closed by then is durable, and the mount is at its end when this is.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   weir umount /mnt/weir
@@ -23,12 +28,21 @@ pub struct Args {
 pub fn run(args: Args) -> Outcome {
     let mut code = Exit::Done;
     for dir in &args.dirs {
-        if let Err(error) = fuse::unmount(dir, args.lazy) {
-            let busy = error.kind() == std::io::ErrorKind::ResourceBusy;
-            let failure = Failure::from(error).about(dir.display());
-            let hint = "leave the directory and end what uses it, or say --lazy";
-            eprintln!("{}", if busy { failure.next(hint) } else { failure });
-            code = Exit::Failed;
+        match fuse::unmount(dir, args.lazy) {
+            Ok(source) if !args.lazy && !Identity::unused(&source, dir, PATIENCE) => {
+                let (dir, secs) = (dir.display(), PATIENCE.as_secs());
+                eprintln!(
+                    "weir: {dir} is unmounted; what mounted it has not ended for {secs} s: {source} may not answer"
+                );
+            }
+            Ok(_) => {}
+            Err(error) => {
+                let busy = error.kind() == std::io::ErrorKind::ResourceBusy;
+                let failure = Failure::from(error).about(dir.display());
+                let hint = "leave the directory and end what uses it, or say --lazy";
+                eprintln!("{}", if busy { failure.next(hint) } else { failure });
+                code = Exit::Failed;
+            }
         }
     }
     Ok(code)
