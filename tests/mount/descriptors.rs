@@ -61,7 +61,8 @@ impl Side {
             |stat: rustix::fs::Stat| (stat.st_size, [stat.st_mode, stat.st_nlink as u32].map(|n| n as u8).into());
         match call {
             Call::Open(name, flags) => {
-                let flags = OFlags::from_bits_retain(*flags);
+                // Programs that other tests start meanwhile must not keep the mount busy with a copy.
+                let flags = OFlags::from_bits_retain(*flags) | OFlags::CLOEXEC;
                 let made = openat(CWD, self.at(*name), flags, Mode::from_raw_mode(0o644))?;
                 self.open.push(made);
                 Ok((0, Vec::new()))
@@ -87,7 +88,7 @@ impl Side {
             Call::Seek(n, at) => seek(&self.open[*n], SeekFrom::Start(*at)).map(|at| (at as i64, Vec::new())),
             Call::Ftruncate(n, len) => ftruncate(&self.open[*n], *len).map(nothing),
             Call::Truncate(name, len) => {
-                let open = openat(CWD, self.at(*name), OFlags::WRONLY, Mode::empty())?;
+                let open = openat(CWD, self.at(*name), OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
                 ftruncate(&open, *len).map(nothing)
             }
             Call::Fstat(n) => fstat(&self.open[*n]).map(told),
@@ -105,7 +106,8 @@ impl Side {
             Call::Sync(n) => rustix::fs::fsync(&self.open[*n]).map(nothing),
             Call::Map(n, at, set) => through_mapping(&self.open[*n], *at, *set),
             Call::Whole(name) => {
-                let open = File::from(openat(CWD, self.at(*name), OFlags::RDONLY, Mode::empty())?);
+                let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+                let open = File::from(openat(CWD, self.at(*name), flags, Mode::empty())?);
                 let len = open.metadata().map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?.len();
                 let mut found = vec![0; len as usize];
                 let read = open.read_exact_at(&mut found, 0);

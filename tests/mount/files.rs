@@ -122,7 +122,8 @@ fn a_file_is_read_beside_one_who_only_writes_it() {
             }
             // Linux cuts what is opened to be read as well.
             if piece == 5_000 && append {
-                drop(rustix::fs::open(place.at("log"), OFlags::RDONLY | OFlags::TRUNC, Mode::empty()).unwrap());
+                let cuts = OFlags::RDONLY | OFlags::TRUNC | OFlags::CLOEXEC;
+                drop(rustix::fs::open(place.at("log"), cuts, Mode::empty()).unwrap());
                 assert_eq!(writer.metadata().unwrap().len(), 0);
                 writer.write_all(b"x").unwrap();
                 model = b"x".into();
@@ -134,7 +135,7 @@ fn a_file_is_read_beside_one_who_only_writes_it() {
     place.unmount();
 }
 
-/// Of a directory that is removed while it is open there are attributes, and no entries.
+/// Of a directory that is removed or replaced while it is open there are attributes, and no entries.
 #[test]
 fn a_directory_that_is_removed_stays_with_who_has_it_open() {
     let Some((_dir, _cluster, place)) = mounted(&[]) else { return };
@@ -147,6 +148,32 @@ fn a_directory_that_is_removed_stays_with_who_has_it_open() {
     assert_eq!(fs::metadata(place.at("gone")).unwrap_err().kind(), ErrorKind::NotFound);
     fs::create_dir(place.at("gone")).unwrap();
     assert_eq!(open.metadata().unwrap().nlink(), 0);
+    let replaced = fs::File::open(place.at("gone")).unwrap();
+    fs::create_dir_all(place.at("other")).unwrap();
+    fs::rename(place.at("other"), place.at("gone")).unwrap();
+    assert_eq!(replaced.metadata().unwrap().nlink(), 0);
+    assert_eq!(rustix::fs::mkdirat(&replaced, "in", Mode::RWXU), Err(rustix::io::Errno::NOENT));
+    fs::create_dir(place.at("gone/in")).unwrap();
+    drop((open, replaced));
+    place.unmount();
+}
+
+/// Files tell when they were made, whatever was done to them since.
+#[test]
+fn files_know_when_they_were_made() {
+    let Some((_dir, _cluster, place)) = mounted(&["-o", "attr_timeout=0"]) else { return };
+    fs::write(place.at("f"), b"1").unwrap();
+    let made = fs::metadata(place.at("f")).unwrap().created().unwrap();
+    let times = fs::FileTimes::new().set_modified(std::time::UNIX_EPOCH);
+    let open = OpenOptions::new().append(true).open(place.at("f")).unwrap();
+    (&open).write_all(b"2").unwrap();
+    open.set_times(times).unwrap();
+    for found in [open.metadata().unwrap(), fs::symlink_metadata(place.at("f")).unwrap()] {
+        assert_eq!((found.created().unwrap(), found.len()), (made, 2));
+        assert_eq!((found.modified().unwrap(), found.is_file()), (std::time::UNIX_EPOCH, true));
+    }
+    let special = fs::metadata(place.at("")).unwrap();
+    assert!(special.is_dir() && special.created().unwrap() <= made);
     drop(open);
     place.unmount();
 }
@@ -260,6 +287,16 @@ fn a_file_that_is_written_is_as_long_as_it_was_written_for_everybody_here() {
     }
 }
 
+/// Short writes wait in the mgr, while whoever has looked for data asks the iods.
+fn seeks_short_writes(place: &Place) {
+    let short = OpenOptions::new().write(true).create_new(true).open(place.at("short")).unwrap();
+    for at in [1, 5, 4096, 100_000] {
+        short.set_len(0).unwrap();
+        short.write_all_at(b"a", at).unwrap();
+        assert!(rustix::fs::seek(&short, SeekFrom::Data(0)).unwrap() <= at, "written at {at}");
+    }
+}
+
 #[test]
 fn holes_and_mappings() {
     for access in ["direct", "page"] {
@@ -322,6 +359,7 @@ fn holes_and_mappings() {
             rustix::mm::munmap(map, len).unwrap();
         }
         drop(file);
+        seeks_short_writes(&place);
         let there = cluster.run(["cat", "/holes"]);
         assert_eq!(&there[(3 << 20) + 100..(3 << 20) + 105], b"inmap");
         place.unmount();

@@ -1,10 +1,11 @@
 //! Users with their own permissions on one mount.
 
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, WEIR, succeed};
 use crate::place::{Place, can_mount};
 use std::fs;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::Command;
 
 /// Runs a shell script as somebody with one supplementary group.
@@ -13,6 +14,32 @@ fn as_user(uid: u32, group: u32, script: &str) -> (bool, String) {
     command.args([format!("--reuid={uid}"), format!("--regid={uid}"), format!("--groups={group}")]);
     let output = command.args(["sh", "-c", script]).process_group(0).output().expect("setpriv is part of util-linux");
     (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+/// Who reserves room in a setuid program takes the bits away, which is seen at once; root does not.
+fn reserves(place: &Place, mnt: &str) {
+    let bits = |by: &str| {
+        fs::set_permissions(place.at("prog"), fs::Permissions::from_mode(0o6777)).unwrap();
+        let script = format!("setpriv {by} --clear-groups fallocate -o 64k -l 4k {mnt}/prog && stat -c %a {mnt}/prog");
+        let output = Command::new("sh").args(["-c", &script]).output().unwrap();
+        (String::from_utf8_lossy(&output.stdout).trim().to_owned(), output.status.success())
+    };
+    assert_eq!(bits("--reuid=1002 --regid=1002"), ("777".to_owned(), true));
+    assert_eq!(bits("--reuid=0 --regid=0"), ("6777".to_owned(), true));
+}
+
+/// A file that is made with such bits has them, however it is opened.
+fn makes(place: &Place) {
+    let made = std::thread::scope(|scope| {
+        let as_user = || {
+            // Of this thread alone.
+            rustix::thread::set_thread_uid(rustix::process::Uid::from_raw(1002)).unwrap();
+            fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o4755).open(place.at("made")).map(drop)
+        };
+        scope.spawn(as_user).join().unwrap()
+    });
+    made.unwrap();
+    assert_eq!(fs::metadata(place.at("made")).unwrap().mode() & 0o7777, 0o4755);
 }
 
 #[test]
@@ -57,10 +84,66 @@ fn everybody_has_their_own_rights() {
     held.lock_shared().unwrap();
     assert!(lock("-s").0 && !lock("-x").0);
     drop(held);
+    // Who may write to a file may say that it was written now.
+    let touched = |how: &str| as_user(1002, 3001, &format!("cd {mnt} && touch -c {how} shared")).0;
+    assert_eq!(["", "-m", "-a", "-d 2001-01-01"].map(touched), [true, false, false, false]);
+    // Who may run a program need not be allowed to read it.
+    fs::copy("/bin/true", place.at("runs")).unwrap();
+    fs::set_permissions(place.at("runs"), fs::Permissions::from_mode(0o711)).unwrap();
+    assert_eq!(["./runs", "cat runs"].map(|s| as_user(1002, 3001, &format!("cd {mnt} && {s}")).0), [true, false]);
     // Who writes to a setuid program that is not theirs takes the bit away.
     fs::write(place.at("prog"), b"#!").unwrap();
     fs::set_permissions(place.at("prog"), fs::Permissions::from_mode(0o4777)).unwrap();
     assert!(as_user(1002, 3001, &format!("echo evil >> {mnt}/prog")).0);
     assert_eq!(fs::metadata(place.at("prog")).unwrap().mode() & 0o7777, 0o777);
+    reserves(&place, &mnt);
+    makes(&place);
     place.unmount();
+}
+
+/// mount(8) says what is not allowed to files of a mount; by hand setuid bits and devices are not.
+#[test]
+fn files_may_do_what_the_mount_allows() {
+    if !can_mount() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let cluster = Cluster::start(&dir.path().join("data"));
+    let (helper, mnt) = (dir.path().join("mount.weir"), dir.path().join("mnt"));
+    std::os::unix::fs::symlink(WEIR, &helper).unwrap();
+    fs::create_dir(&mnt).unwrap();
+    let with = |command: &mut Command| {
+        succeed(command);
+        let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+        let at = |line: &&str| line.split(' ').nth(1) == mnt.to_str();
+        let options: Vec<String> = mounts.lines().find(at).unwrap().split([' ', ',']).map(str::to_owned).collect();
+        fs::write(mnt.join("prog"), b"#!/bin/sh\n").unwrap();
+        fs::set_permissions(mnt.join("prog"), fs::Permissions::from_mode(0o755)).unwrap();
+        let runs = Command::new(mnt.join("prog")).status().is_ok_and(|status| status.success());
+        succeed(Command::new(WEIR).arg("umount").arg(&mnt));
+        let has = |option: &str| options.iter().any(|found| found == option);
+        (["nosuid", "nodev", "noexec"].map(has), runs)
+    };
+    let by = |program: &Path, more: &[&str]| {
+        let mut command = Command::new(program);
+        command.args((program == Path::new(WEIR)).then_some("mount")).args([&cluster.url, mnt.to_str().unwrap()]);
+        with(command.args(more))
+    };
+    assert_eq!(by(Path::new(WEIR), &[]), ([true, true, false], true));
+    assert_eq!(by(Path::new(WEIR), &["-o", "dev,nodiratime,noexec"]), ([true, false, true], false));
+    assert_eq!(by(&helper, &["-n", "-o", "rw,noatime,lazytime"]), ([false, false, false], true));
+    assert_eq!(by(&helper, &["-o", "rw,noexec,nosuid,nodev,user=x"]), ([true, true, true], false));
+    succeed(Command::new(WEIR).args(["mount", &cluster.url]).arg(&mnt));
+    let again =
+        |options: &str| Command::new(WEIR).args(["mount", &cluster.url]).arg(&mnt).args(["-o", options]).output();
+    assert!(again("remount,ro,max_read=1048576").unwrap().status.success());
+    assert_eq!(fs::write(mnt.join("prog"), b"").unwrap_err().kind(), std::io::ErrorKind::ReadOnlyFilesystem);
+    let open = fs::File::open(mnt.join("prog")).unwrap();
+    assert!(again("remount,rw").unwrap().status.success());
+    fs::write(mnt.join("prog"), b"new").unwrap();
+    assert_eq!(open.metadata().unwrap().len(), 3, "the mount is the same");
+    drop(open);
+    succeed(Command::new(WEIR).arg("umount").arg(&mnt));
+    let refused = again("remount,ro").unwrap();
+    assert!(!refused.status.success() && String::from_utf8_lossy(&refused.stderr).contains("no weir is mounted there"));
 }

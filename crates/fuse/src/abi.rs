@@ -59,6 +59,7 @@ pub mod opcode {
     pub const LSEEK: u32 = 46;
     pub const COPY_FILE_RANGE: u32 = 47;
     pub const SYNCFS: u32 = 50;
+    pub const STATX: u32 = 52;
 }
 
 /// What the two sides agree on in INIT (`FUSE_INIT` flags; those from 32 on travel in `flags2`).
@@ -102,6 +103,7 @@ pub mod fattr {
     pub const FH: u32 = 1 << 6;
     pub const ATIME_NOW: u32 = 1 << 7;
     pub const MTIME_NOW: u32 = 1 << 8;
+    pub const CTIME: u32 = 1 << 10;
     pub const KILL_SUIDGID: u32 = 1 << 11;
 }
 
@@ -125,6 +127,8 @@ pub mod uring {
     pub const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
 }
 
+/// In the flags of OPEN: the file is opened to be run (`__FMODE_EXEC` of the kernel, which it has beside those of open(2)).
+pub const FMODE_EXEC: u32 = 1 << 5;
 /// In GETATTR: `fh` is an open file.
 pub const GETATTR_FH: u32 = 1 << 0;
 /// In READ: `lock_owner` is who reads. For the page cache nobody in particular does.

@@ -1,7 +1,7 @@
 //! The mounted file system: what all requests share.
 
 use crate::Errno;
-use crate::abi;
+use crate::abi::{self, opcode};
 use crate::callers::Callers;
 use crate::config::Config;
 use crate::nodes::Nodes;
@@ -14,6 +14,7 @@ use crate::transport::Transport;
 use crate::write_back::{NotAlone, Recalled, WriteBack, Writing};
 use client::{Access, File, Mount, Node, OpenFlags, Settings};
 use rustix::fs::OFlags;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 use types::Attrs;
@@ -24,12 +25,22 @@ const ESTALE: Errno = Errno(116);
 /// What an operation answers.
 pub(crate) type Answer = Result<Reply, Errno>;
 
+/// Attributes as the answer to a request has them, good for so long.
+fn told(header: &Header, attrs: &Attrs, valid: Duration) -> Reply {
+    match header.opcode {
+        opcode::STATX => crate::reply::statx(attrs, valid),
+        _ => crate::reply::attributes(attrs, valid),
+    }
+}
+
 /// The mounted file system.
 pub(crate) struct FileSystem {
     pub(crate) callers: Callers,
     pub(crate) config: Config,
     pub(crate) nodes: Nodes,
     pub(crate) opens: Opens,
+    /// Whether setuid and setgid bits are taken away here when somebody writes, not by the kernel.
+    pub(crate) drops_privileges: AtomicBool,
     pub(crate) read_ahead: ReadAhead,
     pub(crate) write_back: WriteBack,
     own: Weak<FileSystem>,
@@ -50,6 +61,7 @@ impl FileSystem {
             config,
             nodes,
             opens: Opens::default(),
+            drops_privileges: AtomicBool::default(),
             read_ahead: ReadAhead::default(),
             write_back,
             own: own.clone(),
@@ -96,7 +108,7 @@ impl FileSystem {
             Some(InDirectory::Name) => Err(ENOENT),
             Some(InDirectory::Itself) => {
                 let attrs = self.nodes.removed(header.node).ok_or(ESTALE)?;
-                Ok(crate::reply::attributes(&attrs, Duration::ZERO))
+                Ok(told(header, &attrs, Duration::ZERO))
             }
             None => Err(ESTALE),
         }
@@ -149,7 +161,7 @@ impl FileSystem {
     pub(crate) fn attributes(&self, header: &Header, attrs: &Attrs) -> Reply {
         self.nodes.tell(header.node, attrs);
         self.keep_pages(header.node, attrs);
-        crate::reply::attributes(attrs, self.lifetimes(header.node).attrs)
+        told(header, attrs, self.lifetimes(header.node).attrs)
     }
 
     /// What the kernel itself has made of a file that it writes alone, it may keep when the file is opened next.
@@ -220,6 +232,7 @@ pub(crate) fn wanted(flags: u32) -> OpenFlags {
         read: !flags.contains(OFlags::WRONLY) || flags.contains(OFlags::RDWR),
         write: flags.intersects(OFlags::WRONLY | OFlags::RDWR | OFlags::TRUNC),
         truncate: flags.contains(OFlags::TRUNC),
+        execute: flags.bits() & abi::FMODE_EXEC != 0,
     }
 }
 

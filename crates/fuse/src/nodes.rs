@@ -236,7 +236,7 @@ impl Nodes {
         known.gone == GONE_HERE || (std::mem::replace(&mut known.gone, pid) == pid && pid != 0)
     }
 
-    /// The kernel has removed this directory itself.
+    /// The kernel has removed this directory itself, or put another in its place.
     pub(crate) fn removed_here(&self, id: FileId) {
         if let Some(known) = self.table().get_mut(&id.0) {
             known.gone = GONE_HERE;

@@ -78,32 +78,49 @@ impl Drop for Write<'_> {
     }
 }
 
-/// By the numbers of files that are open: how often, and what was written back of their pages.
+/// By the numbers of files that are open.
 #[derive(Default)]
-struct Pages(Mutex<HashMap<u64, (usize, Arc<Written>)>>);
+struct Pages(Mutex<HashMap<u64, PagesOf>>);
+
+/// What is known of the pages of a file.
+struct PagesOf {
+    /// How often it is open, and how often of these through the page cache.
+    opens: usize,
+    cached: usize,
+    /// What was written back of them.
+    written: Arc<Written>,
+}
 
 impl Pages {
-    fn table(&self) -> std::sync::MutexGuard<'_, HashMap<u64, (usize, Arc<Written>)>> {
+    fn table(&self) -> std::sync::MutexGuard<'_, HashMap<u64, PagesOf>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A file is open once more.
-    fn opened(&self, number: u64) -> Arc<Written> {
+    /// A file is open once more, through the page cache or not.
+    fn opened(&self, number: u64, cached: bool) -> Arc<Written> {
         let mut table = self.table();
-        let (opens, written) = table.entry(number).or_insert_with(|| (0, Arc::new(Written::new(false))));
-        *opens += 1;
-        written.clone()
+        let none = || PagesOf { opens: 0, cached: 0, written: Arc::new(Written::new(false)) };
+        let pages = table.entry(number).or_insert_with(none);
+        pages.opens += 1;
+        pages.cached += usize::from(cached);
+        pages.written.clone()
     }
 
     /// And once less.
-    fn closed(&self, number: u64) {
+    fn closed(&self, number: u64, cached: bool) {
         let mut table = self.table();
-        if let Some((opens, _)) = table.get_mut(&number) {
-            *opens -= 1;
-            if *opens == 0 {
+        if let Some(pages) = table.get_mut(&number) {
+            pages.opens -= 1;
+            pages.cached -= usize::from(cached);
+            if pages.opens == 0 {
                 table.remove(&number);
             }
         }
+    }
+
+    /// Whether a file is open through the page cache.
+    fn are_read(&self, number: u64) -> bool {
+        self.table().get(&number).is_some_and(|pages| pages.cached > 0)
     }
 }
 
@@ -124,7 +141,6 @@ pub(crate) struct Reading {
 }
 
 /// Everything that is open.
-#[derive(Default)]
 pub(crate) struct Opens {
     next: AtomicU64,
     files: RwLock<HashMap<u64, Arc<OpenFile>>>,
@@ -133,7 +149,13 @@ pub(crate) struct Opens {
     /// Who asked for locks of which file. By whichever of its opens: a process that closes one of them loses what it locked by another
     /// (fcntl(2)), and may give it back by that as well.
     lockers: Mutex<HashMap<(u64, u64), Locker>>,
+    /// Held, by the number of a file modulo [`ENDING`], while an open that has locks of it is closed: nobody waits for that, and whoever sees
+    /// the descriptor gone expects the locks to be gone.
+    ending: [tokio::sync::Mutex<()>; ENDING],
 }
+
+/// So many.
+const ENDING: usize = 64;
 
 /// Who asked for locks of a file.
 #[derive(Clone, Copy)]
@@ -181,16 +203,30 @@ impl OpenFile {
     }
 }
 
+impl Default for Opens {
+    fn default() -> Self {
+        Opens {
+            next: AtomicU64::default(),
+            files: RwLock::default(),
+            pages: Pages::default(),
+            dirs: RwLock::default(),
+            lockers: Mutex::default(),
+            ending: std::array::from_fn(|_| tokio::sync::Mutex::default()),
+        }
+    }
+}
+
 impl Opens {
     /// Adds a file that was opened with these flags and that the kernel uses so ([`crate::abi::fopen`]), and gives its handle.
     pub(crate) fn add_file(&self, file: File, flags: u32, (how, writing): (u32, Option<Writing>)) -> u64 {
         let handle = self.next.fetch_add(1, Relaxed);
         let plain = AtomicBool::new(file.attrs().mode & 0o6000 == 0);
         let unsynced = file.is_unsynced();
-        let pages = self.pages.opened(file.node().id.0);
+        let cached = how & abi::fopen::DIRECT_IO == 0;
+        let pages = self.pages.opened(file.node().id.0, cached);
         let open = OpenFile {
             file,
-            cached: how & abi::fopen::DIRECT_IO == 0,
+            cached,
             writing,
             written: Written::new(unsynced),
             pages,
@@ -235,9 +271,21 @@ impl Opens {
         Ok(())
     }
 
-    /// Gives back everything that was locked by this open alone, which is closed.
-    pub(crate) async fn unlock_open(&self, handle: u64, open: &OpenFile) -> Result<(), Errno> {
+    /// Waits until opens of a file that are being closed have given back what they locked.
+    pub(crate) async fn ended(&self, number: u64) {
+        drop(self.ending[number as usize % ENDING].lock().await);
+    }
+
+    /// Gives back everything that was locked by this open alone, which is closed, and by `flock`, if that is who locked it by flock(2).
+    pub(crate) async fn unlock_open(&self, handle: u64, open: &OpenFile, flock: Option<u64>) -> Result<(), Errno> {
         let owners = std::mem::take(&mut *open.lock_owners.lock().unwrap_or_else(PoisonError::into_inner));
+        if owners.is_empty() && flock.is_none() {
+            return Ok(());
+        }
+        let _ending = self.ending[open.file.node().id.0 as usize % ENDING].lock().await;
+        if let Some(owner) = flock {
+            self.unlock_all(&open.file, owner).await?;
+        }
         for owner in owners {
             let locker = self.lockers().get(&(open.file.node().id.0, owner)).copied();
             if locker.is_some_and(|locker| locker.handle == handle) {
@@ -260,21 +308,34 @@ impl Opens {
         read(&self.files).values().find(fits).cloned()
     }
 
+    /// Whether the file with this number is open through the page cache.
+    pub(crate) fn are_pages_read(&self, number: u64) -> bool {
+        self.pages.are_read(number)
+    }
+
     /// Takes a file off the list.
     pub(crate) fn take_file(&self, handle: u64) -> Result<Arc<OpenFile>, Errno> {
-        write(&self.files).remove(&handle).inspect(|open| self.pages.closed(open.file.node().id.0)).ok_or(EBADF)
+        write(&self.files)
+            .remove(&handle)
+            .inspect(|open| self.pages.closed(open.file.node().id.0, open.cached))
+            .ok_or(EBADF)
     }
 
     /// Takes all files off the list.
     pub(crate) fn take_files(&self) -> Vec<Arc<OpenFile>> {
         let taken = write(&self.files).drain().map(|(_, open)| open).collect::<Vec<_>>();
-        taken.iter().for_each(|open| self.pages.closed(open.file.node().id.0));
+        taken.iter().for_each(|open| self.pages.closed(open.file.node().id.0, open.cached));
         taken
     }
 
     /// Whether any file is open.
     pub(crate) fn are_there(&self) -> bool {
         !read(&self.files).is_empty()
+    }
+
+    /// Whether any directory is open.
+    pub(crate) fn are_there_dirs(&self) -> bool {
+        !read(&self.dirs).is_empty()
     }
 
     /// Adds a directory and gives its handle.
@@ -312,18 +373,19 @@ mod tests {
     #[test]
     fn what_was_written_back_is_due_for_all_opens_of_the_file() {
         let pages = Pages::default();
-        let [older, newer, other] = [7, 7, 8].map(|number| pages.opened(number));
+        let [older, newer, other] = [7, 7, 8].map(|number| pages.opened(number, number == 8));
         drop(newer.begin());
         let due = older.due().expect("the kernel took the other open for these pages");
         assert_eq!(other.due(), None);
+        assert!(pages.are_read(8) && !pages.are_read(7));
         older.made_durable(due);
         assert_eq!(newer.due(), None);
-        pages.closed(7);
+        pages.closed(7, false);
         drop(newer.begin());
-        assert!(pages.opened(7).due().is_some(), "it was open all the time");
-        pages.closed(7);
-        pages.closed(7);
-        assert_eq!(pages.opened(7).due(), None);
+        assert!(pages.opened(7, false).due().is_some(), "it was open all the time");
+        pages.closed(7, false);
+        pages.closed(7, false);
+        assert_eq!(pages.opened(7, false).due(), None);
     }
 
     #[test]

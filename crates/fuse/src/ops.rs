@@ -83,7 +83,7 @@ async fn seldom(fs: &FileSystem, request: Request) -> Answer {
         Op::Opendir => dirs::open(fs),
         Op::Readdir { fh, offset, size, plus } => dirs::read(fs, header, fh, (offset, size), plus).await,
         Op::Releasedir { fh } => dirs::release(fs, fh),
-        Op::Getlk(lock) => locks::get(fs, &lock).await,
+        Op::Getlk(lock) => locks::get(fs, header, &lock).await,
         Op::Setlk { lock, sleep } => locks::set(fs, header, &lock, sleep).await,
         Op::Fallocate { fh, offset, length, mode } => {
             fallocate::fallocate(fs, header, fh, (offset, length), mode).await
@@ -136,7 +136,7 @@ impl InDirectory {
             | opcode::RENAME2
             | opcode::LINK
             | opcode::CREATE => Some(InDirectory::Name),
-            opcode::GETATTR => Some(InDirectory::Itself),
+            opcode::GETATTR | opcode::STATX => Some(InDirectory::Itself),
             _ => None,
         }
     }

@@ -2,6 +2,7 @@
 
 use crate::{Errno, abi};
 use client::Segment;
+use rustix::fs::StatxFlags;
 use std::time::Duration;
 use types::{Attrs, FileKind, StatFs};
 
@@ -120,6 +121,21 @@ fn attr(body: Body, attrs: &Attrs) -> Body {
 pub fn attributes(attrs: &Attrs, valid: Duration) -> Reply {
     let body = Body::with_capacity(104).u64(valid.as_secs()).u32(valid.subsec_nanos()).u32(0);
     attr(body, attrs).reply()
+}
+
+/// `fuse_statx_out`: attributes, good for so long, and when the file was made.
+pub fn statx(attrs: &Attrs, valid: Duration) -> Reply {
+    const NO_FLAGS: u32 = 0;
+    let mask = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
+    let body = Body::with_capacity(288).u64(valid.as_secs()).u32(valid.subsec_nanos()).u32(NO_FLAGS).zeros(16);
+    let body = body.u32(mask.bits()).u32(BLOCK_SIZE).u64(0).u32(attrs.nlink).u32(attrs.uid).u32(attrs.gid);
+    let body = body.u16((type_bits(attrs.kind) | attrs.mode) as u16).u16(0);
+    let mut body = body.u64(attrs.id.0).u64(attrs.size).u64(attrs.used.div_ceil(512)).u64(0);
+    for time in [attrs.atime, attrs.btime, attrs.ctime, attrs.mtime] {
+        body = body.u64(time.secs as u64).u32(time.nanos).u32(0);
+    }
+    // The device it is on, which the kernel knows, and room for what is to come.
+    body.u32(attrs.rdev.0).u32(attrs.rdev.1).u64(0).zeros(112).reply()
 }
 
 /// How long the kernel may believe what it is told of a name.
@@ -264,6 +280,8 @@ mod tests {
         assert_eq!(bytes.len(), 104);
         let Reply::Bytes(bytes) = no_entry(Duration::ZERO) else { panic!() };
         assert_eq!(bytes.len(), 128);
+        let Reply::Bytes(bytes) = statx(&attrs, Duration::ZERO) else { panic!() };
+        assert_eq!(bytes.len(), 288);
     }
 
     #[test]

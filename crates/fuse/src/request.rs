@@ -45,6 +45,7 @@ pub struct SetAttr {
     pub size: u64,
     pub atime: (i64, u32),
     pub mtime: (i64, u32),
+    pub ctime: (i64, u32),
     pub mode: u32,
     pub uid: u32,
     pub gid: u32,
@@ -287,7 +288,7 @@ pub fn fixed_size(code: u32) -> usize {
         opcode::LISTXATTR | opcode::MKDIR | opcode::RENAME | opcode::LINK | opcode::OPEN | opcode::OPENDIR => 8,
         opcode::SETXATTR | opcode::SYNCFS => 8,
         opcode::GETATTR | opcode::MKNOD | opcode::RENAME2 | opcode::CREATE | opcode::FSYNC | opcode::FSYNCDIR => 16,
-        opcode::FLUSH | opcode::RELEASE | opcode::RELEASEDIR | opcode::LSEEK => 24,
+        opcode::FLUSH | opcode::RELEASE | opcode::RELEASEDIR | opcode::LSEEK | opcode::STATX => 24,
         opcode::FALLOCATE => 32,
         opcode::READ | opcode::WRITE | opcode::READDIR | opcode::READDIRPLUS => 40,
         opcode::GETLK | opcode::SETLK | opcode::SETLKW => 48,
@@ -342,7 +343,8 @@ impl Op {
             opcode::FORGET => Op::Forget { nlookup: f.u64()? },
             opcode::BATCH_FORGET => Op::BatchForget { nodes: forgets(f.u32()?, &rest)? },
             opcode::INTERRUPT => Op::Interrupt { unique: f.u64()? },
-            opcode::GETATTR => {
+            // What is wanted of them follows with STATX, and is all that there is.
+            opcode::GETATTR | opcode::STATX => {
                 let flags = f.u64()? as u32;
                 let fh = f.u64()?;
                 Op::Getattr { fh: (flags & abi::GETATTR_FH != 0).then_some(fh) }
@@ -431,12 +433,13 @@ fn setattr(f: &mut Fields) -> Result<SetAttr, Malformed> {
     let valid = f.u32()?;
     f.skip(4)?;
     let (fh, size, _lock_owner) = (f.u64()?, f.u64()?, f.u64()?);
-    let (atime, mtime, _ctime) = (f.u64()? as i64, f.u64()? as i64, f.u64()?);
-    let (atime_nanos, mtime_nanos, _ctime_nanos) = (f.u32()?, f.u32()?, f.u32()?);
+    let secs = [f.u64()? as i64, f.u64()? as i64, f.u64()? as i64];
+    let nanos = [f.u32()?, f.u32()?, f.u32()?];
+    let [atime, mtime, ctime] = [0, 1, 2].map(|n| (secs[n], nanos[n]));
     let mode = f.u32()?;
     f.skip(4)?;
     let (uid, gid) = (f.u32()?, f.u32()?);
-    Ok(SetAttr { valid, fh, size, atime: (atime, atime_nanos), mtime: (mtime, mtime_nanos), mode, uid, gid })
+    Ok(SetAttr { valid, fh, size, atime, mtime, ctime, mode, uid, gid })
 }
 
 fn lock(f: &mut Fields) -> Result<Lock, Malformed> {
@@ -506,7 +509,7 @@ mod tests {
 
     #[test]
     fn a_message_in_parts_is_the_same_message() {
-        for code in 1..=opcode::SYNCFS {
+        for code in 1..=opcode::STATX {
             let fixed = vec![0; fixed_size(code)];
             let mut whole = message(code, &fixed, b"a\0b\0");
             let (head, mut room) = (whole.split_to(abi::IN_HEADER), fixed.clone());
@@ -521,7 +524,7 @@ mod tests {
 
     #[test]
     fn what_is_cut_short_is_refused() {
-        for code in 1..=opcode::SYNCFS {
+        for code in 1..=opcode::STATX {
             let whole = message(code, &vec![0; fixed_size(code)], b"a\0b\0");
             for len in 0..whole.len() {
                 assert!(Request::decode(whole.slice(..len)).is_err(), "opcode {code}, {len} bytes");

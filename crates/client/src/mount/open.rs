@@ -25,19 +25,25 @@ pub struct OpenFlags {
     pub write: bool,
     /// Cut to length 0 while opening; needs `write`.
     pub truncate: bool,
+    /// It is read to be run: takes the right to execute it instead of that to read it (RFC 8881 §6.2.1.3.1).
+    pub execute: bool,
 }
 
 impl OpenFlags {
     /// For reading only.
-    pub const READ: OpenFlags = OpenFlags { read: true, write: false, truncate: false };
+    pub const READ: OpenFlags = OpenFlags { read: true, write: false, truncate: false, execute: false };
     /// For writing only.
-    pub const WRITE: OpenFlags = OpenFlags { read: false, write: true, truncate: false };
+    pub const WRITE: OpenFlags = OpenFlags { read: false, write: true, truncate: false, execute: false };
     /// For reading and writing.
-    pub const READ_WRITE: OpenFlags = OpenFlags { read: true, write: true, truncate: false };
+    pub const READ_WRITE: OpenFlags = OpenFlags { read: true, write: true, truncate: false, execute: false };
 
     /// The ACCESS bits that the mode has to grant.
     fn access(self) -> u32 {
-        let read = if self.read { ACCESS4_READ } else { 0 };
+        let read = match (self.execute, self.read) {
+            (true, _) => ACCESS4_EXECUTE,
+            (false, true) => ACCESS4_READ,
+            (false, false) => 0,
+        };
         let write = if self.write { ACCESS4_MODIFY } else { 0 };
         read | write
     }

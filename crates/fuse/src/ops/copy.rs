@@ -19,10 +19,7 @@ pub(crate) async fn copy(fs: &FileSystem, header: &Header, from: (u64, u64), to:
         return Err(EOPNOTSUPP);
     }
     let range = ByteRange::new(from.1, len.min(MOST)).ok_or(EINVAL)?;
-    if fs.write_back.is_on() {
-        // The kernel leaves that to us then.
-        fs.drop_privileges(header, &target.file.node()).await?;
-    }
+    fs.drop_privileges_of(header, &target).await?;
     let copied = target.file.copy_range(to.1, &source.file, range).await?;
     // Of pages that were copied to, the kernel keeps nothing.
     fs.write_back.zeroed(target.file.node().id.0, ByteRange { offset: to.1, len: copied });

@@ -41,7 +41,12 @@ pub(crate) async fn create(
         }
         outcome => outcome?,
     };
-    if options.open.truncate && open_flags & abi::OPEN_KILL_SUIDGID != 0 {
+    // One that was there already.
+    if !file.is_unsynced()
+        && file.attrs().mode & 0o6000 != 0
+        && open_flags & abi::OPEN_KILL_SUIDGID != 0
+        && options.open.truncate
+    {
         fs.drop_privileges(header, &file.node()).await?;
     }
     fs.changed_in(header, after, unseen);

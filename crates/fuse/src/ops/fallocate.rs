@@ -25,10 +25,7 @@ pub(crate) async fn fallocate(
 ) -> Answer {
     let open = fs.opens.file(fh)?;
     let range = ByteRange::new(offset, length).ok_or(EINVAL)?;
-    if fs.write_back.is_on() {
-        // The kernel leaves that to us then.
-        fs.drop_privileges(header, &open.file.node()).await?;
-    }
+    fs.drop_privileges_of(header, &open).await?;
     let file = &open.file;
     match mode {
         0 => file.allocate(range).await?,

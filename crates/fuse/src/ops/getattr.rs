@@ -1,4 +1,4 @@
-//! GETATTR: the attributes of a file.
+//! GETATTR: the attributes of a file; and STATX, which is the same with when it was made.
 
 use crate::callers;
 use crate::fs::{Answer, FileSystem};

@@ -4,6 +4,7 @@ use crate::Errno;
 use crate::abi::{self, init as flag};
 use crate::fs::{Answer, FileSystem};
 use crate::reply::Body;
+use std::sync::atomic::Ordering::Relaxed;
 use types::limits::PAYLOAD_MAX;
 
 const EPROTO: Errno = Errno(71);
@@ -22,7 +23,8 @@ const WANTED: u64 = flag::ASYNC_READ
     | flag::MAX_PAGES
     | flag::CACHE_SYMLINKS
     | flag::INIT_EXT
-    | flag::DIRECT_IO_ALLOW_MMAP;
+    | flag::DIRECT_IO_ALLOW_MMAP
+    | flag::HANDLE_KILLPRIV_V2;
 /// Requests of the kernel's own, such as read-ahead, that may wait at the same time.
 const BACKGROUND: u16 = 128;
 /// Bytes of a page.
@@ -44,9 +46,10 @@ pub(crate) fn init(fs: &FileSystem, (major, minor): (u32, u32), max_readahead: u
         );
         fs.write_back.switch_off();
     }
-    let writeback = if fs.write_back.is_on() { flag::WRITEBACK_CACHE | flag::HANDLE_KILLPRIV_V2 } else { 0 };
+    let writeback = if fs.write_back.is_on() { flag::WRITEBACK_CACHE } else { 0 };
     let flags = offered & (WANTED | writeback | transport.wants());
     transport.agreed(flags);
+    fs.drops_privileges.store(flags & flag::HANDLE_KILLPRIV_V2 != 0, Relaxed);
     // More than it offers only root can give it, later.
     let wanted = fs.callers.anybody().policy().policy.read_ahead;
     let read_ahead = u32::try_from(wanted).unwrap_or(u32::MAX).min(max_readahead);

@@ -33,8 +33,9 @@ fn kind(lock: &Lock) -> Result<LockKind, Errno> {
 }
 
 /// The lock that is in the way of one like this, if there is one.
-pub(crate) async fn get(fs: &FileSystem, lock: &Lock) -> Answer {
+pub(crate) async fn get(fs: &FileSystem, header: &Header, lock: &Lock) -> Answer {
     let open = fs.opens.file(lock.fh)?;
+    fs.opens.ended(header.node).await;
     let body = Body::with_capacity(24);
     let Some(held) = open.file.test_lock(lock.owner, range(lock)?, kind(lock)?).await? else {
         return Ok(body.u64(0).u64(0).u32(UNLOCK).u32(0).reply());
@@ -66,6 +67,7 @@ pub(crate) async fn set(fs: &FileSystem, header: &Header, lock: &Lock, sleep: bo
         return Ok(Reply::Done);
     }
     let kind = kind(lock)?;
+    fs.opens.ended(header.node).await;
     // Before it is asked for: should the asker go away over it, closing gives it back.
     fs.opens.asks_lock(lock.fh, &open, lock.owner, lock.pid);
     if !take(fs, header, &open, lock, (range, kind), sleep).await? {
@@ -111,7 +113,7 @@ async fn take(
 /// Opens a file for reading and writing, if need be in the mount's own name: who has it open may lock it, and nothing else comes of this.
 async fn open_for_locks(fs: &FileSystem, header: &Header) -> Result<File, Errno> {
     let node = fs.node(header)?;
-    let flags = OpenFlags { read: true, write: true, truncate: false };
+    let flags = OpenFlags::READ_WRITE;
     let options = OpenOptions { flags, ..OpenOptions::default() };
     match fs.acting(header).open_with(&node, options).await {
         Err(error) if error.is(Status::Access) => Ok(fs.callers.anybody().open_with(&node, options).await?),

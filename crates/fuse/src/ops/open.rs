@@ -15,7 +15,7 @@ pub(crate) async fn open(fs: &FileSystem, header: &Header, flags: u32, open_flag
     let options = OpenOptions { flags: wanted(flags), dir: dir.as_ref(), policy: hint(flags), alone: false };
     let file = open_file(fs, header, &node, options, flags).await?;
     // Not before: who may not cut the file takes nothing from it.
-    if options.flags.truncate && open_flags & abi::OPEN_KILL_SUIDGID != 0 {
+    if file.attrs().mode & 0o6000 != 0 && open_flags & abi::OPEN_KILL_SUIDGID != 0 && options.flags.truncate {
         fs.drop_privileges(header, &node).await?;
     }
     let attrs = file.attrs();

@@ -4,7 +4,7 @@ use crate::Errno;
 use crate::fs::{Answer, FileSystem};
 use crate::reply::Reply;
 use crate::request::Header;
-use types::{Renaming, Status};
+use types::{Attrs, FileKind, Renaming, Status};
 
 const EINVAL: Errno = Errno(22);
 
@@ -22,6 +22,9 @@ pub(crate) async fn rename(
     let (mount, from, to) = (fs.acting(header), fs.node(header)?, fs.nodes.get(newdir)?);
     let _changing = (fs.nodes.changing(header.node), fs.nodes.changing(newdir));
     let (from, to) = ((&from, name), (&to, newname));
+    // Who has a directory open that is replaced goes on with one that is empty, as after RMDIR.
+    let replaces = how == Renaming::Replace && fs.opens.are_there_dirs();
+    let replaced = if replaces { mount.lookup(to.0, newname).await.ok() } else { None };
     let renamed = match how {
         // Both names are there before and after: what they stand for tells whether one that is in doubt has happened.
         Renaming::Exchange => {
@@ -38,6 +41,9 @@ pub(crate) async fn rename(
             outcome => outcome,
         },
     };
+    if let (Ok(()), Some((node, Attrs { kind: FileKind::Directory, .. }))) = (&renamed, replaced) {
+        fs.nodes.removed_here(node.id);
+    }
     match renamed {
         Err(error) if error.is(Status::AttrNotSupp) => Err(EINVAL),
         outcome => Ok(outcome.map(|()| Reply::Done)?),

@@ -27,23 +27,42 @@ pub(crate) async fn setattr(fs: &FileSystem, header: &Header, args: &SetAttr) ->
     fs.may_believe_more(header.node);
     let _changing = fs.nodes.changing(header.node);
     let open = (args.valid & fattr::FH != 0).then(|| fs.opens.file(args.fh)).transpose()?;
-    if args.valid & fattr::KILL_SUIDGID != 0 {
-        fs.drop_privileges(header, &fs.node(header)?).await?;
-    }
     let attrs = match open {
         // The kernel hands on when it was told to write.
         Some(open) if is_times_alone(&changes) => set_written(&open, &changes).await?,
         // What an open file was opened for holds, whatever the mode says by now.
         Some(open) if changes.size.is_some() => open.file.set_attrs(&changes).await?,
-        _ => fs.acting(header).setattr(&fs.node(header)?, &changes).await?,
+        _ => set_named(fs, header, args, &changes).await?,
     };
-    if changes.mode.is_some() && fs.write_back.is_on() {
+    let attrs = match args.valid & fattr::KILL_SUIDGID != 0 && attrs.mode & 0o6000 != 0 {
+        true => fs.drop_privileges(header, &fs.node(header)?).await?,
+        false => attrs,
+    };
+    if changes.mode.is_some() {
         fs.opens.doubt_bits(header.node);
     }
     if let Some(size) = changes.size {
         fs.write_back.zeroed(header.node, ByteRange { offset: size, len: u64::MAX - size });
     }
     Ok(fs.attributes(header, &attrs))
+}
+
+/// Sets attributes of a file in the name of who asks.
+async fn set_named(fs: &FileSystem, header: &Header, args: &SetAttr, changes: &SetAttrs) -> Result<Attrs, Errno> {
+    let (mount, node) = (fs.acting(header), fs.node(header)?);
+    match mount.setattr(&node, changes).await {
+        // Whoever may write to a file may say that it was written now, and nothing else (utimensat(2)).
+        Err(error) if (error.is(Status::Perm) || error.is(Status::Access)) && means_now(args) => {
+            Ok(mount.setattr(&node, &SetAttrs { mtime: Some(SetTime::Now), ..*changes }).await?)
+        }
+        outcome => Ok(outcome?),
+    }
+}
+
+/// Whether both times are to be those of now: where the kernel keeps modification times it says which time that is.
+fn means_now(args: &SetAttr) -> bool {
+    let all = fattr::ATIME_NOW | fattr::MTIME | fattr::CTIME;
+    args.valid & (all | fattr::MTIME_NOW) == all && args.mtime == args.ctime
 }
 
 /// Sets when a file was written, as the kernel has it, once all that was written is durable. If that fails, whoever wrote is told later.

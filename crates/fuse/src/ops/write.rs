@@ -3,13 +3,14 @@
 use crate::Errno;
 use crate::abi;
 use crate::fs::{Answer, FileSystem};
+use crate::opens::OpenFile;
 use crate::reply::Body;
 use crate::request::Header;
 use bytes::Bytes;
 use client::{Access, Node};
 use rustix::fs::OFlags;
 use std::sync::atomic::Ordering::Relaxed;
-use types::SetAttrs;
+use types::{Attrs, SetAttrs};
 
 const EIO: Errno = Errno(5);
 
@@ -23,8 +24,8 @@ pub(crate) async fn write(
     (write_flags, flags): (u32, u32),
 ) -> Answer {
     let open = fs.opens.file(fh)?;
-    // Through the page cache the kernel says so when it has seen such bits.
-    let seen = open.cached || !open.plain.load(Relaxed);
+    // Of pages that it writes back the kernel says so when it has seen such bits.
+    let seen = (open.cached && fs.write_back.is_on()) || !open.plain.load(Relaxed);
     if write_flags & abi::WRITE_KILL_SUIDGID != 0 && seen {
         // As what follows: apart, for most writes need room for none of it.
         Box::pin(fs.drop_privileges(header, &open.file.node())).await?;
@@ -57,25 +58,41 @@ pub(crate) async fn write(
         // It became so behind the open, by fcntl(2).
         open.file.push().await?;
     }
+    if !of_pages && !open.cached && fs.opens.are_pages_read(header.node) {
+        // The kernel has forgotten them before it asked, and may have got some again before these bytes were there.
+        Box::pin(fs.forget_pages(header.node)).await;
+    }
     Ok(Body::with_capacity(8).u32(len).u32(0).reply())
 }
 
 impl FileSystem {
-    /// Takes the setuid and setgid bits away before somebody writes to a file or cuts it who may not keep them.
-    pub(crate) async fn drop_privileges(&self, header: &Header, node: &Node) -> Result<(), Errno> {
+    /// Takes these bits away before an open file is changed in a way of which the kernel does not say whether the caller may keep them: root may.
+    pub(crate) async fn drop_privileges_of(&self, header: &Header, open: &OpenFile) -> Result<(), Errno> {
+        if self.drops_privileges.load(Relaxed) && header.uid != 0 && !open.plain.load(Relaxed) {
+            self.drop_privileges(header, &open.file.node()).await?;
+            open.plain.store(true, Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Takes the setuid and setgid bits away before somebody writes to a file or cuts it who may not keep them; its
+    /// attributes then.
+    pub(crate) async fn drop_privileges(&self, header: &Header, node: &Node) -> Result<Attrs, Errno> {
         let attrs = self.callers.anybody().getattr(node).await?;
         // Without the group's right to execute, setgid means something else (mandatory locks of old) and stays.
         let setgid = if attrs.mode & 0o10 != 0 { 0o2000 } else { 0 };
         let mode = attrs.mode & !(0o4000 | setgid);
         if mode == attrs.mode {
-            return Ok(());
+            return Ok(attrs);
         }
         // Its owner may, and whoever writes may not: it is asked in the mount's own name.
         let changes = SetAttrs { mode: Some(mode), ..SetAttrs::default() };
-        let asked = self.callers.anybody().setattr(node, &changes).await;
-        if asked.is_err() {
-            self.acting(header).setattr(node, &changes).await?;
-        }
-        Ok(())
+        let attrs = match self.callers.anybody().setattr(node, &changes).await {
+            Err(_) => self.acting(header).setattr(node, &changes).await?,
+            Ok(attrs) => attrs,
+        };
+        // The kernel leaves that to us, and goes on with the mode it knows.
+        self.renew(node.id.0, &attrs);
+        Ok(attrs)
     }
 }
