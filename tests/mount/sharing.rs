@@ -290,6 +290,15 @@ fn who_is_killed_does_not_wait_for_servers() {
     }
 }
 
+/// Has this thread go on there.
+fn on_processor(number: usize) {
+    use rustix::thread::{CpuSet, sched_setaffinity};
+    let mut set = CpuSet::new();
+    set.set(number);
+    // One that may not be used changes nothing.
+    let _ = sched_setaffinity(None, &set);
+}
+
 #[test]
 fn flock_asks_nothing_of_how_a_file_was_opened() {
     let Some((_dir, _cluster, [one, two])) = two() else { return };
@@ -322,10 +331,14 @@ fn flock_asks_nothing_of_how_a_file_was_opened() {
     assert!(!taken(&second));
     drop((second, writer));
     // Whoever sees a descriptor closed finds its locks gone, though nobody waits for RELEASE.
-    for _ in 0..50 {
+    // Not even when they come from another processor, by another way into the mount.
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    for round in 0..200 {
         let [holder, next] = [(), ()].map(|()| File::open(one.at("f")).unwrap());
         holder.lock().unwrap();
+        on_processor(round % processors);
         drop(holder);
+        on_processor((round + 1) % processors);
         next.try_lock().unwrap();
     }
     one.unmount();

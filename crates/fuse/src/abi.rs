@@ -139,8 +139,6 @@ pub const WRITE_CACHE: u32 = 1 << 0;
 pub const OPEN_KILL_SUIDGID: u32 = 1 << 0;
 /// In WRITE: the writer may not keep the setuid and setgid bits.
 pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;
-/// In RELEASE: flock(2) locks of `lock_owner` are to be given back.
-pub const RELEASE_FLOCK_UNLOCK: u32 = 1 << 1;
 /// In GETLK, SETLK and SETLKW: the lock is one of flock(2).
 pub const LK_FLOCK: u32 = 1 << 0;
 

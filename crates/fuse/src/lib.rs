@@ -13,6 +13,7 @@ mod control;
 mod crowd;
 mod dispatch;
 mod fs;
+mod lockers;
 mod mounted;
 mod mounting;
 mod nodes;

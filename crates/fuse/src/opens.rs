@@ -1,5 +1,6 @@
 //! Files and directories that the kernel has open, by the handles it was given.
 
+use crate::lockers::Lockers;
 use crate::write_back::Writing;
 use crate::{Errno, abi};
 use client::{Entry, File, ReadDir};
@@ -141,30 +142,13 @@ pub(crate) struct Reading {
 }
 
 /// Everything that is open.
+#[derive(Default)]
 pub(crate) struct Opens {
     next: AtomicU64,
     files: RwLock<HashMap<u64, Arc<OpenFile>>>,
     pages: Pages,
     dirs: RwLock<HashMap<u64, Arc<OpenDir>>>,
-    /// Who asked for locks of which file. By whichever of its opens: a process that closes one of them loses what it locked by another
-    /// (fcntl(2)), and may give it back by that as well.
-    lockers: Mutex<HashMap<(u64, u64), Locker>>,
-    /// Held, by the number of a file modulo [`ENDING`], while an open that has locks of it is closed: nobody waits for that, and whoever sees
-    /// the descriptor gone expects the locks to be gone.
-    ending: [tokio::sync::Mutex<()>; ENDING],
-}
-
-/// So many.
-const ENDING: usize = 64;
-
-/// Who asked for locks of a file.
-#[derive(Clone, Copy)]
-struct Locker {
-    /// The process.
-    pid: u32,
-    /// By which open it asked last. Locks that belong to an open (`F_OFD_SETLK`) end with that, of which the kernel says no more than that it
-    /// is closed.
-    handle: u64,
+    lockers: Lockers,
 }
 
 fn read<T>(lock: &RwLock<T>) -> std::sync::RwLockReadGuard<'_, T> {
@@ -179,6 +163,10 @@ impl OpenFile {
     /// A write by this open begins, of the kernel's pages or a program's own.
     pub(crate) fn begin_write(&self, of_pages: bool) -> Write<'_> {
         if of_pages { self.pages.begin() } else { self.written.begin() }
+    }
+
+    fn lock_owners(&self) -> std::sync::MutexGuard<'_, Vec<u64>> {
+        self.lock_owners.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What whoever closes or syncs it has to wait for; nothing if everything is durable.
@@ -200,19 +188,6 @@ impl OpenFile {
             file.leave().await?;
         }
         Ok(self.file.leave().await?)
-    }
-}
-
-impl Default for Opens {
-    fn default() -> Self {
-        Opens {
-            next: AtomicU64::default(),
-            files: RwLock::default(),
-            pages: Pages::default(),
-            dirs: RwLock::default(),
-            lockers: Mutex::default(),
-            ending: std::array::from_fn(|_| tokio::sync::Mutex::default()),
-        }
     }
 }
 
@@ -244,55 +219,51 @@ impl Opens {
         read(&self.files).get(&handle).cloned().ok_or(EBADF)
     }
 
-    fn lockers(&self) -> std::sync::MutexGuard<'_, HashMap<(u64, u64), Locker>> {
-        self.lockers.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Who asked for locks.
+    pub(crate) fn lockers(&self) -> &Lockers {
+        &self.lockers
     }
 
-    /// `owner` asks for a lock of the file by this open.
-    pub(crate) fn asks_lock(&self, handle: u64, open: &OpenFile, owner: u64, pid: u32) {
-        let mut owners = open.lock_owners.lock().unwrap_or_else(PoisonError::into_inner);
-        if !owners.contains(&owner) {
-            owners.push(owner);
+    /// `owner`, a process with this number, asks for a lock of the file by this open, maybe by flock(2).
+    pub(crate) async fn asks_lock(&self, open: &OpenFile, owner: u64, by: (u32, u64, bool)) {
+        {
+            let mut owners = open.lock_owners();
+            if !owners.contains(&owner) {
+                owners.push(owner);
+            }
         }
-        self.lockers().insert((open.file.node().id.0, owner), Locker { pid, handle });
-    }
-
-    /// The process that asked for locks of the file as `owner`, if any did.
-    pub(crate) fn locker(&self, file: &File, owner: u64) -> Option<u32> {
-        self.lockers().get(&(file.node().id.0, owner)).map(|locker| locker.pid)
+        self.lockers.asks(open.file.node().id.0, owner, by).await;
     }
 
     /// Gives back everything that `owner` locked of the file.
     pub(crate) async fn unlock_all(&self, file: &File, owner: u64) -> Result<(), Errno> {
-        let had = self.lockers().remove(&(file.node().id.0, owner));
-        if had.is_some() {
+        if self.lockers.take(file.node().id.0, owner) {
             file.unlock(owner, ByteRange::ALL).await?;
         }
         Ok(())
     }
 
-    /// Waits until opens of a file that are being closed have given back what they locked.
-    pub(crate) async fn ended(&self, number: u64) {
-        drop(self.ending[number as usize % ENDING].lock().await);
+    /// A process closed a descriptor of this open.
+    pub(crate) fn flushed(&self, handle: u64, open: &OpenFile, pid: u32) {
+        let owners = open.lock_owners();
+        if !owners.is_empty() {
+            self.lockers.flushed(open.file.node().id.0, &owners, handle, pid);
+        }
     }
 
-    /// Gives back everything that was locked by this open alone, which is closed, and by `flock`, if that is who locked it by flock(2).
-    pub(crate) async fn unlock_open(&self, handle: u64, open: &OpenFile, flock: Option<u64>) -> Result<(), Errno> {
-        let owners = std::mem::take(&mut *open.lock_owners.lock().unwrap_or_else(PoisonError::into_inner));
-        if owners.is_empty() && flock.is_none() {
+    /// Gives back everything that was locked by this open alone, which nobody has any more.
+    pub(crate) async fn unlock_open(&self, handle: u64, open: &OpenFile) -> Result<(), Errno> {
+        let (number, owners) = (open.file.node().id.0, std::mem::take(&mut *open.lock_owners()));
+        if owners.is_empty() {
             return Ok(());
         }
-        let _ending = self.ending[open.file.node().id.0 as usize % ENDING].lock().await;
-        if let Some(owner) = flock {
-            self.unlock_all(&open.file, owner).await?;
+        let owners = self.lockers.released(number, &owners, handle);
+        let mut outcome = Ok(());
+        for owner in &owners {
+            outcome = outcome.and(open.file.unlock(*owner, ByteRange::ALL).await);
         }
-        for owner in owners {
-            let locker = self.lockers().get(&(open.file.node().id.0, owner)).copied();
-            if locker.is_some_and(|locker| locker.handle == handle) {
-                self.unlock_all(&open.file, owner).await?;
-            }
-        }
-        Ok(())
+        self.lockers.ended(number, &owners);
+        Ok(outcome?)
     }
 
     /// The file with this number may have setuid and setgid bits from now on.

@@ -70,8 +70,8 @@ async fn seldom(fs: &FileSystem, request: Request) -> Answer {
         Op::Create { name, flags, mode, open_flags } => {
             create::create(fs, header, &name, (flags, open_flags), mode).await
         }
-        Op::Flush { fh, lock_owner } => flush::flush(fs, fh, lock_owner).await,
-        Op::Release { fh, release_flags, lock_owner } => release::release(fs, fh, release_flags, lock_owner).await,
+        Op::Flush { fh, lock_owner } => flush::flush(fs, header, fh, lock_owner).await,
+        Op::Release { fh } => release::release(fs, fh).await,
         Op::Fsync { fh } => fsync::fsync(fs, fh).await,
         Op::Statfs => statfs::statfs(fs).await,
         // Every other operation on a directory is durable when it is answered; of files, fsync and close take care.

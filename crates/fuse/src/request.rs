@@ -160,8 +160,6 @@ pub enum Op {
     },
     Release {
         fh: u64,
-        release_flags: u32,
-        lock_owner: u64,
     },
     Fsync {
         fh: u64,
@@ -360,11 +358,7 @@ impl Op {
                 f.skip(8)?;
                 Op::Flush { fh, lock_owner: f.u64()? }
             }
-            opcode::RELEASE => {
-                let fh = f.u64()?;
-                f.skip(4)?;
-                Op::Release { fh, release_flags: f.u32()?, lock_owner: f.u64()? }
-            }
+            opcode::RELEASE => Op::Release { fh: f.u64()? },
             opcode::FSYNC => Op::Fsync { fh: f.u64()? },
             opcode::OPENDIR => Op::Opendir,
             opcode::RELEASEDIR => Op::Releasedir { fh: f.u64()? },

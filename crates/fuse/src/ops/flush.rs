@@ -2,11 +2,12 @@
 
 use crate::fs::{Answer, FileSystem};
 use crate::reply::Reply;
+use crate::request::Header;
 
 /// See the head of this file. What was written is durable and known to the mgr afterwards, or close(2) fails; the caller's
 /// locks by fcntl(2) go. A failure is not used up by it: any process that inherited the descriptor closes it, and whoever
 /// wrote wants to know.
-pub(crate) async fn flush(fs: &FileSystem, fh: u64, lock_owner: u64) -> Answer {
+pub(crate) async fn flush(fs: &FileSystem, header: &Header, fh: u64, lock_owner: u64) -> Answer {
     let open = fs.opens.file(fh)?;
     let mut written = Ok(());
     if let Some(due) = open.due() {
@@ -15,6 +16,8 @@ pub(crate) async fn flush(fs: &FileSystem, fh: u64, lock_owner: u64) -> Answer {
             open.made_durable(due);
         }
     }
+    // Before the answer: what follows it may be the kernel's last word of this open.
+    fs.opens.flushed(fh, &open, header.pid);
     fs.opens.unlock_all(&open.file, lock_owner).await?;
     written?;
     Ok(Reply::Done)

@@ -35,9 +35,17 @@ fn kind(lock: &Lock) -> Result<LockKind, Errno> {
 /// The lock that is in the way of one like this, if there is one.
 pub(crate) async fn get(fs: &FileSystem, header: &Header, lock: &Lock) -> Answer {
     let open = fs.opens.file(lock.fh)?;
-    fs.opens.ended(header.node).await;
+    let (lockers, range, kind) = (fs.opens.lockers(), range(lock)?, kind(lock)?);
+    let held = loop {
+        let mark = lockers.mark();
+        let found = open.file.test_lock(lock.owner, range, kind).await?;
+        let owner = found.as_ref().and_then(|held| held.owner);
+        if owner.is_none() || !lockers.may_be_free(header.node, owner, mark).await {
+            break found;
+        }
+    };
     let body = Body::with_capacity(24);
-    let Some(held) = open.file.test_lock(lock.owner, range(lock)?, kind(lock)?).await? else {
+    let Some(held) = held else {
         return Ok(body.u64(0).u64(0).u32(UNLOCK).u32(0).reply());
     };
     let end = match held.range.len {
@@ -46,7 +54,7 @@ pub(crate) async fn get(fs: &FileSystem, header: &Header, lock: &Lock) -> Answer
     };
     let kind = if held.kind == LockKind::Write { WRITE } else { READ };
     // A process that uses another mount cannot be told.
-    let pid = held.owner.and_then(|owner| fs.opens.locker(&open.file, owner)).unwrap_or(0);
+    let pid = held.owner.and_then(|owner| lockers.process(header.node, owner)).unwrap_or(0);
     Ok(body.u64(held.range.offset.min(END)).u64(end).u32(kind).u32(pid).reply())
 }
 
@@ -58,7 +66,7 @@ pub(crate) async fn set(fs: &FileSystem, header: &Header, lock: &Lock, sleep: bo
     let cached = || open.cached && !open.file.is_alone();
     let range = range(lock)?;
     if lock.kind == UNLOCK {
-        if fs.opens.locker(&open.file, lock.owner).is_some() {
+        if fs.opens.lockers().process(header.node, lock.owner).is_some() {
             if cached() {
                 fs.forget_pages(header.node).await;
             }
@@ -67,9 +75,8 @@ pub(crate) async fn set(fs: &FileSystem, header: &Header, lock: &Lock, sleep: bo
         return Ok(Reply::Done);
     }
     let kind = kind(lock)?;
-    fs.opens.ended(header.node).await;
     // Before it is asked for: should the asker go away over it, closing gives it back.
-    fs.opens.asks_lock(lock.fh, &open, lock.owner, lock.pid);
+    fs.opens.asks_lock(&open, lock.owner, (lock.pid, lock.fh, lock.flock)).await;
     if !take(fs, header, &open, lock, (range, kind), sleep).await? {
         return Err(EAGAIN);
     }
@@ -107,7 +114,16 @@ async fn take(
         through.lock(lock.owner, what.0, what.1).await?;
         return Ok(true);
     }
-    Ok(through.try_lock(lock.owner, what.0, what.1).await?)
+    let lockers = fs.opens.lockers();
+    loop {
+        let mark = lockers.mark();
+        if through.try_lock(lock.owner, what.0, what.1).await? {
+            return Ok(true);
+        }
+        if !lockers.may_be_free(header.node, None, mark).await {
+            return Ok(false);
+        }
+    }
 }
 
 /// Opens a file for reading and writing, if need be in the mount's own name: who has it open may lock it, and nothing else comes of this.

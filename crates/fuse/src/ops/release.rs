@@ -1,15 +1,13 @@
 //! RELEASE: nobody has an open file any more.
 
-use crate::abi;
 use crate::fs::{Answer, FileSystem};
 use crate::reply::Reply;
 use std::sync::Arc;
 
 /// See the head of this file. Nobody waits for it: what went wrong was told by FLUSH.
-pub(crate) async fn release(fs: &FileSystem, fh: u64, flags: u32, lock_owner: u64) -> Answer {
+pub(crate) async fn release(fs: &FileSystem, fh: u64) -> Answer {
     let open = fs.opens.take_file(fh)?;
-    let flock = (flags & abi::RELEASE_FLOCK_UNLOCK != 0).then_some(lock_owner);
-    fs.opens.unlock_open(fh, &open, flock).await?;
+    fs.opens.unlock_open(fh, &open).await?;
     // A request that was given up may still hold it, and closes it then.
     if let Ok(open) = Arc::try_unwrap(open).map_err(drop) {
         open.leave().await?;
