@@ -45,6 +45,14 @@ impl Alone {
         }
     }
 
+    /// The delegation that is to be given back or is on its way.
+    fn leaving(self) -> Option<stateid4> {
+        match self {
+            Alone::Leaving(held) | Alone::Returning(held) => Some(held),
+            Alone::Held(_) | Alone::Shared => None,
+        }
+    }
+
     /// Whether it is this delegation, and not known to be gone.
     fn is(self, stateid: stateid4) -> bool {
         self.stateid().is_some_and(|held| held.other == stateid.other)
@@ -85,10 +93,7 @@ impl Inode {
         {
             *alone = Alone::Returning(held);
         }
-        match *alone {
-            Alone::Leaving(held) | Alone::Returning(held) => Some(held),
-            Alone::Held(_) | Alone::Shared => None,
-        }
+        alone.leaving()
     }
 
     /// What an OPEN gave besides the open; `epoch` is that of the session when it was sent. What came before the mgr was told anew of all that is
@@ -160,10 +165,14 @@ impl Inode {
         for attempt in 0.. {
             {
                 let Some(inode) = inode.upgrade() else { return };
-                let Some(stateid) = inode.delegation().filter(|_| !inode.is_alone()) else { return };
+                let Some(stateid) = inode.alone().leaving() else { return };
                 if let Err(error) = inode.give_back_delegation(stateid).await {
                     // Whoever writes to the file has to learn of it.
                     inode.fail(error);
+                }
+                // Not after the pause: another one may be had by then, and be on its way back because the file is closed.
+                if inode.alone().leaving().is_none() {
+                    return;
                 }
             }
             tokio::time::sleep(recovery::pause(attempt)).await;
