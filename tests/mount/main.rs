@@ -13,6 +13,7 @@ mod holes;
 #[path = "../../crates/weir/tests/end_to_end/lab.rs"]
 #[allow(dead_code)]
 mod lab;
+mod mappings;
 mod memory;
 mod place;
 mod policy;

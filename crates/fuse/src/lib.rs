@@ -14,6 +14,7 @@ mod crowd;
 mod dispatch;
 mod fs;
 mod lockers;
+mod mapped;
 mod mounted;
 mod mounting;
 mod nodes;

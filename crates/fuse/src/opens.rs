@@ -1,6 +1,7 @@
 //! Files and directories that the kernel has open, by the handles it was given.
 
 use crate::lockers::Lockers;
+use crate::mapped::Mapped;
 use crate::write_back::Writing;
 use crate::{Errno, abi};
 use client::{Entry, File, ReadDir};
@@ -22,9 +23,8 @@ pub(crate) struct OpenFile {
     writing: Option<Writing>,
     /// What was written through it and is not durable yet; that the file was made counts as well.
     written: Written,
-    /// What the kernel has written back of the file's pages, and is not durable yet: by whichever open it likes, so that it is due for
-    /// each that may have written to them.
-    pages: Arc<Written>,
+    /// What is known of the file's pages, which the kernel reads and writes back by whichever open it likes.
+    pages: Arc<FilePages>,
     /// Whether it may write.
     writes: bool,
     /// Whether the setuid and setgid bits were seen to be gone.
@@ -79,17 +79,24 @@ impl Drop for Write<'_> {
     }
 }
 
+/// What is known of the pages of a file that is open.
+pub(crate) struct FilePages {
+    /// What was written back of them, and is not durable yet: it is due for each open that may have written to them.
+    written: Written,
+    /// Mappings by opens that do not use the page cache otherwise.
+    pub(crate) mapped: Mapped,
+}
+
 /// By the numbers of files that are open.
 #[derive(Default)]
 struct Pages(Mutex<HashMap<u64, PagesOf>>);
 
-/// What is known of the pages of a file.
+/// A file that is open.
 struct PagesOf {
-    /// How often it is open, and how often of these through the page cache.
+    /// How often it is, and how often of these through the page cache.
     opens: usize,
     cached: usize,
-    /// What was written back of them.
-    written: Arc<Written>,
+    known: Arc<FilePages>,
 }
 
 impl Pages {
@@ -98,13 +105,14 @@ impl Pages {
     }
 
     /// A file is open once more, through the page cache or not.
-    fn opened(&self, number: u64, cached: bool) -> Arc<Written> {
+    fn opened(&self, number: u64, cached: bool) -> Arc<FilePages> {
         let mut table = self.table();
-        let none = || PagesOf { opens: 0, cached: 0, written: Arc::new(Written::new(false)) };
+        let known = || Arc::new(FilePages { written: Written::new(false), mapped: Mapped::default() });
+        let none = || PagesOf { opens: 0, cached: 0, known: known() };
         let pages = table.entry(number).or_insert_with(none);
         pages.opens += 1;
         pages.cached += usize::from(cached);
-        pages.written.clone()
+        pages.known.clone()
     }
 
     /// And once less.
@@ -117,6 +125,11 @@ impl Pages {
                 table.remove(&number);
             }
         }
+    }
+
+    /// What is known of the pages of a file, if it is open.
+    fn known(&self, number: u64) -> Option<Arc<FilePages>> {
+        self.table().get(&number).map(|pages| pages.known.clone())
     }
 
     /// Whether a file is open through the page cache.
@@ -162,7 +175,7 @@ fn write<T>(lock: &RwLock<T>) -> std::sync::RwLockWriteGuard<'_, T> {
 impl OpenFile {
     /// A write by this open begins, of the kernel's pages or a program's own.
     pub(crate) fn begin_write(&self, of_pages: bool) -> Write<'_> {
-        if of_pages { self.pages.begin() } else { self.written.begin() }
+        if of_pages { self.pages.written.begin() } else { self.written.begin() }
     }
 
     fn lock_owners(&self) -> std::sync::MutexGuard<'_, Vec<u64>> {
@@ -171,7 +184,7 @@ impl OpenFile {
 
     /// What whoever closes or syncs it has to wait for; nothing if everything is durable.
     pub(crate) fn due(&self) -> Option<Due> {
-        let pages = if self.writes { self.pages.due() } else { None };
+        let pages = if self.writes { self.pages.written.due() } else { None };
         let own = self.written.due();
         (own.is_some() || pages.is_some()).then_some(Due(own, pages))
     }
@@ -179,7 +192,19 @@ impl OpenFile {
     /// What was due once is durable.
     pub(crate) fn made_durable(&self, Due(own, pages): Due) {
         own.inspect(|due| self.written.made_durable(*due));
-        pages.inspect(|due| self.pages.made_durable(*due));
+        pages.inspect(|due| self.pages.written.made_durable(*due));
+    }
+
+    /// The mappings of its pages.
+    pub(crate) fn mapped(&self) -> &Mapped {
+        &self.pages.mapped
+    }
+
+    /// It is on the list of what is open, or, with -1, no longer.
+    fn is_listed(&self, more: isize) {
+        if self.writes && !self.cached {
+            self.pages.mapped.add_writers(more);
+        }
     }
 
     /// Closes what is open; see [`File::leave`].
@@ -210,6 +235,7 @@ impl Opens {
             lock_owners: Mutex::default(),
             for_locks: OnceCell::new(),
         };
+        open.is_listed(1);
         write(&self.files).insert(handle, Arc::new(open));
         handle
     }
@@ -286,17 +312,26 @@ impl Opens {
 
     /// Takes a file off the list.
     pub(crate) fn take_file(&self, handle: u64) -> Result<Arc<OpenFile>, Errno> {
-        write(&self.files)
-            .remove(&handle)
-            .inspect(|open| self.pages.closed(open.file.node().id.0, open.cached))
-            .ok_or(EBADF)
+        write(&self.files).remove(&handle).inspect(|open| self.is_taken(open)).ok_or(EBADF)
     }
 
     /// Takes all files off the list.
     pub(crate) fn take_files(&self) -> Vec<Arc<OpenFile>> {
         let taken = write(&self.files).drain().map(|(_, open)| open).collect::<Vec<_>>();
-        taken.iter().for_each(|open| self.pages.closed(open.file.node().id.0, open.cached));
+        taken.iter().for_each(|open| self.is_taken(open));
         taken
+    }
+
+    fn is_taken(&self, open: &OpenFile) {
+        open.is_listed(-1);
+        self.pages.closed(open.file.node().id.0, open.cached);
+    }
+
+    /// The file with this number was changed otherwise than by writing.
+    pub(crate) fn changed_otherwise(&self, number: u64) {
+        if let Some(pages) = self.pages.known(number) {
+            pages.mapped.changed_otherwise();
+        }
     }
 
     /// Whether any file is open.
@@ -345,18 +380,18 @@ mod tests {
     fn what_was_written_back_is_due_for_all_opens_of_the_file() {
         let pages = Pages::default();
         let [older, newer, other] = [7, 7, 8].map(|number| pages.opened(number, number == 8));
-        drop(newer.begin());
-        let due = older.due().expect("the kernel took the other open for these pages");
-        assert_eq!(other.due(), None);
+        drop(newer.written.begin());
+        let due = older.written.due().expect("the kernel took the other open for these pages");
+        assert_eq!(other.written.due(), None);
         assert!(pages.are_read(8) && !pages.are_read(7));
-        older.made_durable(due);
-        assert_eq!(newer.due(), None);
+        older.written.made_durable(due);
+        assert_eq!(newer.written.due(), None);
         pages.closed(7, false);
-        drop(newer.begin());
-        assert!(pages.opened(7, false).due().is_some(), "it was open all the time");
+        drop(newer.written.begin());
+        assert!(pages.opened(7, false).written.due().is_some(), "it was open all the time");
         pages.closed(7, false);
         pages.closed(7, false);
-        assert_eq!(pages.opened(7, false).due(), None);
+        assert_eq!(pages.opened(7, false).written.due(), None);
     }
 
     #[test]

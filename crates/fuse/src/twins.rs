@@ -31,6 +31,19 @@ struct Twin {
     doubtful: bool,
 }
 
+/// Hands over the runs of these places that are not the same.
+pub(crate) fn differing(places: Range<usize>, same: impl Fn(usize) -> bool, mut take: impl FnMut(Range<usize>)) {
+    let mut at = places.start;
+    while at < places.end {
+        let start = at + (at..places.end).take_while(|at| same(*at)).count();
+        let end = start + (start..places.end).take_while(|at| !same(*at)).count();
+        if start < end {
+            take(start..end);
+        }
+        at = end;
+    }
+}
+
 impl Default for Twins {
     fn default() -> Self {
         // Pages of before this began are programs' as a whole.
@@ -118,15 +131,7 @@ impl Twins {
                 let lengthens = is_news && at + 1 == data.len() && at >= known.len();
                 !lengthens && known.get(at).copied().unwrap_or(0) == data[at]
             };
-            let mut at = 0;
-            while at < data.len() {
-                let start = at + (at..data.len()).take_while(|at| same(*at)).count();
-                let end = start + (start..data.len()).take_while(|at| !same(*at)).count();
-                if start < end {
-                    take(start..end);
-                }
-                at = end;
-            }
+            differing(0..data.len(), same, take);
         }
         let end = number * PAGE + (within + data.len()) as u64;
         self.believed = self.believed.map(|believed| believed.max(end));

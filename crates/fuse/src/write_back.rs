@@ -248,17 +248,29 @@ fn segment_bytes(segment: &Segment) -> Box<dyn Iterator<Item = u8> + '_> {
 impl FileSystem {
     /// The kernel writes the pages of a file back and forgets them.
     pub(crate) async fn forget_pages(&self, number: u64) {
-        let Some(fs) = self.shared() else { return };
-        // It returns when they are written back, by requests that others here answer.
-        let _ = tokio::task::spawn_blocking(move || fs.have_pages_written(number)).await;
+        self.forget_pages_of(number, ByteRange::ALL).await;
     }
 
-    /// As [`FileSystem::forget_pages`], waiting in this thread.
-    fn have_pages_written(&self, number: u64) -> io::Result<()> {
+    /// As [`FileSystem::forget_pages`], those that have bytes of a range.
+    pub(crate) async fn forget_pages_of(&self, number: u64, range: ByteRange) {
+        let Some(fs) = self.shared() else { return };
+        // It returns when they are written back, by requests that others here answer.
+        let _ = tokio::task::spawn_blocking(move || fs.have_pages_written(number, range)).await;
+    }
+
+    /// A range of a file was made zeros, cut off or copied to, which the kernel does to what it has, too.
+    pub(crate) fn changed_otherwise(&self, number: u64, range: ByteRange) {
+        self.write_back.zeroed(number, range);
+        self.opens.changed_otherwise(number);
+    }
+
+    /// As [`FileSystem::forget_pages_of`], waiting in this thread.
+    fn have_pages_written(&self, number: u64, range: ByteRange) -> io::Result<()> {
         let Some(transport) = self.transport() else { return Ok(()) };
         let age = self.write_back.writers.table().get_mut(&number).map(|cached| cached.twins.forgetting());
-        // From the first byte on, and no length: all.
-        let body = crate::reply::Body::with_capacity(24).u64(number).u64(0).u64(0).into_vec();
+        // No length means all that follows.
+        let len = if range.end() > i64::MAX as u64 { 0 } else { range.len };
+        let body = crate::reply::Body::with_capacity(24).u64(number).u64(range.offset).u64(len).into_vec();
         let told = transport.notify(abi::notify::INVAL_INODE, &body);
         if let Some(age) = age
             && let Some(cached) = self.write_back.writers.table().get_mut(&number)
@@ -381,7 +393,7 @@ impl FileSystem {
             let correct = move || {
                 let refresh = || {
                     if shared {
-                        told.have_pages_written(number)?;
+                        told.have_pages_written(number, ByteRange::ALL)?;
                     }
                     runtime.block_on(told.fresh(number))
                 };

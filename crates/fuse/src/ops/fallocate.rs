@@ -61,6 +61,6 @@ pub(crate) async fn fallocate(
 
 async fn zero(fs: &FileSystem, file: &File, range: ByteRange) -> client::Result<()> {
     file.punch(range).await?;
-    fs.write_back.zeroed(file.node().id.0, range);
+    fs.changed_otherwise(file.node().id.0, range);
     Ok(())
 }

@@ -23,7 +23,7 @@ pub(crate) async fn open(fs: &FileSystem, header: &Header, flags: u32, open_flag
     let changed = !fs.nodes.pages_are_of(header.node, &attrs);
     // Of a file that is cut the kernel knows the size, and has the inode locked.
     let sure = if options.flags.truncate {
-        fs.write_back.zeroed(header.node, ByteRange::ALL);
+        fs.changed_otherwise(header.node, ByteRange::ALL);
         fs.may_believe_more(header.node);
         true
     } else if file.is_alone() {

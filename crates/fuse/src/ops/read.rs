@@ -3,11 +3,17 @@
 use crate::fs::{Answer, FileSystem};
 use crate::reply::Reply;
 use crate::request::Header;
+use types::ByteRange;
 
 /// See the head of this file. Fewer bytes than asked for mean the end of the file.
 pub(crate) async fn read(fs: &FileSystem, header: &Header, fh: u64, (offset, size): (u64, u32), past: bool) -> Answer {
     let open = fs.opens.file(fh)?;
+    let fills = !past && !open.cached && !fs.write_back.is_on();
+    let fill = fills.then(|| open.mapped().fill(ByteRange { offset, len: size.into() }));
     let mut found = open.file.read_at(offset, size as usize).await?;
+    if let Some(fill) = fill {
+        fill.got(&found.segments);
+    }
     // Past the page cache the kernel writes back what it has of these bytes and not what it has behind them, which makes the file longer. What it
     // reads into that for a mapping it has locked until then.
     if past && found.len() < u64::from(size) && fs.write_back.is_written(header.node) {

@@ -42,7 +42,7 @@ pub(crate) async fn setattr(fs: &FileSystem, header: &Header, args: &SetAttr) ->
         fs.opens.doubt_bits(header.node);
     }
     if let Some(size) = changes.size {
-        fs.write_back.zeroed(header.node, ByteRange { offset: size, len: u64::MAX - size });
+        fs.changed_otherwise(header.node, ByteRange { offset: size, len: u64::MAX - size });
     }
     Ok(fs.attributes(header, &attrs))
 }

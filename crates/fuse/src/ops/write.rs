@@ -10,7 +10,7 @@ use bytes::Bytes;
 use client::{Access, Node};
 use rustix::fs::OFlags;
 use std::sync::atomic::Ordering::Relaxed;
-use types::{Attrs, SetAttrs};
+use types::{Attrs, ByteRange, SetAttrs};
 
 const EIO: Errno = Errno(5);
 
@@ -39,10 +39,41 @@ pub(crate) async fn write(
     let len = data.len() as u32;
     let _write = open.begin_write(of_pages);
     let flags = OFlags::from_bits_retain(flags);
-    if of_pages && fs.write_back.is_shared(header.node) {
-        for (offset, data) in fs.write_back.changed(header.node, offset, &data) {
-            open.file.write_at(offset, data).await?;
+    let past = match of_pages || open.cached {
+        true => None,
+        false => {
+            let appends = flags.contains(OFlags::APPEND);
+            let range = if appends { ByteRange::ALL } else { ByteRange { offset, len: len.into() } };
+            Some(open.mapped().write_past(range).await)
         }
+    };
+    if !of_pages && open.cached {
+        open.mapped().has_now(offset, &data);
+    }
+    let outcome = put(fs, header, &open, (offset, data), (of_pages, flags)).await;
+    if let Some(past) = past {
+        if fs.opens.are_pages_read(header.node) {
+            // The kernel has forgotten them before it asked, and may have got some again before these bytes were there.
+            Box::pin(fs.forget_pages(header.node)).await;
+        } else if let Some((range, mark)) = past.written() {
+            Box::pin(fs.forget_pages_of(header.node, range)).await;
+            past.forgotten(mark);
+        }
+    }
+    outcome?;
+    Ok(Body::with_capacity(8).u32(len).u32(0).reply())
+}
+
+/// Hands the bytes on, of the kernel's pages or a program's own.
+async fn put(
+    fs: &FileSystem,
+    header: &Header,
+    open: &OpenFile,
+    (offset, data): (u64, Bytes),
+    (of_pages, flags): (bool, OFlags),
+) -> Result<(), Errno> {
+    if of_pages && (fs.write_back.is_shared(header.node) || !fs.write_back.is_on()) {
+        Box::pin(put_pages(fs, header, open, offset, data)).await?;
     } else if flags.contains(OFlags::APPEND) {
         if fs.write_back.is_written(header.node) {
             // The end of the file may be in the page cache.
@@ -56,13 +87,24 @@ pub(crate) async fn write(
         Box::pin(open.file.fsync()).await?;
     } else if flags.contains(OFlags::DIRECT) && open.file.policy().access != Access::ODirect {
         // It became so behind the open, by fcntl(2).
-        open.file.push().await?;
+        Box::pin(open.file.push()).await?;
     }
-    if !of_pages && !open.cached && fs.opens.are_pages_read(header.node) {
-        // The kernel has forgotten them before it asked, and may have got some again before these bytes were there.
-        Box::pin(fs.forget_pages(header.node)).await;
+    Ok(())
+}
+
+/// Hands on what is written back of pages of which others change bytes, too.
+async fn put_pages(fs: &FileSystem, header: &Header, open: &OpenFile, offset: u64, data: Bytes) -> Result<(), Errno> {
+    if fs.write_back.is_on() {
+        for (offset, data) in fs.write_back.changed(header.node, offset, &data) {
+            open.file.write_at(offset, data).await?;
+        }
+        return Ok(());
     }
-    Ok(Body::with_capacity(8).u32(len).u32(0).reply())
+    let (_back, runs) = open.mapped().write_back(offset, &data);
+    for run in runs {
+        open.file.write_at(offset + run.start as u64, data.slice(run)).await?;
+    }
+    Ok(())
 }
 
 impl FileSystem {
