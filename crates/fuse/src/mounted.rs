@@ -126,7 +126,8 @@ fn transport(fd: OwnedFd, dir: &Path, config: &Config, carrier: Carrier) -> (Arc
 pub fn detach_dead(dir: &Path) -> io::Result<bool> {
     // Attributes the kernel may still know, and be asked for nothing.
     match rustix::fs::statfs(dir) {
-        Err(rustix::io::Errno::NOTCONN) => {}
+        // The second if it asked the kernel for this while that was ending it.
+        Err(rustix::io::Errno::NOTCONN | rustix::io::Errno::CONNABORTED) => {}
         _ => return Ok(false),
     }
     let dir = place_of(dir)?;
