@@ -14,7 +14,7 @@ impl Sheet {
     pub fn add(&mut self, experiment: &str, way: &str, bytes: u64, round: u32, run: &Run) {
         let _ = writeln!(
             self.lines,
-            "{experiment},{way},{bytes},{round},{:.6},{},{},{},{},{},{},{:.3},{}",
+            "{experiment},\"{way}\",{bytes},{round},{:.6},{},{},{},{},{},{},{:.3},{}",
             run.seconds,
             run.operations,
             run.written_bytes + run.read_bytes,

@@ -30,6 +30,49 @@ pub fn path(len: u64, t: u64) -> Path {
     if len < t { Path::Mgr } else { Path::Direct }
 }
 
+/// Most bytes that go through the mgr to learn how long that takes.
+const TRIED_MAX: u64 = 1 << 20;
+
+/// Which threshold counts for what has gathered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Verdict {
+    /// T.
+    pub t: u64,
+    /// The way that is tried with it, to learn how long it takes: straight with all of it, through the mgr with a request out of the
+    /// longest range, as more might take long.
+    pub tries: Option<Path>,
+}
+
+impl From<u64> for Verdict {
+    fn from(t: u64) -> Self {
+        Verdict { t, tries: None }
+    }
+}
+
+/// Divides what has gathered as the verdict says; see [`divide`].
+pub fn divide_by(
+    ranges: &[ByteRange],
+    verdict: Verdict,
+    streamed: Option<u64>,
+    requests: impl Fn(&[ByteRange]) -> u64,
+) -> (Vec<ByteRange>, Vec<ByteRange>) {
+    match verdict.tries {
+        None => divide(ranges, verdict.t, streamed, requests),
+        Some(Path::Direct) => divide(ranges, 0, streamed, requests),
+        Some(Path::Mgr) => {
+            let Some(at) = (0..ranges.len()).max_by_key(|at| ranges[*at].len) else { return Default::default() };
+            let (longest, len) = (ranges[at], ranges[at].len.min(TRIED_MAX));
+            let left = ByteRange { offset: longest.offset + len, len: longest.len - len };
+            let mut others = ranges.to_vec();
+            others.splice(at..=at, (!left.is_empty()).then_some(left));
+            let (straight, mut through) = divide(&others, verdict.t, streamed, requests);
+            let place = through.partition_point(|range| range.offset < longest.offset);
+            through.insert(place, ByteRange { len, ..longest });
+            (straight, through)
+        }
+    }
+}
+
 /// Divides what has gathered into what goes straight, and what goes through the mgr. A short range right behind `streamed`, one
 /// past the last byte that went straight, is the tail of a stream and follows it: the iod that has the rest has it open.
 ///
@@ -97,6 +140,21 @@ mod tests {
         assert_eq!(divide(&ranges, 50, Some(0), alone).0, [range(0, 10), range(20, 100), range(120, 5)]);
         assert_eq!(divide(&ranges, 0, None, alone).0, ranges);
         assert_eq!(divide(&ranges, ALWAYS_MGR, None, |_| 1).1, ranges);
+    }
+
+    #[test]
+    fn a_way_is_tried_with_little() {
+        const M: u64 = 1 << 20;
+        let ranges = [range(0, 100), range(200, 8 * M), range(20 * M, 50), range(30 * M, 100)];
+        let tries = |t, way| divide_by(&ranges, Verdict { t, tries: Some(way) }, None, |ranges| ranges.len() as u64);
+        assert_eq!(tries(70, Path::Direct).0, ranges);
+        let rest = range(200 + M, 7 * M);
+        assert_eq!(tries(70, Path::Mgr), (vec![ranges[0], rest, ranges[3]], vec![range(200, M), ranges[2]]));
+        assert_eq!(tries(200, Path::Mgr).1, [ranges[0], range(200, M), ranges[2], ranges[3]]);
+        let one = |ranges: &[ByteRange]| divide_by(ranges, Verdict { t: 0, tries: Some(Path::Mgr) }, None, |_| 1);
+        assert_eq!(one(&ranges[..1]), (vec![], vec![ranges[0]]));
+        assert_eq!(one(&[]), (vec![], vec![]));
+        assert_eq!(divide_by(&ranges, 70.into(), None, |_| 1), divide(&ranges, 70, None, |_| 1));
     }
 
     #[test]

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use layout::Distribution;
 use layout::list_io::{Request, RequestLimits, plan};
 use layout::policy::{Access, FULL, NEVER, Policy};
-use layout::threshold::{self, ALWAYS_MGR, Path};
+use layout::threshold::{self, ALWAYS_MGR, Path, Verdict};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -214,13 +214,14 @@ impl Inode {
         let _leaving = self.leaving.lock().await;
         let policy = self.policy();
         let long_enough = self.has_layout().await;
-        let (t, straight) = {
+        let (verdict, straight) = {
             let state = self.state();
             let ranges = state.pending.ranges();
-            let t = self.mount.threshold(policy.write_threshold, longest(&ranges));
-            let t = if long_enough || state.size >= least_size(&policy) { t } else { ALWAYS_MGR };
+            let verdict = self.mount.threshold(policy.write_threshold, longest(&ranges));
+            let may = long_enough || state.size >= least_size(&policy);
+            let verdict = if may { verdict } else { ALWAYS_MGR.into() };
             // How many requests they make is not known before there is a layout: one, as far as it matters for asking for that.
-            (t, !threshold::divide(&ranges, t, state.streamed, |_| 1).0.is_empty())
+            (verdict, !threshold::divide_by(&ranges, verdict, state.streamed, |_| 1).0.is_empty())
         };
         let layout = match self.end_strays().await {
             Ok(()) if straight => self.layout(true, None).await,
@@ -236,7 +237,7 @@ impl Inode {
                 return;
             }
         };
-        let rule = layout.as_ref().map(|layout| (t, layout.distribution()));
+        let rule = layout.as_ref().map(|layout| (verdict, layout.distribution()));
         let (batch, extents, ways) = self.begin_batch(rule).await;
         let straight =
             layout.as_ref().map(|layout| plan(layout.distribution(), &ways.straight, RequestLimits::default()));
@@ -276,7 +277,7 @@ impl Inode {
     /// Takes what has gathered, and says which way it goes under a threshold, all of it through the mgr without one. Waits
     /// until nothing that overlaps it is on its way, and nothing that took the other path has to be sent again there: it must
     /// not land on these bytes. What is on its way may yet change its path.
-    async fn begin_batch(self: &Arc<Self>, rule: Option<(u64, &Distribution)>) -> (u64, Extents, Ways) {
+    async fn begin_batch(self: &Arc<Self>, rule: Option<(Verdict, &Distribution)>) -> (u64, Extents, Ways) {
         let mut settled = self.settled.subscribe();
         loop {
             let off_path = self.state().lanes_off_path(rule);
@@ -504,10 +505,10 @@ impl State {
     }
 
     /// Which way what has gathered goes under a threshold; all of it through the mgr without one.
-    fn ways(&self, rule: Option<(u64, &Distribution)>) -> Ways {
+    fn ways(&self, rule: Option<(Verdict, &Distribution)>) -> Ways {
         let ranges = self.pending.ranges();
         let (straight, through) = match rule {
-            Some((t, distribution)) => threshold::divide(&ranges, t, self.streamed, |ranges| {
+            Some((verdict, distribution)) => threshold::divide_by(&ranges, verdict, self.streamed, |ranges| {
                 plan(distribution, ranges, RequestLimits::default()).len() as u64
             }),
             None => (Vec::new(), ranges),
@@ -516,7 +517,7 @@ impl State {
     }
 
     /// The lanes with uncommitted bytes that what has gathered replaces by another way.
-    fn lanes_off_path(&self, rule: Option<(u64, &Distribution)>) -> Vec<Lane> {
+    fn lanes_off_path(&self, rule: Option<(Verdict, &Distribution)>) -> Vec<Lane> {
         let ways = self.ways(rule);
         let off_path = |(lane, sent): &(&Lane, &Vec<Sent>)| {
             let others = if **lane == Lane::Mgr { &ways.straight } else { &ways.through };

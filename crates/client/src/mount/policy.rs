@@ -4,7 +4,7 @@ use super::{Inner, Mount, Node};
 use crate::governor::{Words, heard};
 use crate::{Error, Result};
 use layout::policy::{Effective, Origin, Policy, Settings};
-use layout::threshold::{Auto, Path, Rule};
+use layout::threshold::{Auto, Path, Rule, Verdict};
 use nfs::client::fattr;
 use std::collections::BTreeMap;
 use std::sync::{MutexGuard, PoisonError};
@@ -123,8 +123,8 @@ impl Inner {
     }
 
     /// The write threshold by a rule for bytes of which the longest run is this long.
-    pub(crate) fn threshold(&self, rule: Rule, longest: u64) -> u64 {
-        let Rule::Auto = rule else { return self.present_threshold(rule) };
+    pub(crate) fn threshold(&self, rule: Rule, longest: u64) -> Verdict {
+        let Rule::Auto = rule else { return self.present_threshold(rule).into() };
         self.session.load().want();
         let mut timing = self.timing();
         timing.hear(self.session.load().news());

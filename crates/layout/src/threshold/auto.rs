@@ -1,6 +1,6 @@
 //! T that follows what is faster: service times by size on both ways, and how long requests wait at the mgr.
 
-use super::{ALWAYS_MGR, Path, path};
+use super::{ALWAYS_MGR, Path, Verdict, path};
 use std::time::Duration;
 
 /// Size classes: up to 64 bytes, up to 128, and so on; the last has all from 1 MiB on.
@@ -120,9 +120,9 @@ impl Auto {
         if self.overloaded { 0 } else { self.t }
     }
 
-    /// T for a request of `len` bytes: now and then one that sends it the other way, to learn. `waiting` is for how long the
+    /// T for a request of `len` bytes; now and then the other way is tried with it, to learn. `waiting` is for how long the
     /// oldest request to the mgr has waited for its answer; zero without one.
-    pub fn ask(&mut self, len: u64, waiting: Duration) -> u64 {
+    pub fn ask(&mut self, len: u64, waiting: Duration) -> Verdict {
         // What takes longer than any request took there waits for at least the difference.
         let longest = self.services.iter().map(|[mgr, _]| mgr.nanos).max().unwrap_or(0);
         let seen = nanos(waiting).saturating_sub(longest);
@@ -141,9 +141,9 @@ impl Auto {
         // One that does not answer is not asked for the sake of knowledge.
         let silent = now == Path::Direct && seen > 0 && self.overloaded;
         if !unknown || silent || !asked.is_multiple_of(every) {
-            return t;
+            return t.into();
         }
-        if now == Path::Mgr { 0 } else { ALWAYS_MGR }
+        Verdict { t, tries: Some(if now == Path::Mgr { Path::Direct } else { Path::Mgr }) }
     }
 
     /// A request of `len` bytes took so long on its way.
@@ -257,8 +257,14 @@ mod tests {
     /// T where they cross, give or take a class.
     const CROSSING: std::ops::RangeInclusive<u64> = 16 << 10..=(64 << 10) + 1;
 
+    /// The way of a request.
+    fn way(auto: &mut Auto, len: u64) -> Path {
+        let verdict = auto.ask(len, Duration::ZERO);
+        verdict.tries.unwrap_or(path(len, verdict.t))
+    }
+
     fn request(auto: &mut Auto, servers: Servers, len: u64) {
-        let way = path(len, auto.ask(len, Duration::ZERO));
+        let way = way(auto, len);
         let ((fixed, each), wait) = if way == Path::Mgr { (servers.mgr, servers.queue) } else { (servers.direct, 0) };
         auto.learn(way, len, Duration::from_nanos(fixed + each * len + wait));
         if servers.tells && way == Path::Mgr {
@@ -294,7 +300,7 @@ mod tests {
         let before = auto.threshold();
         for n in 0..20_000u64 {
             let len = 1 << (4 + n * 7 % 18);
-            let way = path(len, auto.ask(len, Duration::ZERO));
+            let way = way(&mut auto, len);
             let (fixed, each) = if way == Path::Mgr { QUIET.mgr } else { QUIET.direct };
             // A twentieth more or less.
             let noise = 95 + n * 2_654_435_761 % 11;
@@ -376,11 +382,11 @@ mod tests {
         let mut auto = Auto::default();
         run(&mut auto, QUIET, 20_000);
         let quiet = auto.threshold();
-        assert_eq!(auto.ask(16, Duration::from_millis(1)), quiet, "a long request may take as long");
-        assert_eq!(auto.ask(16, Duration::from_secs(2)), 0);
-        assert!((0..1000).all(|_| auto.ask(16, Duration::from_secs(2)) == 0), "nobody is sent there to try");
+        assert_eq!(auto.ask(16, Duration::from_millis(1)), quiet.into(), "a long request may take as long");
+        assert_eq!(auto.ask(16, Duration::from_secs(2)), 0.into());
+        assert!((0..1000).all(|_| auto.ask(16, Duration::from_secs(2)) == 0.into()), "nobody is sent there to try");
         // It answers again.
-        assert_eq!(auto.ask(16, Duration::ZERO), quiet);
+        assert_eq!(auto.ask(16, Duration::ZERO), quiet.into());
     }
 
     #[test]
@@ -423,11 +429,10 @@ mod tests {
     #[test]
     fn a_way_that_was_never_taken_is_tried_soon() {
         let mut auto = Auto::default();
-        let mut ask = || path(1000, auto.ask(1000, Duration::ZERO));
-        let ways: Vec<Path> = (0..PROBE_FIRST).map(|_| ask()).collect();
+        let ways: Vec<Path> = (0..PROBE_FIRST).map(|_| way(&mut auto, 1000)).collect();
         assert_eq!(ways.iter().filter(|way| **way == Path::Direct).count(), 1);
         auto.learn(Path::Direct, 1000, Duration::from_millis(20));
-        assert!((0..100).all(|_| path(1000, auto.ask(1000, Duration::ZERO)) == Path::Mgr), "now it is known");
+        assert!((0..100).all(|_| way(&mut auto, 1000) == Path::Mgr), "now it is known");
     }
 
     proptest::proptest! {
