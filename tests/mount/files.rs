@@ -10,6 +10,7 @@ use rustix::mm::{MapFlags, MsyncFlags, ProtFlags};
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
+use std::path::Path;
 
 /// Bytes that tell where they belong.
 pub fn pattern(len: usize, seed: u64) -> Vec<u8> {
@@ -285,6 +286,40 @@ fn a_file_that_is_written_is_as_long_as_it_was_written_for_everybody_here() {
         drop((file, kept));
         place.unmount();
     }
+}
+
+/// Attributes are those after the last change here, though names are looked up each time and the kernel asks when files were made right behind that.
+#[test]
+fn attributes_are_those_after_the_last_change() {
+    let Some((_dir, _cluster, place)) = mounted(&["-o", "entry_timeout=0"]) else { return };
+    let (one, two, other) = (place.at("one"), place.at("two"), place.at("other"));
+    fs::write(&one, b"").unwrap();
+    let made = fs::metadata(&one).unwrap().created().unwrap();
+    let writer = OpenOptions::new().append(true).open(&one).unwrap();
+    for round in 1..=50 {
+        let told = |path: &Path| {
+            let found = fs::metadata(path).unwrap();
+            assert_eq!(found.created().unwrap(), made);
+            (found.len(), found.nlink(), found.mode() & 0o777)
+        };
+        (&writer).write_all(b"x").unwrap();
+        assert_eq!(told(&one), (round, 1, 0o644));
+        fs::hard_link(&one, &two).unwrap();
+        assert_eq!([told(&one), told(&two)], [(round, 2, 0o644); 2]);
+        fs::set_permissions(&two, fs::Permissions::from_mode(0o600)).unwrap();
+        assert_eq!([told(&one), told(&two)], [(round, 2, 0o600); 2]);
+        fs::write(&other, b"").unwrap();
+        fs::rename(&other, &two).unwrap();
+        assert_eq!((told(&one), fs::metadata(&two).unwrap().len()), ((round, 1, 0o600), 0));
+        fs::set_permissions(&one, fs::Permissions::from_mode(0o644)).unwrap();
+        for found in fs::read_dir(place.at("")).unwrap().map(|entry| entry.unwrap().path()) {
+            let len = if found == one { round } else { 0 };
+            assert_eq!(fs::metadata(&found).unwrap().len(), len, "{}", found.display());
+        }
+        fs::remove_file(&two).unwrap();
+    }
+    drop(writer);
+    place.unmount();
 }
 
 /// Short writes wait in the mgr, while whoever has looked for data asks the iods.

@@ -4,6 +4,7 @@ use crate::Errno;
 use crate::abi::{self, opcode};
 use crate::callers::Callers;
 use crate::config::Config;
+use crate::lately::{Lately, Mark};
 use crate::nodes::Nodes;
 use crate::opens::Opens;
 use crate::ops::{self, InDirectory};
@@ -41,6 +42,7 @@ pub(crate) struct FileSystem {
     pub(crate) opens: Opens,
     /// Whether setuid and setgid bits are taken away here when somebody writes, not by the kernel.
     pub(crate) drops_privileges: AtomicBool,
+    pub(crate) lately: Lately,
     pub(crate) read_ahead: ReadAhead,
     pub(crate) write_back: WriteBack,
     own: Weak<FileSystem>,
@@ -62,6 +64,7 @@ impl FileSystem {
             nodes,
             opens: Opens::default(),
             drops_privileges: AtomicBool::default(),
+            lately: Lately::default(),
             read_ahead: ReadAhead::default(),
             write_back,
             own: own.clone(),
@@ -137,15 +140,32 @@ impl FileSystem {
 
     /// Appends what a name in the directory that a request is about stands for, which the kernel knows from then on.
     pub(crate) fn entry(&self, body: Body, header: &Header, node: &Node, attrs: &Attrs) -> Body {
-        self.entry_for(body, header, (node, attrs), false)
+        self.entry_for(body, header, (node, attrs), (false, None))
     }
 
     /// As [`FileSystem::entry`], of a file that was opened by that name, to be `written` to the page cache or not.
     pub(crate) fn entry_opened(&self, body: Body, header: &Header, file: &File, written: bool) -> Body {
-        self.entry_for(body, header, (&file.node(), &file.attrs()), written)
+        self.entry_for(body, header, (&file.node(), &file.attrs()), (written, None))
     }
 
-    fn entry_for(&self, body: Body, header: &Header, (node, attrs): (&Node, &Attrs), written: bool) -> Body {
+    /// As [`FileSystem::entry`], of a file whose attributes were asked for after `mark`, when nothing was asked for but those.
+    pub(crate) fn entry_found(
+        &self,
+        body: Body,
+        header: &Header,
+        (node, attrs): (&Node, &Attrs),
+        mark: Option<Mark>,
+    ) -> Body {
+        self.entry_for(body, header, (node, attrs), (false, mark))
+    }
+
+    fn entry_for(
+        &self,
+        body: Body,
+        header: &Header,
+        (node, attrs): (&Node, &Attrs),
+        (written, found): (bool, Option<Mark>),
+    ) -> Body {
         let number = self.nodes.remember(node, header.node, attrs);
         self.keep_pages(number, attrs);
         let mut lifetimes = self.lifetimes(number);
@@ -153,6 +173,9 @@ impl FileSystem {
         if written || self.needs_correction(header.pid, number, attrs) {
             // Whoever wants to know asks for attributes then, and the kernel is told before that is answered.
             lifetimes.attrs = Duration::ZERO;
+        }
+        if let Some(mark) = found.filter(|_| !lifetimes.attrs.is_zero()) {
+            self.lately.tell(number, attrs, mark);
         }
         crate::reply::entry(body, number, attrs, lifetimes)
     }
@@ -162,6 +185,16 @@ impl FileSystem {
         self.nodes.tell(header.node, attrs);
         self.keep_pages(header.node, attrs);
         told(header, attrs, self.lifetimes(header.node).attrs)
+    }
+
+    /// What the kernel was told of a file a moment ago, if it asks for that once more with when the file was made.
+    pub(crate) fn told_lately(&self, header: &Header) -> Option<Reply> {
+        let valid = self.lifetimes(header.node).attrs;
+        if header.opcode != opcode::STATX || valid.is_zero() {
+            return None;
+        }
+        let (attrs, ago) = self.lately.take(header.node)?;
+        Some(told(header, &attrs, valid.saturating_sub(ago)))
     }
 
     /// What the kernel itself has made of a file that it writes alone, it may keep when the file is opened next.
@@ -179,6 +212,7 @@ impl FileSystem {
 
     /// Sees to it that the kernel does not go on with attributes older than these.
     pub(crate) fn renew(&self, number: u64, attrs: &Attrs) {
+        self.lately.changed();
         let news = self.nodes.tell(number, attrs);
         if news && let Some(transport) = self.transport() {
             // A negative offset is for attributes alone.

@@ -13,6 +13,7 @@ mod control;
 mod crowd;
 mod dispatch;
 mod fs;
+mod lately;
 mod lockers;
 mod mapped;
 mod mounted;

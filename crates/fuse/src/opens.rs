@@ -1,5 +1,6 @@
 //! Files and directories that the kernel has open, by the handles it was given.
 
+use crate::lately::Mark;
 use crate::lockers::Lockers;
 use crate::mapped::Mapped;
 use crate::write_back::Writing;
@@ -152,6 +153,8 @@ pub(crate) struct Reading {
     pub(crate) ahead: VecDeque<Entry>,
     /// The offset that the first of them follows.
     pub(crate) at: u64,
+    /// A moment before they were asked for.
+    pub(crate) asked: Option<Mark>,
 }
 
 /// Everything that is open.

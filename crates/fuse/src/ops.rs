@@ -31,12 +31,14 @@ use crate::abi::opcode;
 use crate::fs::{Answer, FileSystem};
 use crate::reply::Reply;
 use crate::request::{Op, Request};
+use rustix::fs::OFlags;
 
 const ENOSYS: Errno = Errno(38);
 
 /// Carries out a request.
 pub(crate) async fn carry_out(fs: &FileSystem, request: Request) -> Answer {
     let header = &request.header;
+    let _change = request.op.changes().then(|| fs.lately.change());
     match request.op {
         Op::Lookup { name } => lookup::lookup(fs, header, &name).await,
         Op::Getattr { fh } => getattr::getattr(fs, header, fh).await,
@@ -143,6 +145,33 @@ impl InDirectory {
 }
 
 impl Op {
+    /// Whether it may change attributes of which the kernel is not told with the answer.
+    fn changes(&self) -> bool {
+        match self {
+            Op::Open { flags, .. } => OFlags::from_bits_retain(*flags).contains(OFlags::TRUNC),
+            Op::Lookup { .. }
+            | Op::Getattr { .. }
+            | Op::Readlink
+            | Op::Read { .. }
+            | Op::Flush { .. }
+            | Op::Release { .. }
+            | Op::Fsync { .. }
+            | Op::Statfs
+            | Op::Getxattr { .. }
+            | Op::Listxattr { .. }
+            | Op::Opendir
+            | Op::Readdir { .. }
+            | Op::Releasedir { .. }
+            | Op::Fsyncdir { .. }
+            | Op::Getlk(_)
+            | Op::Lseek { .. }
+            | Op::Forget { .. }
+            | Op::BatchForget { .. }
+            | Op::Interrupt { .. } => false,
+            _ => true,
+        }
+    }
+
     /// When it may be left undone, or half done.
     pub(crate) fn given_up(&self) -> GivenUp {
         match self {

@@ -267,6 +267,7 @@ impl FileSystem {
     /// As [`FileSystem::forget_pages_of`], waiting in this thread.
     fn have_pages_written(&self, number: u64, range: ByteRange) -> io::Result<()> {
         let Some(transport) = self.transport() else { return Ok(()) };
+        let _change = self.lately.change();
         let age = self.write_back.writers.table().get_mut(&number).map(|cached| cached.twins.forgetting());
         // No length means all that follows.
         let len = if range.end() > i64::MAX as u64 { 0 } else { range.len };

@@ -42,11 +42,12 @@ pub(crate) async fn read(fs: &FileSystem, header: &Header, fh: u64, (offset, siz
         let pages = Some(fs.acting(header).readdir_from(&dir, cookie));
         *reading = Reading { pages, at: cookie, ..Reading::default() };
     }
-    let Reading { pages, ahead, at } = &mut *reading;
+    let Reading { pages, ahead, at, asked } = &mut *reading;
     loop {
         while let Some(entry) = ahead.front() {
             let what = (&entry.name[..], entry.node.id.0, entry.attrs.kind);
-            let known = plus.then_some(|body| fs.entry(body, header, &entry.node, &entry.attrs));
+            let found = (&entry.node, &entry.attrs);
+            let known = plus.then_some(|body| fs.entry_found(body, header, found, *asked));
             if !entries.push(what, entry.cookie, known) {
                 return Ok(entries.reply());
             }
@@ -58,6 +59,7 @@ pub(crate) async fn read(fs: &FileSystem, header: &Header, fh: u64, (offset, siz
             return Ok(entries.reply());
         }
         let Some(pages) = pages else { return Ok(entries.reply()) };
+        *asked = Some(fs.lately.mark());
         match pages.next_page().await? {
             Some(page) => ahead.extend(page),
             None => return Ok(entries.reply()),

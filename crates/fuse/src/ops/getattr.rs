@@ -7,6 +7,11 @@ use crate::request::Header;
 /// See the head of this file.
 pub(crate) async fn getattr(fs: &FileSystem, header: &Header, fh: Option<u64>) -> Answer {
     let open = fh.and_then(|fh| fs.opens.file(fh).ok());
+    if open.is_none()
+        && let Some(told) = fs.told_lately(header)
+    {
+        return Ok(told);
+    }
     let shared = fs.write_back.is_shared(header.node);
     if shared {
         // What is written next begins with what there is.
