@@ -12,6 +12,7 @@ use crate::read_ahead::ReadAhead;
 use crate::reply::{Body, Lifetimes, Reply};
 use crate::request::{Header, Request};
 use crate::transport::Transport;
+use crate::vanishing::Vanishing;
 use crate::write_back::{NotAlone, Recalled, WriteBack, Writing};
 use client::{Access, File, Mount, Node, OpenFlags, Settings};
 use rustix::fs::OFlags;
@@ -44,6 +45,7 @@ pub(crate) struct FileSystem {
     pub(crate) drops_privileges: AtomicBool,
     pub(crate) lately: Lately,
     pub(crate) read_ahead: ReadAhead,
+    pub(crate) vanishing: Vanishing,
     pub(crate) write_back: WriteBack,
     own: Weak<FileSystem>,
     transport: OnceLock<Weak<dyn Transport>>,
@@ -66,6 +68,7 @@ impl FileSystem {
             drops_privileges: AtomicBool::default(),
             lately: Lately::default(),
             read_ahead: ReadAhead::default(),
+            vanishing: Vanishing::default(),
             write_back,
             own: own.clone(),
             transport: OnceLock::new(),

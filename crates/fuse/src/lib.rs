@@ -29,6 +29,7 @@ mod transport;
 mod transports;
 mod turns;
 mod twins;
+mod vanishing;
 mod write_back;
 
 pub use config::{Carrier, Config, KNOWN_FILES, Powers, driver};

@@ -10,7 +10,9 @@ use types::Status;
 pub(crate) async fn lookup(fs: &FileSystem, header: &Header, name: &[u8]) -> Answer {
     let dir = fs.node(header)?;
     let mark = fs.lately.mark();
-    match fs.acting(header).lookup(&dir, name).await {
+    let found = fs.acting(header).lookup(&dir, name).await;
+    fs.vanishing.looked_up(header.pid, (header.node, name), found.as_ref().ok().map(|(node, _)| node.id.0));
+    match found {
         Ok((node, attrs)) => Ok(fs.entry_found(Body::with_capacity(128), header, (&node, &attrs), Some(mark)).reply()),
         Err(error) if error.is(Status::NoEnt) && !fs.config.absent_valid.is_zero() => {
             Ok(no_entry(fs.config.absent_valid))

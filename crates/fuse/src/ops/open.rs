@@ -1,15 +1,41 @@
 //! OPEN: opening a file that is there.
 
+use crate::Errno;
 use crate::abi;
 use crate::fs::{Answer, FileSystem, hint, wanted};
 use crate::reply::{Body, opened};
 use crate::request::Header;
+use crate::vanishing::Gone;
 use client::{File, Node, OpenFlags, OpenOptions};
 use types::{ByteRange, Status};
 
-/// See the head of this file. The attributes that come with it are news for the kernel: what others did up to their closing
-/// of the file is seen from here on.
+const ENOENT: Errno = Errno(2);
+const ESTALE: Errno = Errno(116);
+
+/// See the head of this file. What vanishes while it is opened the kernel looks up once more; what has vanished then again is not there, if there was
+/// no such name for a moment.
 pub(crate) async fn open(fs: &FileSystem, header: &Header, flags: u32, open_flags: u32) -> Answer {
+    let outcome = open_found(fs, header, flags, open_flags).await;
+    match outcome {
+        Err(ESTALE) => {}
+        _ => {
+            fs.vanishing.opened(header.pid);
+            return outcome;
+        }
+    }
+    match fs.vanishing.gone(header.pid, header.node) {
+        Gone::First => outcome,
+        Gone::Absent => Err(ENOENT),
+        Gone::Again(dir, name) => match fs.callers.anybody().lookup(&fs.nodes.get(dir)?, &name).await {
+            Err(error) if error.is(Status::NoEnt) => Err(ENOENT),
+            _ => outcome,
+        },
+    }
+}
+
+/// The attributes that come with it are news for the kernel: what others did up to their closing
+/// of the file is seen from here on.
+async fn open_found(fs: &FileSystem, header: &Header, flags: u32, open_flags: u32) -> Answer {
     let node = fs.node(header)?;
     let dir = fs.nodes.dir_of(header.node);
     let options = OpenOptions { flags: wanted(flags), dir: dir.as_ref(), policy: hint(flags), alone: false };

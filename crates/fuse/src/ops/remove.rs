@@ -10,6 +10,9 @@ pub(crate) async fn unlink(fs: &FileSystem, header: &Header, name: &[u8]) -> Ans
     let (mount, dir) = (fs.acting(header), fs.node(header)?);
     let unseen = fs.nodes.unseen();
     let removed = mount.remove_telling(&dir, name).await;
+    if removed.is_ok() {
+        fs.vanishing.removed(header.node, name);
+    }
     ended(fs, header, name, unseen, removed).await
 }
 
