@@ -4,27 +4,38 @@
 //! anew, once. When that happens to the same thread again, a local file system would have said that there is no such name, if there was none for
 //! a moment; where another file was put in its place, there always was one.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Most threads that are known to try again.
+/// Most threads that are known to try again, and most names that were removed meanwhile.
 const MOST: usize = 1024;
 
 /// Threads that have the kernel look a path up once more.
 #[derive(Default)]
 pub(crate) struct Vanishing {
     any: AtomicBool,
-    /// What they have found since by its name, if anything.
-    threads: Mutex<HashMap<u32, Option<Found>>>,
+    state: Mutex<State>,
 }
 
-/// What a thread found last.
-struct Found {
-    node: u64,
-    name: (u64, Box<[u8]>),
-    /// Whether that name was taken away since.
-    removed: bool,
+#[derive(Default)]
+struct State {
+    threads: HashMap<u32, Trying>,
+    /// Names that were removed here while there was any.
+    removed: VecDeque<Name>,
+    /// How many there were before those.
+    before: u64,
+}
+
+/// A name in a directory.
+type Name = (u64, Box<[u8]>);
+
+/// A thread that tries again.
+struct Trying {
+    /// How many names had been removed when it began to.
+    since: u64,
+    /// What it has found last, by which name.
+    found: Option<(u64, Name)>,
 }
 
 /// What to do about a file that is gone when it is opened.
@@ -39,59 +50,67 @@ pub(crate) enum Gone {
 }
 
 impl Vanishing {
-    /// By threads, if there are any.
-    fn threads(&self) -> Option<MutexGuard<'_, HashMap<u32, Option<Found>>>> {
-        self.any.load(SeqCst).then(|| self.threads.lock().unwrap_or_else(PoisonError::into_inner))
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The state, if any thread tries again.
+    fn trying(&self) -> Option<MutexGuard<'_, State>> {
+        self.any.load(SeqCst).then(|| self.state())
     }
 
     /// A thread looked a name in a directory up, and found this file, or none.
-    pub(crate) fn looked_up(&self, thread: u32, name: (u64, &[u8]), node: Option<u64>) {
-        let Some(mut threads) = self.threads() else { return };
-        match (threads.get_mut(&thread), node) {
-            (Some(found), Some(node)) => *found = Some(Found { node, name: (name.0, name.1.into()), removed: false }),
-            (Some(_), None) => self.ends(threads, thread),
+    pub(crate) fn looked_up(&self, thread: u32, (dir, name): (u64, &[u8]), node: Option<u64>) {
+        let Some(mut state) = self.trying() else { return };
+        match (state.threads.get_mut(&thread), node) {
+            (Some(trying), Some(node)) => trying.found = Some((node, (dir, name.into()))),
+            (Some(_), None) => self.ends(&mut state, thread),
             (None, _) => {}
         }
     }
 
     /// A name was removed.
     pub(crate) fn removed(&self, dir: u64, name: &[u8]) {
-        let Some(mut threads) = self.threads() else { return };
-        for found in threads.values_mut().flatten().filter(|found| found.name.0 == dir && *found.name.1 == *name) {
-            found.removed = true;
+        let Some(mut state) = self.trying() else { return };
+        if state.removed.len() >= MOST {
+            state.removed.pop_front();
+            state.before += 1;
         }
+        state.removed.push_back((dir, name.into()));
     }
 
     /// A thread opened a file.
     pub(crate) fn opened(&self, thread: u32) {
-        if let Some(threads) = self.threads() {
-            self.ends(threads, thread);
+        if let Some(mut state) = self.trying() {
+            self.ends(&mut state, thread);
         }
     }
 
-    fn ends(&self, mut threads: MutexGuard<'_, HashMap<u32, Option<Found>>>, thread: u32) {
-        threads.remove(&thread);
-        self.any.store(!threads.is_empty(), SeqCst);
+    fn ends(&self, state: &mut State, thread: u32) {
+        state.threads.remove(&thread);
+        if state.threads.is_empty() {
+            *state = State::default();
+            self.any.store(false, SeqCst);
+        }
     }
 
     /// A file was gone when a thread opened it.
     pub(crate) fn gone(&self, thread: u32, node: u64) -> Gone {
-        self.any.store(true, SeqCst);
-        let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
-        match threads.remove(&thread).flatten().filter(|found| found.node == node) {
-            Some(found) => {
-                let Found { name: (dir, name), removed, .. } = found;
-                self.ends(threads, thread);
-                if removed { Gone::Absent } else { Gone::Again(dir, name.into()) }
-            }
-            None => {
-                if threads.len() >= MOST {
-                    threads.clear();
-                }
-                threads.insert(thread, None);
-                Gone::First
-            }
+        let mut state = self.state();
+        let trying = state.threads.get_mut(&thread).and_then(|trying| Some((trying.since, trying.found.take()?)));
+        if let Some((since, (_, name))) = trying.filter(|(_, (found, _))| *found == node) {
+            let later = since.saturating_sub(state.before) as usize;
+            let removed = state.removed.iter().skip(later).any(|removed| *removed == name);
+            self.ends(&mut state, thread);
+            return if removed { Gone::Absent } else { Gone::Again(name.0, name.1.into()) };
         }
+        if state.threads.len() >= MOST {
+            state.threads.clear();
+        }
+        let since = state.before + state.removed.len() as u64;
+        state.threads.insert(thread, Trying { since, found: None });
+        self.any.store(true, SeqCst);
+        Gone::First
     }
 }
 
@@ -115,6 +134,15 @@ mod tests {
         vanishing.looked_up(1, (5, b"f"), Some(8));
         vanishing.removed(5, b"f");
         assert_eq!(vanishing.gone(1, 8), Gone::Absent);
+        // Whether before it was found once more, or after.
+        vanishing.removed(5, b"f");
+        assert_eq!(vanishing.gone(1, 7), Gone::First);
+        vanishing.looked_up(1, (5, b"f"), Some(8));
+        assert_eq!(vanishing.gone(1, 8), Gone::Again(5, b"f".to_vec()), "before it began to try again");
+        assert_eq!(vanishing.gone(1, 7), Gone::First);
+        vanishing.removed(5, b"f");
+        vanishing.looked_up(1, (5, b"f"), Some(8));
+        assert_eq!(vanishing.gone(1, 8), Gone::Absent);
         // A call that ends well, or finds nothing, is over.
         assert_eq!(vanishing.gone(1, 9), Gone::First);
         vanishing.looked_up(1, (5, b"f"), Some(8));
@@ -130,6 +158,8 @@ mod tests {
         vanishing.opened(2);
         assert!(!vanishing.any.load(SeqCst));
         (0..3 * MOST as u32).for_each(|thread| assert_eq!(vanishing.gone(thread, 1), Gone::First));
-        assert!(vanishing.threads.lock().unwrap().len() <= MOST);
+        (0..3 * MOST as u64).for_each(|dir| vanishing.removed(dir, b"f"));
+        let state = vanishing.state();
+        assert!(state.threads.len() <= MOST && state.removed.len() <= MOST);
     }
 }

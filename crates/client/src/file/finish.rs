@@ -96,8 +96,11 @@ impl Open {
         let mut outcome = Ok(());
         // Each round does something that is then not left, and most closes need one.
         while rest.is_left() {
+            let before = rest.steps();
             match self.round(&mut rest, &mut attrs).await {
                 Ok(()) => {}
+                // An operation in the middle was to wait: it is the first one of the next round, which waits.
+                Err(error) if error.is(Status::Delay) && rest.close.is_some() && rest.steps() < before => {}
                 Err(error) => {
                     outcome = outcome.and(Err(error));
                     // Nothing but closing makes sense any more.
@@ -195,6 +198,11 @@ impl Open {
         if let Some(open) = rest.close.take() {
             match results.raw::<stateid4>(OP_CLOSE) {
                 Ok(_) => {}
+                // The next round waits.
+                Err(Failed::Nfs(NFS4ERR_DELAY | NFS4ERR_GRACE)) => {
+                    rest.close = Some(open);
+                    return Ok(());
+                }
                 // Taken away, which the mgr wants to be known.
                 Err(Failed::Nfs(NFS4ERR_EXPIRED)) => return self.inode.mount.session.free_stateid(open).await,
                 // The mgr has forgotten the open already, having restarted perhaps: it is closed then.
@@ -249,6 +257,12 @@ impl Rest {
             attrs: false,
             rename: None,
         }
+    }
+
+    /// How much is left.
+    fn steps(&self) -> usize {
+        let steps = [self.report, self.give_back, self.close.is_some(), self.attrs, self.rename.is_some()];
+        steps.into_iter().filter(|left| *left).count() + usize::from(!self.changes.is_empty())
     }
 
     fn is_left(&self) -> bool {
