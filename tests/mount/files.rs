@@ -11,6 +11,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 /// Bytes that tell where they belong.
 pub fn pattern(len: usize, seed: u64) -> Vec<u8> {
@@ -310,6 +311,44 @@ fn what_was_told_before_a_change_is_not_told_again() {
         assert_eq!((found.len(), found.nlink(), found.mode() & 0o777), wanted, "{name}");
         found.created().unwrap();
     }
+    place.unmount();
+}
+
+/// Lock files of old: who opens a name that others make and remove all the time has it, or there is none. One that others replace all the time
+/// is always there.
+#[test]
+fn names_that_come_and_go_are_there_or_not() {
+    let Some((_dir, _cluster, place)) = mounted(&[]) else { return };
+    let (lock, table) = (place.at("lock"), place.at("table"));
+    File::create(&table).unwrap();
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                for round in 0..400 {
+                    if let Err(error) = OpenOptions::new().write(true).open(&lock) {
+                        assert_eq!(error.kind(), ErrorKind::NotFound, "round {round}: {error}");
+                    }
+                    File::open(&table).unwrap_or_else(|error| panic!("round {round}: {error}"));
+                }
+                done.store(true, SeqCst);
+            });
+        }
+        scope.spawn(|| {
+            while !done.load(SeqCst) {
+                drop(File::create(place.at("own")).unwrap());
+                fs::hard_link(place.at("own"), &lock).unwrap();
+                fs::remove_file(place.at("own")).unwrap();
+                fs::remove_file(&lock).unwrap();
+            }
+        });
+        scope.spawn(|| {
+            while !done.load(SeqCst) {
+                drop(File::create(place.at("next")).unwrap());
+                fs::rename(place.at("next"), &table).unwrap();
+            }
+        });
+    });
     place.unmount();
 }
 

@@ -1,52 +1,68 @@
 //! Names that vanish while they are opened.
 //!
 //! Between looking a name up and opening what it stands for, somebody may remove that. The kernel is told so (ESTALE) and looks the whole path up
-//! anew, once. When that happens to the same thread again, a local file system would have said that there is no such name, if there was none for
-//! a moment; where another file was put in its place, there always was one.
+//! anew, once. A local file system would have opened one file or the other, or found none. So whoever comes for the second time has the name for
+//! itself from looking it up until it has opened the file: who removes the name, or puts another file in its place, waits for that. Removals on
+//! other mounts do not.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::Notify;
+use tokio::time::Instant;
 
-/// Most threads that are known to try again, and most names that were removed meanwhile.
+/// Most threads that are known to try again.
 const MOST: usize = 1024;
+/// How long a thread has a name for itself that goes on to open it, or does not.
+const HELD_FOR: Duration = Duration::from_millis(500);
+/// How long it is known of a thread that it tries again which does not come.
+const KNOWN_FOR: Duration = Duration::from_secs(5);
 
-/// Threads that have the kernel look a path up once more.
+/// A name in a directory.
+type Name = (u64, Box<[u8]>);
+
+/// Threads that have the kernel look a path up once more, and names that are being removed.
 #[derive(Default)]
 pub(crate) struct Vanishing {
     any: AtomicBool,
     state: Mutex<State>,
+    /// That a name may be free.
+    news: Notify,
 }
 
 #[derive(Default)]
 struct State {
     threads: HashMap<u32, Trying>,
-    /// Names that were removed here while there was any.
-    removed: VecDeque<Name>,
-    /// How many there were before those.
-    before: u64,
+    /// Names that are being removed, and by how many.
+    removing: HashMap<Name, u32>,
 }
-
-/// A name in a directory.
-type Name = (u64, Box<[u8]>);
 
 /// A thread that tries again.
 struct Trying {
-    /// How many names had been removed when it began to.
-    since: u64,
-    /// What it has found last, by which name.
-    found: Option<(u64, Name)>,
+    /// Since when.
+    since: Instant,
+    /// What it has looked up last, and until when it has that for itself.
+    held: Option<(Name, Instant)>,
+    /// What it found there.
+    found: Option<u64>,
 }
 
-/// What to do about a file that is gone when it is opened.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Gone {
-    /// The kernel looks it up once more.
-    First,
-    /// It did; and for a moment there was no such name.
-    Absent,
-    /// It did, and found it by this name in this directory.
-    Again(u64, Vec<u8>),
+/// A name is being removed as long as this lives.
+pub(crate) struct Removal<'a>(&'a Vanishing, Name);
+
+impl Drop for Removal<'_> {
+    fn drop(&mut self) {
+        let mut state = self.0.state();
+        if let Some(many) = state.removing.get_mut(&self.1) {
+            *many -= 1;
+            if *many == 0 {
+                state.removing.remove(&self.1);
+            }
+        }
+        drop(state);
+        self.0.tell();
+    }
 }
 
 impl Vanishing {
@@ -54,112 +70,224 @@ impl Vanishing {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The state, if any thread tries again.
-    fn trying(&self) -> Option<MutexGuard<'_, State>> {
-        self.any.load(SeqCst).then(|| self.state())
-    }
-
-    /// A thread looked a name in a directory up, and found this file, or none.
-    pub(crate) fn looked_up(&self, thread: u32, (dir, name): (u64, &[u8]), node: Option<u64>) {
-        let Some(mut state) = self.trying() else { return };
-        match (state.threads.get_mut(&thread), node) {
-            (Some(trying), Some(node)) => trying.found = Some((node, (dir, name.into()))),
-            (Some(_), None) => self.ends(&mut state, thread),
-            (None, _) => {}
+    /// Whoever waits looks again. Nobody does unless a thread tries again.
+    fn tell(&self) {
+        if self.any.load(SeqCst) {
+            self.news.notify_waiters();
         }
     }
 
-    /// A name was removed.
-    pub(crate) fn removed(&self, dir: u64, name: &[u8]) {
-        let Some(mut state) = self.trying() else { return };
-        if state.removed.len() >= MOST {
-            state.removed.pop_front();
-            state.before += 1;
+    /// Waits until `free` says that nothing stands in the way, or when to look again at the latest.
+    async fn wait<T>(&self, mut free: impl FnMut(&mut State) -> Result<T, Instant>) -> T {
+        loop {
+            let mut news = std::pin::pin!(self.news.notified());
+            // Before looking, so that nothing is missed in between.
+            news.as_mut().enable();
+            let until = match free(&mut self.state()) {
+                Ok(done) => return done,
+                Err(until) => until,
+            };
+            let _ = tokio::time::timeout_at(until, news).await;
         }
-        state.removed.push_back((dir, name.into()));
     }
 
-    /// A thread opened a file.
+    /// A thread is about to look a name in a directory up. One that tries again waits while the name is being removed, and has it for itself then.
+    pub(crate) async fn looks_up(&self, thread: u32, dir: u64, name: &[u8]) {
+        if !self.any.load(SeqCst) || !self.state().threads.contains_key(&thread) {
+            return;
+        }
+        let name: Name = (dir, name.into());
+        let latest = Instant::now() + HELD_FOR;
+        let free = |state: &mut State| {
+            if state.removing.contains_key(&name) && Instant::now() < latest {
+                return Err(latest);
+            }
+            if let Some(trying) = state.threads.get_mut(&thread) {
+                (trying.held, trying.found) = (Some((name.clone(), Instant::now() + HELD_FOR)), None);
+            }
+            Ok(())
+        };
+        // Boxed, for it is rare.
+        Box::pin(self.wait(free)).await;
+        self.tell();
+    }
+
+    /// What it found, if anything.
+    pub(crate) fn looked_up(&self, thread: u32, node: Option<u64>) {
+        if !self.any.load(SeqCst) {
+            return;
+        }
+        match node {
+            Some(node) => {
+                if let Some(trying) = self.state().threads.get_mut(&thread) {
+                    trying.found = Some(node);
+                }
+            }
+            None => self.opened(thread),
+        }
+    }
+
+    /// A thread is about to remove a name, or to put another file in its place: waits until no other thread has it for itself.
+    pub(crate) async fn removes(&self, thread: u32, dir: u64, name: &[u8]) -> Removal<'_> {
+        let name: Name = (dir, name.into());
+        if self.any.load(SeqCst) {
+            self.opened(thread);
+            let free = |state: &mut State| match state.held(&name) {
+                Some(until) => Err(until),
+                None => {
+                    *state.removing.entry(name.clone()).or_default() += 1;
+                    Ok(())
+                }
+            };
+            Box::pin(self.wait(free)).await;
+        } else {
+            *self.state().removing.entry(name.clone()).or_default() += 1;
+        }
+        Removal(self, name)
+    }
+
+    /// A thread has opened a file, or gone on to something else.
     pub(crate) fn opened(&self, thread: u32) {
-        if let Some(mut state) = self.trying() {
-            self.ends(&mut state, thread);
+        if self.any.load(SeqCst) {
+            self.ends(&mut self.state(), thread);
+            self.news.notify_waiters();
         }
     }
 
     fn ends(&self, state: &mut State, thread: u32) {
         state.threads.remove(&thread);
+        state.threads.retain(|_, trying| trying.since.elapsed() < KNOWN_FOR);
         if state.threads.is_empty() {
-            *state = State::default();
             self.any.store(false, SeqCst);
         }
     }
 
-    /// A file was gone when a thread opened it.
-    pub(crate) fn gone(&self, thread: u32, node: u64) -> Gone {
+    /// A file was gone when a thread opened it: the name in a directory by which it has just found it, if this is the second time. Else the
+    /// kernel looks the path up once more.
+    pub(crate) fn gone(&self, thread: u32, node: u64) -> Option<(u64, Vec<u8>)> {
         let mut state = self.state();
-        let trying = state.threads.get_mut(&thread).and_then(|trying| Some((trying.since, trying.found.take()?)));
-        if let Some((since, (_, name))) = trying.filter(|(_, (found, _))| *found == node) {
-            let later = since.saturating_sub(state.before) as usize;
-            let removed = state.removed.iter().skip(later).any(|removed| *removed == name);
+        let again = state.threads.get_mut(&thread).filter(|trying| trying.found == Some(node));
+        let again = again.and_then(|trying| trying.held.take());
+        if let Some(((dir, name), _)) = again {
             self.ends(&mut state, thread);
-            return if removed { Gone::Absent } else { Gone::Again(name.0, name.1.into()) };
+            drop(state);
+            self.news.notify_waiters();
+            return Some((dir, name.into()));
         }
         if state.threads.len() >= MOST {
             state.threads.clear();
         }
-        let since = state.before + state.removed.len() as u64;
-        state.threads.insert(thread, Trying { since, found: None });
+        state.threads.insert(thread, Trying { since: Instant::now(), held: None, found: None });
         self.any.store(true, SeqCst);
-        Gone::First
+        None
+    }
+}
+
+impl State {
+    /// Until when some thread has a name for itself, if any does.
+    fn held(&self, name: &Name) -> Option<Instant> {
+        let held = self.threads.values().filter_map(|trying| trying.held.as_ref());
+        let now = Instant::now();
+        held.filter(|(held, until)| held == name && *until > now).map(|(_, until)| *until).max()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::future::Future;
+    use std::task::{Context, Poll, Waker};
+
+    /// What a future comes to without waiting.
+    fn now<T>(future: impl Future<Output = T>) -> Option<T> {
+        match std::pin::pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(done) => Some(done),
+            Poll::Pending => None,
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_tries_again_has_the_name_until_it_has_opened_the_file() {
+        let vanishing = Vanishing::default();
+        assert!(now(vanishing.looks_up(1, 5, b"f")).is_some());
+        vanishing.looked_up(1, Some(7));
+        assert!(now(vanishing.removes(2, 5, b"f")).is_some(), "it comes for the first time");
+        assert_eq!(vanishing.gone(1, 7), None);
+        assert!(now(vanishing.looks_up(1, 5, b"f")).is_some());
+        assert!(now(vanishing.removes(2, 5, b"f")).is_none(), "it looks it up");
+        vanishing.looked_up(1, Some(8));
+        assert!(now(vanishing.removes(2, 5, b"f")).is_none(), "it will open it");
+        assert!(now(vanishing.removes(2, 6, b"f")).is_some(), "another directory");
+        assert!(now(vanishing.looks_up(3, 5, b"f")).is_some(), "another thread");
+        let waits = async { drop(vanishing.removes(2, 5, b"f").await) };
+        let opens = async {
+            tokio::task::yield_now().await;
+            vanishing.opened(1);
+        };
+        let began = Instant::now();
+        tokio::join!(waits, opens);
+        assert_eq!(began.elapsed(), Duration::ZERO);
+        assert!(!vanishing.any.load(SeqCst) && vanishing.state().removing.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_being_removed_is_looked_up_afterwards() {
+        let vanishing = Vanishing::default();
+        let removal = vanishing.removes(2, 5, b"f").await;
+        let other = vanishing.removes(3, 5, b"f").await;
+        assert!(now(vanishing.looks_up(1, 5, b"f")).is_some(), "the first time");
+        assert_eq!(vanishing.gone(1, 7), None);
+        assert!(now(vanishing.looks_up(1, 1, b"dir")).is_some());
+        drop(other);
+        assert!(now(vanishing.looks_up(1, 5, b"f")).is_none());
+        let waits = vanishing.looks_up(1, 5, b"f");
+        let ends = async {
+            tokio::task::yield_now().await;
+            drop(removal);
+        };
+        let began = Instant::now();
+        tokio::join!(waits, ends);
+        assert_eq!(began.elapsed(), Duration::ZERO);
+        assert!(now(vanishing.removes(2, 5, b"f")).is_none());
+        vanishing.looked_up(1, None);
+        assert!(now(vanishing.removes(2, 5, b"f")).is_some(), "there is no such name");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nobody_is_kept_for_long() {
+        let vanishing = Vanishing::default();
+        assert_eq!(vanishing.gone(1, 7), None);
+        vanishing.looks_up(1, 5, b"f").await;
+        let began = Instant::now();
+        let removal = vanishing.removes(2, 5, b"f").await;
+        assert_eq!(began.elapsed(), HELD_FOR);
+        vanishing.looks_up(1, 5, b"f").await;
+        assert_eq!(began.elapsed(), HELD_FOR * 2);
+        drop(removal);
+        // A thread that removes it itself does not open it any more.
+        drop(vanishing.removes(1, 5, b"f").await);
+        assert_eq!(began.elapsed(), HELD_FOR * 2);
+        assert!(!vanishing.any.load(SeqCst));
+        // One that never comes back is forgotten.
+        assert_eq!(vanishing.gone(1, 7), None);
+        tokio::time::advance(KNOWN_FOR).await;
+        drop(vanishing.removes(2, 5, b"f").await);
+        assert!(!vanishing.any.load(SeqCst));
+    }
 
     #[test]
-    fn who_comes_again_is_told_what_happened_to_the_name() {
+    fn only_what_was_found_by_a_name_is_gone_by_it() {
         let vanishing = Vanishing::default();
-        vanishing.looked_up(1, (5, b"f"), Some(7));
-        assert_eq!(vanishing.gone(1, 7), Gone::First);
-        vanishing.looked_up(1, (1, b"dir"), Some(5));
-        vanishing.looked_up(1, (5, b"f"), Some(8));
-        vanishing.looked_up(2, (5, b"f"), Some(8));
-        assert_eq!(vanishing.gone(2, 8), Gone::First, "another thread");
-        vanishing.removed(5, b"g");
-        vanishing.removed(6, b"f");
-        assert_eq!(vanishing.gone(1, 8), Gone::Again(5, b"f".to_vec()));
-        assert_eq!(vanishing.gone(1, 9), Gone::First, "another call");
-        vanishing.looked_up(1, (5, b"f"), Some(8));
-        vanishing.removed(5, b"f");
-        assert_eq!(vanishing.gone(1, 8), Gone::Absent);
-        // Whether before it was found once more, or after.
-        vanishing.removed(5, b"f");
-        assert_eq!(vanishing.gone(1, 7), Gone::First);
-        vanishing.looked_up(1, (5, b"f"), Some(8));
-        assert_eq!(vanishing.gone(1, 8), Gone::Again(5, b"f".to_vec()), "before it began to try again");
-        assert_eq!(vanishing.gone(1, 7), Gone::First);
-        vanishing.removed(5, b"f");
-        vanishing.looked_up(1, (5, b"f"), Some(8));
-        assert_eq!(vanishing.gone(1, 8), Gone::Absent);
-        // A call that ends well, or finds nothing, is over.
-        assert_eq!(vanishing.gone(1, 9), Gone::First);
-        vanishing.looked_up(1, (5, b"f"), Some(8));
-        vanishing.opened(1);
-        assert_eq!(vanishing.gone(1, 8), Gone::First);
-        vanishing.looked_up(1, (5, b"f"), None);
-        vanishing.looked_up(1, (5, b"f"), Some(8));
-        assert_eq!(vanishing.gone(1, 8), Gone::First);
-        // What it opens is not what it found.
-        vanishing.looked_up(1, (5, b"f"), Some(8));
-        assert_eq!(vanishing.gone(1, 4), Gone::First);
-        vanishing.opened(1);
-        vanishing.opened(2);
-        assert!(!vanishing.any.load(SeqCst));
-        (0..3 * MOST as u32).for_each(|thread| assert_eq!(vanishing.gone(thread, 1), Gone::First));
-        (0..3 * MOST as u64).for_each(|dir| vanishing.removed(dir, b"f"));
-        let state = vanishing.state();
-        assert!(state.threads.len() <= MOST && state.removed.len() <= MOST);
+        assert_eq!(vanishing.gone(1, 7), None);
+        now(vanishing.looks_up(1, 5, b"f")).unwrap();
+        vanishing.looked_up(1, Some(8));
+        assert_eq!(vanishing.gone(1, 9), None, "another file, opened by what the kernel knew");
+        now(vanishing.looks_up(1, 5, b"f")).unwrap();
+        vanishing.looked_up(1, Some(8));
+        assert_eq!(vanishing.gone(2, 8), None, "another thread");
+        assert_eq!(vanishing.gone(1, 8), Some((5, b"f".to_vec())));
+        assert_eq!(vanishing.gone(1, 8), None, "another call");
+        (0..3 * MOST as u32).for_each(|thread| assert_eq!(vanishing.gone(thread, 1), None));
+        assert!(vanishing.state().threads.len() <= MOST);
     }
 }

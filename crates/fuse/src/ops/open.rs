@@ -5,31 +5,24 @@ use crate::abi;
 use crate::fs::{Answer, FileSystem, hint, wanted};
 use crate::reply::{Body, opened};
 use crate::request::Header;
-use crate::vanishing::Gone;
 use client::{File, Node, OpenFlags, OpenOptions};
 use types::{ByteRange, Status};
 
 const ENOENT: Errno = Errno(2);
 const ESTALE: Errno = Errno(116);
 
-/// See the head of this file. What vanishes while it is opened the kernel looks up once more; what has vanished then again is not there, if there was
-/// no such name for a moment.
+/// See the head of this file. What vanishes while it is opened the kernel looks up once more; if it has vanished then again ([`crate::vanishing`]),
+/// and there is no such name, that is what is said.
 pub(crate) async fn open(fs: &FileSystem, header: &Header, flags: u32, open_flags: u32) -> Answer {
     let outcome = open_found(fs, header, flags, open_flags).await;
-    match outcome {
-        Err(ESTALE) => {}
-        _ => {
-            fs.vanishing.opened(header.pid);
-            return outcome;
-        }
+    if !matches!(outcome, Err(ESTALE)) {
+        fs.vanishing.opened(header.pid);
+        return outcome;
     }
-    match fs.vanishing.gone(header.pid, header.node) {
-        Gone::First => outcome,
-        Gone::Absent => Err(ENOENT),
-        Gone::Again(dir, name) => match fs.callers.anybody().lookup(&fs.nodes.get(dir)?, &name).await {
-            Err(error) if error.is(Status::NoEnt) => Err(ENOENT),
-            _ => outcome,
-        },
+    let Some((dir, name)) = fs.vanishing.gone(header.pid, header.node) else { return outcome };
+    match fs.callers.anybody().lookup(&fs.nodes.get(dir)?, &name).await {
+        Err(error) if error.is(Status::NoEnt) => Err(ENOENT),
+        _ => outcome,
     }
 }
 

@@ -8,11 +8,9 @@ use types::{Attrs, Status};
 /// UNLINK.
 pub(crate) async fn unlink(fs: &FileSystem, header: &Header, name: &[u8]) -> Answer {
     let (mount, dir) = (fs.acting(header), fs.node(header)?);
+    let _removal = fs.vanishing.removes(header.pid, header.node, name).await;
     let unseen = fs.nodes.unseen();
     let removed = mount.remove_telling(&dir, name).await;
-    if removed.is_ok() {
-        fs.vanishing.removed(header.node, name);
-    }
     ended(fs, header, name, unseen, removed).await
 }
 

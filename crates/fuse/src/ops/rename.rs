@@ -20,6 +20,10 @@ pub(crate) async fn rename(
 ) -> Answer {
     let how = Renaming::from_flags(flags).ok_or(EINVAL)?;
     let (mount, from, to) = (fs.acting(header), fs.node(header)?, fs.nodes.get(newdir)?);
+    let _removal = match how {
+        Renaming::Replace => Some(fs.vanishing.removes(header.pid, newdir, newname).await),
+        Renaming::NoReplace | Renaming::Exchange => None,
+    };
     let _changing = (fs.nodes.changing(header.node), fs.nodes.changing(newdir));
     let (from, to) = ((&from, name), (&to, newname));
     // Who has a directory open that is replaced goes on with one that is empty, as after RMDIR.
