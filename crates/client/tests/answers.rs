@@ -3,10 +3,11 @@
 #[path = "support/memory_mgr.rs"]
 mod memory_mgr;
 
+use bytes::Bytes;
 use client::{CreateOptions, Mount};
 use memory_mgr::{MemoryMgr, options};
 use std::sync::{Arc, Mutex};
-use types::Status;
+use types::{SetAttrs, Status};
 use wire::nfs4::*;
 
 async fn mounted() -> (MemoryMgr, Mount) {
@@ -110,4 +111,49 @@ async fn a_reclaim_that_is_to_wait_is_waited_for() {
     mount.getattr(&root).await.unwrap();
     assert_eq!(*seen.lock().unwrap(), ["reclaim", "reclaim", "reclaim", "complete"]);
     file.close().await.unwrap();
+}
+
+/// Where a request that closes a file is cut: at its `nth` operation that changes something, or at the last one, the first time it comes that far.
+fn cut_closing(mgr: &MemoryMgr, nth: usize) -> Arc<Mutex<Vec<Vec<&'static str>>>> {
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let noted = asked.clone();
+    let mut done = false;
+    mgr.hinder(move |request| {
+        let name = |op: &nfs_argop4| match op {
+            nfs_argop4::OP_SETATTR(_) => Some("SETATTR"),
+            nfs_argop4::OP_CLOSE(_) => Some("CLOSE"),
+            nfs_argop4::OP_RENAME(_) => Some("RENAME"),
+            nfs_argop4::OP_GETATTR(_) => Some("GETATTR"),
+            _ => None,
+        };
+        let ops = request.argarray.iter().enumerate();
+        let named: Vec<_> = ops.filter_map(|(at, op)| Some((at, name(op)?))).collect();
+        noted.lock().unwrap().push(named.iter().map(|(_, name)| *name).collect());
+        let at = named.get(nth).filter(|_| !done).map(|(at, _)| *at)?;
+        done = true;
+        Some(at)
+    });
+    asked
+}
+
+#[tokio::test]
+async fn closing_goes_on_where_it_was_told_to_wait() {
+    const STEPS: [&str; 4] = ["SETATTR", "CLOSE", "RENAME", "GETATTR"];
+    for nth in 0..=STEPS.len() {
+        let (mgr, mount) = mounted().await;
+        let root = mount.root();
+        let file = mount.create(&root, b"new", CreateOptions::default()).await.unwrap();
+        file.write_at(0, Bytes::from_static(b"bytes")).await.unwrap();
+        file.fsync().await.unwrap();
+        let asked = cut_closing(&mgr, nth);
+        let changes = SetAttrs { mode: Some(0o600), ..SetAttrs::default() };
+        let attrs = file.finish(changes, Some((&root, b"final"))).await.unwrap_or_else(|e| panic!("step {nth}: {e}"));
+        assert_eq!((attrs.mode, attrs.size), (0o600, 5), "step {nth}");
+        // Nothing that was done is asked for again, and nothing is left out.
+        let expected = if nth < STEPS.len() { vec![&STEPS[..], &STEPS[nth..]] } else { vec![&STEPS[..]] };
+        assert_eq!(*asked.lock().unwrap(), expected, "step {nth}");
+        assert_eq!(mount.lookup(&root, b"final").await.unwrap().1.mode, 0o600);
+        assert!(mount.lookup(&root, b"new").await.unwrap_err().is(Status::NoEnt));
+        assert_eq!(mgr.counts().opens, 0, "step {nth}");
+    }
 }

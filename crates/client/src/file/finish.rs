@@ -96,16 +96,10 @@ impl Open {
         let mut outcome = Ok(());
         // Each round does something that is then not left, and most closes need one.
         while rest.is_left() {
-            let before = rest.steps();
-            match self.round(&mut rest, &mut attrs).await {
-                Ok(()) => {}
-                // An operation in the middle was to wait: it is the first one of the next round, which waits.
-                Err(error) if error.is(Status::Delay) && rest.close.is_some() && rest.steps() < before => {}
-                Err(error) => {
-                    outcome = outcome.and(Err(error));
-                    // Nothing but closing makes sense any more.
-                    rest = Rest::closing(rest.give_back, rest.close);
-                }
+            if let Err(error) = self.round(&mut rest, &mut attrs).await {
+                outcome = outcome.and(Err(error));
+                // Nothing but closing makes sense any more.
+                rest = Rest::closing(rest.give_back, rest.close);
             }
         }
         outcome.map(|()| attrs)
@@ -113,7 +107,7 @@ impl Open {
 
     /// One COMPOUND with all that is left. Failures of no importance are taken off the list like successes.
     async fn round(&self, rest: &mut Rest, attrs: &mut Option<Attrs>) -> Result<()> {
-        let inode = &self.inode;
+        let (inode, before) = (&self.inode, rest.steps());
         let _reporting = inode.reporting(rest.report).await;
         if rest.report && inode.cannot_report().await {
             return self.report_again(rest, NFS4ERR_BADLAYOUT).await;
@@ -164,7 +158,11 @@ impl Open {
             }
         }
         rest.report = false;
-        self.book(rest, (goodbye.returned.is_some(), delegation), &mut results, attrs).await
+        match self.book(rest, (goodbye.returned.is_some(), delegation), &mut results, attrs).await {
+            // An operation in the middle was to wait: it is the first one of the next round, which waits.
+            Err(error) if error.is(Status::Delay) && rest.steps() < before => Ok(()),
+            booked => booked,
+        }
     }
 
     async fn book(

@@ -37,9 +37,27 @@ impl Callbacks for Back {
 /// Sees each request and may change its answer.
 type Meddler = Box<dyn FnMut(&COMPOUND4args, &mut COMPOUND4res) + Send>;
 
+/// Sees each request before it is carried out, and may say at which operation it is to be told to wait.
+type Hinderer = Box<dyn FnMut(&COMPOUND4args) -> Option<usize> + Send>;
+
 struct Served {
     server: Server<Memory, Back>,
     meddler: Mutex<Option<Meddler>>,
+    hinderer: Mutex<Option<Hinderer>>,
+}
+
+/// The operations before one of a request, and what that one is answered: DELAY.
+fn cut(request: &COMPOUND4args, at: usize) -> (COMPOUND4args, nfs_resop4) {
+    let later = match &request.argarray[at] {
+        nfs_argop4::OP_SETATTR(_) => {
+            nfs_resop4::OP_SETATTR(SETATTR4res { status: NFS4ERR_DELAY, attrsset: bitmap4::default() })
+        }
+        nfs_argop4::OP_CLOSE(_) => nfs_resop4::OP_CLOSE(CLOSE4res::Default(NFS4ERR_DELAY)),
+        nfs_argop4::OP_RENAME(_) => nfs_resop4::OP_RENAME(RENAME4res::Default(NFS4ERR_DELAY)),
+        nfs_argop4::OP_GETATTR(_) => nfs_resop4::OP_GETATTR(GETATTR4res::Default(NFS4ERR_DELAY)),
+        other => panic!("{other:?} is never hindered"),
+    };
+    (COMPOUND4args { argarray: request.argarray[..at].to_vec(), ..request.clone() }, later)
 }
 
 fn now() -> Timestamp {
@@ -55,7 +73,14 @@ impl Service for Served {
         let id = context.peer.id();
         self.server.callbacks().connections.lock().unwrap().insert(id, context.peer.clone());
         let random = getrandom::u64().map_err(|_| Refusal::SystemErr)?;
-        let asked = body.rest();
+        let mut asked = body.rest();
+        let whole = asked.clone();
+        let request = || COMPOUND4args::from_bytes(&whole).unwrap();
+        let at = self.hinderer.lock().unwrap().as_mut().and_then(|hinder| hinder(&request()));
+        let hindered = at.map(|at| cut(&request(), at));
+        if let Some((before, _)) = &hindered {
+            asked = before.to_bytes();
+        }
         let call = Call {
             view: nfs::exports::View::ALL,
             connection: ConnectionId(id),
@@ -68,9 +93,18 @@ impl Service for Served {
         };
         let reply = self.server.compound(call).await?;
         let mut meddler = self.meddler.lock().unwrap();
-        let Some(meddle) = meddler.as_mut() else { return Ok(reply) };
+        if meddler.is_none() && hindered.is_none() {
+            return Ok(reply);
+        }
         let mut answer = COMPOUND4res::from_bytes(&reply.to_bytes()).unwrap();
-        meddle(&COMPOUND4args::from_bytes(&asked).unwrap(), &mut answer);
+        if let Some((_, later)) = hindered {
+            assert_eq!(answer.status, NFS4_OK, "{:?}", request());
+            answer.status = NFS4ERR_DELAY;
+            answer.resarray.push(later);
+        }
+        if let Some(meddle) = meddler.as_mut() {
+            meddle(&request(), &mut answer);
+        }
         Ok(answer.to_bytes().into())
     }
 
@@ -95,7 +129,7 @@ impl MemoryMgr {
             implementation: "test".into(),
         };
         let server = Server::start(Memory::new(), Back::default(), config, now()).await.unwrap();
-        let service = Arc::new(Served { server, meddler: Mutex::default() });
+        let service = Arc::new(Served { server, meddler: Mutex::default(), hinderer: Mutex::default() });
         let listener = Listener::bind(&"127.0.0.1:0".parse().unwrap()).await.unwrap();
         let running = net::rpc::serve(vec![listener], service.clone(), Limits::default(), net::Counters::default());
         let Address::Tcp { host, port } = &running.addresses()[0] else { panic!("not TCP") };
@@ -107,6 +141,12 @@ impl MemoryMgr {
     #[allow(dead_code)]
     pub fn meddle(&self, meddle: impl FnMut(&COMPOUND4args, &mut COMPOUND4res) + Send + 'static) {
         *self.service.meddler.lock().unwrap() = Some(Box::new(meddle));
+    }
+
+    /// From now on `hinder` sees each request first; from the operation on that it names nothing is carried out, and that one is answered DELAY.
+    #[allow(dead_code)]
+    pub fn hinder(&self, hinder: impl FnMut(&COMPOUND4args) -> Option<usize> + Send + 'static) {
+        *self.service.hinderer.lock().unwrap() = Some(Box::new(hinder));
     }
 
     pub async fn mount(&self, options: Options) -> Mount {
