@@ -4,7 +4,7 @@
 mod memory_mgr;
 
 use bytes::Bytes;
-use client::{CreateOptions, Mount};
+use client::{CreateOptions, Mount, OpenFlags};
 use memory_mgr::{MemoryMgr, options};
 use std::sync::{Arc, Mutex};
 use types::{SetAttrs, Status};
@@ -155,5 +155,40 @@ async fn closing_goes_on_where_it_was_told_to_wait() {
         assert_eq!(mount.lookup(&root, b"final").await.unwrap().1.mode, 0o600);
         assert!(mount.lookup(&root, b"new").await.unwrap_err().is(Status::NoEnt));
         assert_eq!(mgr.counts().opens, 0, "step {nth}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_delegation_is_given_back_once() {
+    let (mgr, one) = mounted().await;
+    let other = mgr.mount(options()).await;
+    let (root, alone) = (one.root(), CreateOptions { alone: true, ..CreateOptions::default() });
+    let returned = Arc::new(Mutex::new(Vec::new()));
+    let noted = returned.clone();
+    mgr.meddle(move |request, _| {
+        let closes = request.argarray.iter().any(|op| matches!(op, nfs_argop4::OP_CLOSE(_)));
+        for op in &request.argarray {
+            if let nfs_argop4::OP_DELEGRETURN(args) = op {
+                noted.lock().unwrap().push(args.deleg_stateid.other);
+                if closes {
+                    // Time for whoever gave back the one before to look at the file again.
+                    std::thread::sleep(4 * nfs::client::recovery::pause(0));
+                }
+            }
+        }
+    });
+    for round in 1..=3 {
+        let mine = one.create(&root, b"f", alone).await.unwrap();
+        assert!(mine.is_alone());
+        let theirs = other.open(&mine.node(), OpenFlags::READ).await.unwrap();
+        assert!(!mine.is_alone());
+        theirs.close().await.unwrap();
+        assert!(mine.ask_alone().await.unwrap());
+        mine.close().await.unwrap();
+        let mut all = returned.lock().unwrap().clone();
+        assert_eq!(all.len(), 2 * round, "one that others wanted, and one by the close");
+        all.sort_unstable();
+        all.dedup();
+        assert_eq!(all.len(), 2 * round);
     }
 }

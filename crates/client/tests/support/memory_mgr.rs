@@ -118,6 +118,8 @@ impl Service for Served {
 pub struct MemoryMgr {
     service: Arc<Served>,
     _running: net::rpc::Server,
+    /// Tells clients what they are to be told, until this is dropped.
+    _telling: tokio::task::JoinSet<()>,
     pub target: Target,
 }
 
@@ -134,7 +136,9 @@ impl MemoryMgr {
         let running = net::rpc::serve(vec![listener], service.clone(), Limits::default(), net::Counters::default());
         let Address::Tcp { host, port } = &running.addresses()[0] else { panic!("not TCP") };
         let target = Target::parse(&format!("weir://{host}:{port}/")).unwrap();
-        MemoryMgr { service, _running: running, target }
+        let (mut telling, teller) = (tokio::task::JoinSet::new(), service.clone());
+        telling.spawn(async move { teller.server.deliver().await });
+        MemoryMgr { service, _running: running, _telling: telling, target }
     }
 
     /// From now on `meddle` sees each request that was carried out, and may change its answer.
