@@ -11,6 +11,7 @@ pub mod exports;
 pub mod fs;
 #[cfg(any(test, feature = "memory"))]
 pub mod memory;
+pub mod names;
 pub mod server;
 pub mod spans;
 pub mod state;

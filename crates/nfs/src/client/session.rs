@@ -352,6 +352,11 @@ impl Session {
         now.since(self.renewed) >= self.lease
     }
 
+    /// Whether the server has heard of us within this time: it has answered a request that was sent since.
+    pub fn is_heard_of(&self, within: Duration, now: Timestamp) -> bool {
+        now.since(self.renewed) < within
+    }
+
     /// When to send a lone SEQUENCE unless something else is sent before: after two thirds of the lease.
     pub fn renewal_due(&self) -> Timestamp {
         self.renewed.after(self.lease * 2 / 3)

@@ -110,6 +110,15 @@ impl<'a, F: FileSystem, C: Callbacks> Compound<'a, F, C> {
         Ok(())
     }
 
+    /// As [`Compound::make_way`], for who is about to change names in a directory.
+    pub(super) async fn make_way_in(&mut self, dir: FileId) -> Answer<()> {
+        let now = self.ctx.now;
+        if self.state(|state| state.may_rely_on_names(now)) {
+            return Err(NFS4ERR_GRACE.into());
+        }
+        self.make_way(dir, Use::Change).await
+    }
+
     /// As [`Compound::make_way`], for what has this name in a directory and is about to be changed by it. Without the right
     /// to look, or anything there, the operation itself will say so.
     pub(super) async fn make_way_by_name(&mut self, dir: FileId, name: &component4) -> Answer<Option<FileId>> {
@@ -125,6 +134,11 @@ impl<'a, F: FileSystem, C: Callbacks> Compound<'a, F, C> {
     /// that had another name then, and of one without any name from the client itself, as a delegation would keep it for as
     /// long as the client does not think of it.
     pub(super) async fn recall_late(&self, file: FileId, orphaned: bool, expected: Option<FileId>) {
+        // A directory has no other name.
+        let ((), effects) = self.server.change(|state| state.forget_names(file));
+        if let Err(error) = self.server.settle(&self.ctx, effects).await {
+            tracing::warn!(%error, "could not forget what clients had of a directory");
+        }
         if orphaned || expected != Some(file) {
             let except = (!orphaned).then(|| self.client());
             self.server.recall_late(&self.ctx, file, except).await;

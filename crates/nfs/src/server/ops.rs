@@ -18,6 +18,7 @@ mod destroy_clientid;
 mod destroy_session;
 mod exchange_id;
 mod free_stateid;
+mod get_dir_delegation;
 mod getattr;
 mod getdeviceinfo;
 mod getfh;
@@ -122,6 +123,7 @@ registry! {
         OP_COMMIT => commit,
         OP_CREATE => create,
         OP_DELEGRETURN => delegreturn,
+        OP_GET_DIR_DELEGATION => get_dir_delegation,
         OP_LINK => link,
         OP_LOCK => lock,
         OP_LOCKT => lockt,
@@ -193,6 +195,7 @@ pub(super) fn changes(op: nfs_opnum4) -> bool {
             | OP_COMMIT
             | OP_CREATE
             | OP_DELEGRETURN
+            | OP_GET_DIR_DELEGATION
             | OP_LINK
             | OP_LOCK
             | OP_LOCKU

@@ -8,6 +8,7 @@ mod layouts;
 mod locks;
 mod mount;
 mod names;
+mod names_delegated;
 mod opens;
 mod random;
 mod sessions;

@@ -4,6 +4,7 @@
 //! by name or attribute, come later, when it is back. A client has at most one delegation of a file. Its own opens never
 //! stand in its way.
 
+use crate::names::RELIED_ON;
 use crate::state::leases::Lapse;
 use crate::state::stateids::{self, Form, Kind};
 use crate::state::{ClientId, Effect, Result, State};
@@ -30,6 +31,9 @@ pub enum Power {
     Read,
     /// Nobody else has the file open at all (OPEN_DELEGATE_WRITE).
     Write,
+    /// Of a directory: nobody else makes, moves or removes names in it, or changes its attributes (GET_DIR_DELEGATION, §10.9). Its client does,
+    /// without being asked for it back. It keeps nothing open.
+    Names,
 }
 
 /// What the client of an OPEN says about delegations (`OPEN4_SHARE_ACCESS_WANT_*`).
@@ -160,9 +164,9 @@ impl Delegations {
         self.of_client(client) - self.revoked.get(&client).copied().unwrap_or(0)
     }
 
-    /// Whether anybody has a delegation of the file, which keeps it open.
+    /// Whether anybody has a delegation of the file that keeps it open.
     pub(crate) fn is_held(&self, file: FileId) -> bool {
-        self.by_file.contains_key(&file)
+        self.on(file).any(|(_, held)| held.power != Power::Names)
     }
 
     /// The delegation that a client has of a file.
@@ -287,6 +291,7 @@ fn fitting(access: u32, wish: Wish) -> Option<Power> {
     match wish {
         // Who has a file alone reads it unasked, which an open for writing alone does not permit.
         Wish::Exactly(Power::Write) => both.then_some(Power::Write),
+        Wish::Exactly(Power::Names) => None,
         Wish::Exactly(Power::Read) => reads.then_some(Power::Read),
         Wish::None | Wish::Any if both => Some(Power::Write),
         Wish::None | Wish::Any => reads.then_some(Power::Read),
@@ -333,11 +338,45 @@ impl State {
     /// under which they may have opened it for all that is known here.
     fn is_used_by_others(&self, client: ClientId, file: FileId, power: Power) -> bool {
         let open = match power {
+            Power::Names => false,
             Power::Read => self.opens.others_write_or_deny(client, file),
             Power::Write => self.opens.others_have(client, file),
         };
         let needs = if power == Power::Read { Use::Look } else { Use::Change };
         open || !self.delegations.in_the_way(file, needs, Some(client)).is_empty()
+    }
+
+    /// Gives a delegation of the names in a directory (GET_DIR_DELEGATION, §18.39), if that can be. There is none of before a restart: who had one has
+    /// to ask again.
+    ///
+    /// # Errors
+    /// Why none is given.
+    pub fn delegate_names(
+        &mut self,
+        client: ClientId,
+        dir: FileId,
+        now: Timestamp,
+    ) -> std::result::Result<stateid4, NotGiven> {
+        let held = &self.delegations;
+        let full = held.of_client(client) >= limits::DELEGATIONS_PER_CLIENT_MAX
+            || held.by_other.len() >= limits::DELEGATIONS_MAX
+            || held.client_has(client, dir);
+        if full || !self.is_callable(client) || self.check_grace(client, false).is_err() {
+            return Err(NotGiven::Resource);
+        }
+        // Where several clients make names, each would have to wait for all others.
+        let recalled = held.on(dir).any(|(_, other)| other.deadline.is_some());
+        if recalled || held.frozen.contains_key(&dir) || held.cooling.get(&dir).is_some_and(|until| *until > now) {
+            return Err(NotGiven::Contention);
+        }
+        Ok(self.add_delegation(client, dir, Power::Names, 0))
+    }
+
+    /// A directory is gone: nobody has anything of it any more.
+    pub fn forget_names(&mut self, dir: FileId) {
+        let all = self.delegations.on(dir).filter(|(_, held)| held.power == Power::Names);
+        let all: Vec<Other> = all.map(|(other, _)| other).collect();
+        all.iter().for_each(|other| self.drop_delegation(other));
     }
 
     /// Reclaims a delegation of before the restart with the open that is reclaimed (CLAIM_PREVIOUS, §18.16.3). The flag tells
@@ -431,12 +470,14 @@ impl State {
     ) -> Vec<DelegationRecall> {
         let mut recalls = Vec::new();
         for (other, client) in self.delegations.in_the_way(file, what, except) {
+            let power = self.delegations.by_other.get(&other).map(|held| held.power);
             if self.is_lapsed(client) {
-                let held = self.delegations.by_other.get(&other);
-                match held.is_some_and(|held| held.power == Power::Write) {
+                match power == Some(Power::Write) {
                     true => self.expel(client),
                     false => self.revoke_delegation(&other, now),
                 }
+            } else if power == Some(Power::Names) && !self.is_heard_of(client, RELIED_ON, now) {
+                self.revoke_delegation(&other, now);
             } else if self.delegations.begin_recall(other, now, self.config.lease) {
                 recalls.push(DelegationRecall { client, file, stateid: stateid4 { seqid: 1, other } });
             }
@@ -475,7 +516,7 @@ impl State {
     /// Takes a delegation away; its stateid stays to tell. Whoever had it must not write past this server any more.
     fn revoke_delegation(&mut self, other: &Other, now: Timestamp) {
         let Some(held) = self.delegations.by_other.get(other).filter(|d| !d.revoked) else { return };
-        let (client, file) = (held.client, held.file);
+        let (client, file, power) = (held.client, held.file, held.power);
         self.delegations.unlist(other);
         if let Some(held) = self.delegations.by_other.get_mut(other) {
             (held.revoked, held.deadline) = (true, None);
@@ -485,22 +526,23 @@ impl State {
             true => self.fence_lapsed(client, file),
             false => self.revoke_layouts(client, file, now),
         }
-        self.delegation_gone(client, file);
+        self.delegation_gone(client, file, power);
     }
 
     fn drop_delegation(&mut self, other: &Other) {
         if let Some(gone) = self.delegations.remove(other).filter(|d| !d.revoked) {
-            self.delegation_gone(gone.client, gone.file);
+            self.delegation_gone(gone.client, gone.file, gone.power);
         }
     }
 
     /// What follows when a delegation counts no longer: it kept the file open.
-    fn delegation_gone(&mut self, client: ClientId, file: FileId) {
+    fn delegation_gone(&mut self, client: ClientId, file: FileId, power: Power) {
         if !self.opens.client_has(client, file) {
             self.drop_return_on_close(client, file);
         }
         self.effects.push(Effect::DelegationGone(file));
-        if !self.is_open(file) {
+        // Directories are never open, and end with their names.
+        if power != Power::Names && !self.is_open(file) {
             self.effects.push(Effect::LastClose(file));
         }
     }
@@ -528,6 +570,10 @@ impl State {
     /// restart what others have had meanwhile (§8.4.3). Then [`State::distrusted`] takes it away.
     pub(crate) fn expire_delegations(&mut self, now: Timestamp) {
         self.delegations.cooling.retain(|_, until| *until > now);
+        // Nobody reclaims those.
+        let names = self.delegations.overdue(now).filter(|(_, held)| held.power == Power::Names);
+        let names: Vec<Other> = names.map(|(other, _)| other).collect();
+        names.iter().for_each(|other| self.revoke_delegation(other, now));
         let late: BTreeSet<_> = self.delegations.overdue(now).map(|(_, d)| d.client).collect();
         for client in late {
             if self.is_lapsed(client) {

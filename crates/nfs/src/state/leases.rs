@@ -13,6 +13,7 @@
 use crate::fs::ClientRecord;
 use crate::state::{ClientId, Effect, Gone, State};
 use bytes::Bytes;
+use std::time::Duration;
 use types::{FileId, Timestamp, limits};
 
 /// How far a client is gone.
@@ -153,6 +154,11 @@ impl State {
         self.clients
             .get(id)
             .is_some_and(|c| now.since(c.renewed) > self.config.lease && !self.sessions.busy(&c.sessions))
+    }
+
+    /// Whether a client was heard of within this time.
+    pub(crate) fn is_heard_of(&self, id: ClientId, within: Duration, now: Timestamp) -> bool {
+        self.clients.get(id).is_some_and(|c| now.since(c.renewed) < within)
     }
 
     /// Renews the lease of a client (§8.3). One that was away goes on with what it has left.

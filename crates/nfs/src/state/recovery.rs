@@ -1,6 +1,7 @@
 //! Recovery after a restart of the server: who may reclaim, and how long everybody else waits (RFC 8881 §8.4.2).
 
 use crate::fs::ClientRecord;
+use crate::names::RELIED_ON;
 use crate::state::{ClientId, Result, State};
 use bytes::Bytes;
 use std::collections::HashSet;
@@ -13,6 +14,7 @@ use wire::nfs4::nfsstat4::*;
 pub struct Recovery {
     /// Owners that may still reclaim; grace ends when there are none.
     waiting: HashSet<Bytes>,
+    began: Timestamp,
     until: Timestamp,
     /// However many reclaims come, it is over then.
     last: Timestamp,
@@ -26,6 +28,7 @@ impl Recovery {
     pub fn new(records: Vec<ClientRecord>, now: Timestamp, lease: Duration) -> Self {
         Recovery {
             waiting: records.into_iter().map(|r| r.owner).collect(),
+            began: now,
             until: now.after(lease),
             last: now.after(lease * 2),
             patience: lease / 4,
@@ -66,6 +69,11 @@ impl State {
     /// [`Effect::GraceOver`]: crate::state::Effect::GraceOver
     pub fn in_grace(&self) -> bool {
         self.recovery.in_grace()
+    }
+
+    /// Whether clients that have not noticed the restart may still rely on delegations of names, which they cannot reclaim.
+    pub fn may_rely_on_names(&self, now: Timestamp) -> bool {
+        self.in_grace() && now.since(self.recovery.began) < RELIED_ON
     }
 
     /// A reclaim was granted: the grace period does not end at once, in the middle of what the client is doing.

@@ -3,6 +3,7 @@
 use super::{Bench, LEASE, Peer};
 use crate::attrs::{self, Mask};
 use crate::memory::{DEVICE, LAYOUT_KIND};
+use crate::names::OWN_CHANGES;
 use crate::server::{Counters, reply_bound};
 use bytes::Bytes;
 use futures_util::FutureExt;
@@ -83,6 +84,9 @@ impl Seen {
                         _ => {}
                     }
                 }
+                Res::OP_GET_DIR_DELEGATION(GET_DIR_DELEGATION4res::NFS4_OK(
+                    GET_DIR_DELEGATION4res_non_fatal::GDD4_OK(given),
+                )) => self.stateids.push(given.gddr_stateid),
                 Res::OP_LOCK(LOCK4res::NFS4_OK(lock)) => self.stateids.push(lock.lock_stateid),
                 Res::OP_LAYOUTGET(LAYOUTGET4res::NFS4_OK(layout)) => self.stateids.push(layout.logr_stateid),
                 Res::OP_GETFH(GETFH4res::NFS4_OK(handle)) => self.handles.push(handle.object.clone()),
@@ -285,7 +289,11 @@ fn data(dice: &mut Dice, seen: &Seen) -> Arg {
 /// Operations of version 4.2, and those that never are for a session's middle.
 fn others(dice: &mut Dice, seen: &Seen, peer: &Peer) -> Arg {
     let stateid = seen.stateid(dice);
-    match dice.byte() % 22 {
+    match dice.byte() % 24 {
+        22 | 23 => Arg::OP_GET_DIR_DELEGATION(GET_DIR_DELEGATION4args {
+            gdda_notification_types: Mask::of(&[dice.of(&[0, OWN_CHANGES, OWN_CHANGES])]).to_bitmap(),
+            ..GET_DIR_DELEGATION4args::default()
+        }),
         18 => Arg::OP_READ_PLUS(READ_PLUS4args {
             rpa_stateid: stateid,
             rpa_offset: dice.number(),

@@ -22,18 +22,6 @@ fn owner() -> Bytes {
     Bytes::from_static(b"owner")
 }
 
-/// Clients that have reclaimed nothing, and the session of each.
-fn clients<const N: usize>() -> (State, [(ClientId, sessionid4); N]) {
-    let mut state = new_state();
-    let clients = std::array::from_fn(|i| {
-        let (client, session) = connect(&mut state, ["a", "b", "c"][i], at(0));
-        state.reclaim_complete(client, false).unwrap();
-        (client, session)
-    });
-    state.take_effects();
-    (state, clients)
-}
-
 /// Opens the file and asks for a delegation.
 fn open_and_ask(
     state: &mut State,
@@ -43,13 +31,6 @@ fn open_and_ask(
 ) -> (stateid4, Result<(stateid4, Power), NotGiven>) {
     let open = state.open(client, &owner(), FILE, access, 0).unwrap().stateid;
     (open, state.delegate(client, FILE, (access, wish), 1, at(0)))
-}
-
-/// Keeps the lease of a client good.
-fn hear(state: &mut State, session: sessionid4, number: u32, now: Timestamp) -> u32 {
-    let new = new_request(state, &sequence_args(session, 0, number, false), now);
-    state.finish(new.token, None);
-    new.result.sr_status_flags
 }
 
 #[test]
@@ -397,6 +378,7 @@ impl World {
                 Some((Power::Read, _)) => {
                     assert!(others.iter().all(|p| p.open.is_none_or(|(access, _)| access & WRITE == 0)));
                 }
+                Some((Power::Names, _)) => unreachable!("none is asked for with an open"),
                 None => {}
             }
             if let Some((power, stateid)) = peer.held {

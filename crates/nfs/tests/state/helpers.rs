@@ -100,6 +100,25 @@ pub fn new_request(state: &mut State, args: &SEQUENCE4args, now: Timestamp) -> S
     }
 }
 
+/// Clients that have reclaimed nothing, and the session of each.
+pub fn clients<const N: usize>() -> (State, [(ClientId, sessionid4); N]) {
+    let mut state = new_state();
+    let clients = std::array::from_fn(|i| {
+        let (client, session) = connect(&mut state, ["a", "b", "c"][i], at(0));
+        state.reclaim_complete(client, false).unwrap();
+        (client, session)
+    });
+    state.take_effects();
+    (state, clients)
+}
+
+/// Keeps the lease of a client good; returns the status flags that it is told.
+pub fn hear(state: &mut State, session: sessionid4, number: u32, now: Timestamp) -> u32 {
+    let new = new_request(state, &sequence_args(session, 0, number, false), now);
+    state.finish(new.token, None);
+    new.result.sr_status_flags
+}
+
 /// Applies every sequence of at most `depth` calls to a copy of `world`; `apply` panics on a difference to what it
 /// expects, and the history that led there is shown.
 pub fn walk<W: Clone, C: Copy + Debug>(world: &W, calls: &[C], depth: u32, apply: fn(&mut W, C)) {

@@ -6,6 +6,7 @@ mod delegations;
 mod helpers;
 mod layouts;
 mod locks;
+mod names;
 mod opens;
 mod partitions;
 mod recovery;

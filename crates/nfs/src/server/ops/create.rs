@@ -29,6 +29,7 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
     if set.size.is_some() {
         return Err(NFS4ERR_INVAL.into());
     }
+    cx.make_way_in(dir).await?;
     let created = cx.fs().create(&cx.ctx, dir, &args.objname, kind, set).await?;
     cx.set_file(created.attrs.id);
     Ok(CREATE4resok { cinfo: change_info(created.change), attrset: attrs::set_mask(&set).to_bitmap() })

@@ -43,6 +43,7 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
         cx.check_writable()?;
     }
     let by_name = matches!(args.claim, open_claim4::CLAIM_NULL(_) | open_claim4::CLAIM_DELEGATE_CUR(_));
+    make_way_for_new(cx, here, &args).await?;
     // No file that is found or made under its name ends with that before it is on record who has it open.
     let opening = by_name.then(|| Opening::begin(&cx.server.opening));
     let found = find(cx, here, &args).await?;
@@ -97,6 +98,18 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
         attrset: found.set.to_bitmap(),
         delegation,
     })
+}
+
+/// Waits for those who are to be asked before a name is made here.
+async fn make_way_for_new<F: FileSystem, C: Callbacks>(
+    cx: &mut Compound<'_, F, C>,
+    dir: FileId,
+    args: &OPEN4args,
+) -> Answer<()> {
+    match (&args.openhow, &args.claim) {
+        (openflag4::OPEN4_CREATE(_), open_claim4::CLAIM_NULL(_)) if !cx.terms.read_only => cx.make_way_in(dir).await,
+        _ => Ok(()),
+    }
 }
 
 /// Waits for those who have the file, or had it a moment ago, for as long as a request may.
@@ -356,6 +369,8 @@ async fn delegate<F: FileSystem, C: Callbacks>(
 fn delegation(stateid: stateid4, power: Power, recall: bool) -> open_delegation4 {
     let permissions = nfsace4 { r#type: ACE4_ACCESS_ALLOWED_ACE_TYPE, flag: 0, access_mask: 0, who: Bytes::new() };
     match power {
+        // Of directories, which are not opened.
+        Power::Names => open_delegation4::OPEN_DELEGATE_NONE,
         Power::Read => open_delegation4::OPEN_DELEGATE_READ(open_read_delegation4 { stateid, recall, permissions }),
         Power::Write => open_delegation4::OPEN_DELEGATE_WRITE(open_write_delegation4 {
             stateid,

@@ -14,6 +14,7 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
 ) -> Answer<REMOVE4resok> {
     let dir = cx.file()?;
     cx.check_grace()?;
+    cx.make_way_in(dir).await?;
     let expected = cx.make_way_by_name(dir, &args.target).await?;
     let ending = Ending::new(cx.server);
     let removed = cx.fs().remove(&cx.ctx, dir, &args.target, &|file| ending.may_end(file)).await?;

@@ -15,6 +15,8 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
     let (from, to) = (cx.saved_file()?, cx.file()?);
     cx.check_same_export()?;
     cx.check_grace()?;
+    cx.make_way_in(from).await?;
+    cx.make_way_in(to).await?;
     cx.make_way_by_name(from, &args.oldname).await?;
     let expected = cx.make_way_by_name(to, &args.newname).await?;
     let renamed = cx.fs().rename(&cx.ctx, (from, &args.oldname), (to, &args.newname), how).await?;
