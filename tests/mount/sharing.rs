@@ -8,9 +8,10 @@ use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{ErrorKind, Read, Write};
-use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 
 /// A cluster with two mounts, if there can be any.
 fn two() -> Option<(tempfile::TempDir, Cluster, [Place; 2])> {
@@ -65,6 +66,59 @@ fn what_is_closed_is_what_is_opened_next() {
     assert_eq!(fs::read(two.at("g")).unwrap(), b"now");
     one.unmount();
     two.unmount();
+}
+
+/// Says that this thread has failed, when that is so, for others not to wait for it.
+struct TellsOfFailure<'a>(&'a AtomicBool);
+
+impl Drop for TellsOfFailure<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_or(std::thread::panicking(), SeqCst);
+    }
+}
+
+/// Names are looked for in vain until the mount knows by itself what is not there; whatever the other one makes then is found as soon as that is done.
+#[test]
+fn what_was_looked_for_in_vain_is_found_once_others_have_made_it() {
+    const DIRS: usize = 30;
+    let Some((_dir, _cluster, places)) = two() else { return };
+    let (made, failed): ([AtomicUsize; 2], _) = Default::default();
+    for dir in 0..DIRS {
+        fs::create_dir(places[0].at(&format!("d{dir}"))).unwrap();
+    }
+    std::thread::scope(|scope| {
+        for me in 0..2 {
+            let (place, made, failed) = (&places[me], &made, &failed);
+            scope.spawn(move || {
+                let _told = TellsOfFailure(failed);
+                for dir in 0..DIRS {
+                    let path = |who: usize| place.at(&format!("d{dir}/{who}"));
+                    // Both make a name in each directory, one of them in the middle of the other's looking around.
+                    let before = if dir % 2 == me { 40 } else { 5 };
+                    let mut rounds = 0;
+                    loop {
+                        let others = made[1 - me].load(SeqCst) > dir;
+                        let there = path(1 - me).symlink_metadata().is_ok();
+                        assert!(there || !others, "directory {dir}: it was made before it was looked for");
+                        if rounds == before {
+                            match dir % 3 {
+                                0 => drop(File::create(path(me)).unwrap()),
+                                1 => fs::create_dir(path(me)).unwrap(),
+                                _ => symlink("x", path(me)).unwrap(),
+                            }
+                            path(me).symlink_metadata().unwrap();
+                            made[me].store(dir + 1, SeqCst);
+                        }
+                        if (rounds >= before && others) || failed.load(SeqCst) {
+                            break;
+                        }
+                        rounds += 1;
+                    }
+                }
+            });
+        }
+    });
+    places.into_iter().for_each(Place::unmount);
 }
 
 #[test]

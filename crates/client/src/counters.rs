@@ -27,6 +27,8 @@ pub struct Counters {
     pub written_direct: u64,
     /// Payload bytes written through the mgr; bytes sent again are counted again.
     pub written_via_mgr: u64,
+    /// Names looked for that were known not to be there, so that nobody was asked.
+    pub absent: u64,
     /// Requests sent again: after a lost connection, a new verifier, an expired capability or a DELAY.
     pub retries: u64,
     /// Connections made again after they broke.
@@ -58,6 +60,7 @@ pub(crate) struct Tally {
     pub(crate) read_ahead: AtomicU64,
     pub(crate) written_direct: AtomicU64,
     pub(crate) written_via_mgr: AtomicU64,
+    pub(crate) absent: AtomicU64,
     pub(crate) retries: AtomicU64,
     pub(crate) reconnects: AtomicU64,
 }
@@ -100,6 +103,7 @@ impl Tally {
             read_ahead: self.read_ahead.load(Relaxed),
             written_direct: self.written_direct.load(Relaxed),
             written_via_mgr: self.written_via_mgr.load(Relaxed),
+            absent: self.absent.load(Relaxed),
             retries: self.retries.load(Relaxed),
             reconnects: self.reconnects.load(Relaxed),
         }

@@ -17,6 +17,7 @@ mod inode;
 mod lent;
 mod load;
 pub mod mount;
+mod negative;
 pub mod options;
 pub mod placement;
 mod session;

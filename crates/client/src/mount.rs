@@ -4,6 +4,7 @@ mod attrs;
 mod dirs;
 mod leaving;
 pub(crate) mod names;
+mod negative;
 mod open;
 mod policy;
 
@@ -117,10 +118,12 @@ impl Drop for Asking<'_> {
     }
 }
 
-/// The files that are open here.
+/// The files that are open here, and what is known of directories.
 #[derive(Default)]
 pub(crate) struct Inodes {
     table: Mutex<HashMap<FileId, Weak<Inode>>>,
+    /// Names that are known not to be there.
+    pub(crate) names: negative::Names,
 }
 
 impl Inodes {
@@ -192,7 +195,9 @@ impl Mount {
             leaving: Leaving::default(),
             losses: AtomicU64::new(0),
         };
-        Ok(Mount { inner: Arc::new(inner), caller: None })
+        let inner = Arc::new(inner);
+        inner.names().belong_to(&inner);
+        Ok(Mount { inner, caller: None })
     }
 
     /// The same mount, asking in another name. Files that it opens are read and written in that name by everybody who has
@@ -210,6 +215,7 @@ impl Mount {
     /// Ends the session. Everything that was written should be closed before: what is not durable by then is lost.
     pub async fn disconnect(self) -> Result<()> {
         self.inner.close_left().await;
+        self.inner.leave_names().await;
         let settled = self.sync_names().await;
         self.inner.session.end().await.and(settled)
     }

@@ -20,6 +20,8 @@ pub struct Options {
     pub direct: bool,
     /// Read from the files of iods on this machine what is in memory, where they lend them, instead of asking for it.
     pub lent: bool,
+    /// Have the mgr ask before others change names in directories where names are looked for in vain, and answer such questions without it.
+    pub negative: bool,
     /// What is waited for until it is on disk.
     pub durable: Durable,
     /// How files are used where nobody says anything else.
@@ -65,6 +67,7 @@ impl Default for Options {
             in_flight_per_iod: IN_FLIGHT_PER_IOD,
             direct: true,
             lent: true,
+            negative: true,
             durable: Durable::Close,
             driver: Policy::default(),
             policy: Settings::default(),

@@ -205,6 +205,14 @@ impl Session {
         lock(&self.shared.table).number
     }
 
+    /// The number of the present session, if the mgr has heard of us so lately that it lets nobody change names of which it has delegated us the
+    /// directory, without asking.
+    pub(crate) fn epoch_of_names(&self) -> Option<u64> {
+        let table = lock(&self.shared.table);
+        let session = table.session.as_ref()?;
+        session.is_heard_of(nfs::names::RELIED_ON, now()).then_some(table.number)
+    }
+
     /// The client id of the present session.
     pub(crate) fn clientid(&self) -> Option<u64> {
         lock(&self.shared.table).session.as_ref().map(Table::clientid)
@@ -232,7 +240,7 @@ impl Shared {
                 self.forget_session(epoch).await;
                 continue;
             };
-            let mut slot = Slot { shared: self, epoch, ticket, sent: false, settled: false };
+            let mut slot = Slot { shared: self, epoch, ticket, sent: false, first: None, settled: false };
             let error = match self.on_slot(&mut slot, connection, &compound, deadline).await? {
                 Next::Done(results) => return Ok(results),
                 Next::Anew(error) | Next::Repeat(error) => error,
@@ -358,7 +366,9 @@ impl Shared {
         let body = compound.request.encode(&sequence, MINOR, soon);
         self.tally.compound(compound.request.numbers().iter().map(|op| op.number()));
         tracing::trace!(client = %self.options.name, operations = ?compound.request.numbers(), "{}", compound.what);
-        let (sent, timeout) = (now(), self.attempt_timeout());
+        // What is answered from the reply cache was known to the mgr, and said, when it was sent first.
+        let sent = *slot.first.get_or_insert_with(now);
+        let timeout = self.attempt_timeout();
         slot.sent = true;
         let auth = compound.caller.as_deref().unwrap_or(&self.auth);
         let reply = connection.call(NFS4_PROGRAM, NFS_V4, COMPOUND, auth, body, timeout).await;
@@ -412,6 +422,8 @@ struct Slot<'a> {
     epoch: u64,
     ticket: Ticket,
     sent: bool,
+    /// When that was, the first time.
+    first: Option<Timestamp>,
     settled: bool,
 }
 

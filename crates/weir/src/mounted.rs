@@ -53,6 +53,10 @@ pub struct How {
     /// Ask the iods for everything, also where they run on this machine and would lend their files
     #[arg(long)]
     pub no_lent: bool,
+    /// Ask the mgr for every name that is looked for. Else it asks before others make names in directories where names are often looked for in
+    /// vain, as compilers and shells do and everybody who makes files, and the mount knows by itself what is not there
+    #[arg(long)]
+    pub no_negative: bool,
     /// Change nothing
     #[arg(long)]
     pub read_only: bool,
@@ -139,7 +143,14 @@ impl How {
             Durable::Close => client::Durable::Close,
             Durable::Fsync => client::Durable::Fsync,
         };
-        Options { driver: fuse::driver(), policy: settings, lent: !self.no_lent, durable, ..options }
+        Options {
+            driver: fuse::driver(),
+            policy: settings,
+            lent: !self.no_lent,
+            negative: !self.no_negative,
+            durable,
+            ..options
+        }
     }
 
     /// The same in the words of the mount, for a file system at this URL.

@@ -138,7 +138,13 @@ impl Open {
         if rest.attrs {
             compound.putfh(&inode.node.handle).getattr();
         }
+        let removal = self.origin.name.as_ref().filter(|_| rest.rename.is_some());
+        let removal = removal.and_then(|from| inode.mount.removes(&from.dir, &from.name));
+        let making = rest.rename.as_ref().map(|(dir, name)| inode.mount.makes(dir, name));
         let sent = inode.mount.session.call(compound).await;
+        if let (Some(making), Ok(_)) = (making, &sent) {
+            making.answered();
+        }
         if sent.is_err() {
             // The session is gone, and with it whatever was open.
             (rest.close, rest.give_back) = (None, false);
@@ -158,7 +164,12 @@ impl Open {
             }
         }
         rest.report = false;
-        match self.book(rest, (goodbye.returned.is_some(), delegation), &mut results, attrs).await {
+        let renames = rest.rename.is_some();
+        let booked = self.book(rest, (goodbye.returned.is_some(), delegation), &mut results, attrs).await;
+        if renames && rest.rename.is_none() {
+            inode.mount.removed(removal);
+        }
+        match booked {
             // An operation in the middle was to wait: it is the first one of the next round, which waits.
             Err(error) if error.is(Status::Delay) && rest.steps() < before => Ok(()),
             booked => booked,

@@ -44,6 +44,12 @@ impl Mount {
 
     /// Changes attributes and answers all of them as they are afterwards.
     pub async fn setattr(&self, node: &Node, changes: &SetAttrs) -> Result<Attrs> {
+        let outcome = self.set_attrs(node, changes).await;
+        self.inner.names().permissions_changed(node.id);
+        outcome
+    }
+
+    async fn set_attrs(&self, node: &Node, changes: &SetAttrs) -> Result<Attrs> {
         let inode = self.inner.open_inode(node.id);
         // What is written later, or told to the mgr later, would undo a time that is set now.
         let settles = |inode: &&Arc<Inode>| {

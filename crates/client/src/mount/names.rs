@@ -66,7 +66,14 @@ impl Mount {
 
     /// What `name` is in `dir`; symlinks are not followed.
     pub async fn lookup(&self, dir: &Node, name: &[u8]) -> Result<(Node, Attrs)> {
-        self.walk(dir, &[name.to_vec()]).await.map_err(|stopped| stopped.error)
+        if let Some(absent) = self.absent(dir, name) {
+            return Err(absent);
+        }
+        let found = self.walk(dir, &[name.to_vec()]).await.map_err(|stopped| stopped.error);
+        if found.as_ref().is_err_and(|error| error.is(Status::NoEnt)) {
+            self.missed(dir);
+        }
+        found
     }
 
     /// Walks components from the root, in as few round trips as possible. Symlinks on the way are followed (at most 40,
@@ -176,6 +183,7 @@ impl Mount {
         let createattrs = nfs::attrs::encode_set(&attrs);
         compound.putfh(&dir.handle);
         compound.op(OP_CREATE, &CREATE4args { objtype, objname, createattrs }).getfh().getattr();
+        let making = self.inner.makes(dir, name);
         let mut results = match self.inner.session.call(compound).await {
             // Only this request carried the mark.
             Err(error) if error.is_in_doubt() => match self.lookup(dir, name).await {
@@ -184,6 +192,7 @@ impl Mount {
             },
             other => other?,
         };
+        making.answered();
         results.done(&[OP_PUTFH])?;
         results.take::<CREATE4resok>(OP_CREATE)?;
         node(&mut results).map_err(undone)
@@ -231,8 +240,9 @@ impl Mount {
         compound.putfh(&node.handle).void(OP_SAVEFH).putfh(&dir.handle);
         compound.op(OP_LINK, &LINK4args { newname: Bytes::copy_from_slice(name) });
         compound.void(OP_RESTOREFH).getattr();
-        let stamp = self.inner.stamp();
+        let (stamp, making) = (self.inner.stamp(), self.inner.makes(dir, name));
         let mut results = self.inner.session.call(compound).await?;
+        making.answered();
         results.done(&[OP_PUTFH, OP_SAVEFH, OP_PUTFH])?;
         results.take::<LINK4resok>(OP_LINK)?;
         results.done(&[OP_RESTOREFH])?;
@@ -256,8 +266,13 @@ impl Mount {
         };
         let mut compound = self.compound(what).once();
         append_rename(&mut compound, from, to, how);
+        let making = self.inner.makes(to.0, to.1);
+        let removal = if how == Renaming::Exchange { None } else { self.inner.removes(from.0, from.1) };
         let mut results = self.inner.session.call(compound).await?;
-        take_rename(&mut results, how)
+        making.answered();
+        take_rename(&mut results, how)?;
+        self.inner.removed(removal);
+        Ok(())
     }
 
     /// Removes a name of a file or of an empty directory.
@@ -270,9 +285,11 @@ impl Mount {
     pub async fn remove_telling(&self, dir: &Node, name: &[u8]) -> Result<Option<Attrs>> {
         let mut compound = self.compound(format!("removing {}", shown(name))).once();
         compound.putfh(&dir.handle).op(OP_REMOVE, &REMOVE4args { target: Bytes::copy_from_slice(name) }).getattr();
+        let removal = self.inner.removes(dir, name);
         let mut results = self.inner.session.call(compound).await?;
         results.done(&[OP_PUTFH])?;
         results.take::<REMOVE4resok>(OP_REMOVE)?;
+        self.inner.removed(removal);
         Ok(results.attrs().ok())
     }
 
@@ -282,11 +299,13 @@ impl Mount {
         let target = Bytes::copy_from_slice(name);
         compound.putfh(&dir.handle).void(OP_SAVEFH).op(OP_LOOKUP, &LOOKUP4args { objname: target.clone() }).getattr();
         compound.void(OP_RESTOREFH).op(OP_REMOVE, &REMOVE4args { target }).getattr();
+        let removal = self.inner.removes(dir, name);
         let mut results = self.inner.session.call(compound).await?;
         results.done(&[OP_PUTFH, OP_SAVEFH, OP_LOOKUP])?;
         let id = results.attrs()?.id;
         results.done(&[OP_RESTOREFH])?;
         results.take::<REMOVE4resok>(OP_REMOVE)?;
+        self.inner.removed(removal);
         Ok((id, results.attrs().ok()))
     }
 

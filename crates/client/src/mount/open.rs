@@ -267,11 +267,13 @@ impl Mount {
         if layout {
             compound.op(OP_LAYOUTGET, &layoutget(CURRENT, flags.write));
         }
+        let making = self.inner.makes(dir, name);
         let name = Name { dir: dir.clone(), name: Bytes::copy_from_slice(name) };
         let caller = self.caller.clone();
         compound.putfh(&dir.handle).getattr_of(if layout { fattr::ATTRS } else { fattr::OPENING });
         let asking = self.inner.ask();
         let mut results = self.inner.session.call(compound).await?;
+        making.answered();
         results.done(&[OP_PUTFH])?;
         let said = if layout { Some(self.hear(dir, &mut results)?) } else { None };
         let origin = Origin { key, caller, node: None, name: Some(name), flags, ruling: Arc::default() };

@@ -63,6 +63,7 @@ impl Callbacks {
         match event {
             Event::LayoutRecall(args) => self.recall(args),
             // What is not known may have come with an answer that is still on its way; the mgr asks again.
+            Event::Recall(args) if self.inodes.names.recall(&args.stateid) => NFS4_OK,
             Event::Recall(args) => match self.inodes.by_handle(&args.fh) {
                 Some(inode) if inode.recall_delegation(args.stateid) => NFS4_OK,
                 _ => NFS4ERR_BAD_STATEID,

@@ -371,7 +371,7 @@ impl Shared {
         let what = &compound.what;
         let lost = |why: &dyn std::fmt::Display| Error::connection(format!("{what}: {why}"));
         let ticket = self.slot(epoch).await.ok_or_else(|| lost(&"the session is gone"))?;
-        let mut slot = Slot { shared: self, epoch, ticket, sent: false, settled: false };
+        let mut slot = Slot { shared: self, epoch, ticket, sent: false, first: None, settled: false };
         match self.send(connection, &mut slot, &compound).await {
             Ok(Outcome::Done { results, .. }) => {
                 slot.settled = true;

@@ -28,6 +28,7 @@ impl Shared {
     }
 
     async fn find_revoked(self: &Arc<Self>) -> Result<()> {
+        self.find_revoked_names().await?;
         let mut all = Vec::new();
         for inode in self.inodes.all() {
             let delegation = inode.delegation().map(|stateid| (inode.clone(), stateid));
@@ -37,10 +38,7 @@ impl Shared {
         for some in all.chunks(AT_ONCE) {
             // A sequence number of 0 is the present one.
             let ts_stateids = some.iter().map(|(_, stateid)| stateid4 { seqid: 0, ..*stateid }).collect();
-            let mut compound = Compound::new("testing stateids");
-            compound.op(OP_TEST_STATEID, &TEST_STATEID4args { ts_stateids });
-            let got: TEST_STATEID4resok = self.call(compound).await?.take(OP_TEST_STATEID)?;
-            for ((inode, stateid), status) in some.iter().zip(got.tsr_status_codes) {
+            for ((inode, stateid), status) in some.iter().zip(self.test(ts_stateids).await?) {
                 if matches!(
                     status,
                     NFS4ERR_EXPIRED | NFS4ERR_ADMIN_REVOKED | NFS4ERR_BAD_STATEID | NFS4ERR_DELEG_REVOKED
@@ -50,6 +48,26 @@ impl Shared {
             }
         }
         Ok(())
+    }
+
+    /// Forgets names that others may have changed.
+    async fn find_revoked_names(self: &Arc<Self>) -> Result<()> {
+        for some in self.inodes.names.held().chunks(AT_ONCE) {
+            for (stateid, status) in some.iter().zip(self.test(some.to_vec()).await?) {
+                if status != NFS4_OK {
+                    self.inodes.names.lose(stateid);
+                    self.free_stateid(*stateid).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn test(self: &Arc<Self>, ts_stateids: Vec<stateid4>) -> Result<Vec<nfsstat4>> {
+        let mut compound = Compound::new("testing stateids");
+        compound.op(OP_TEST_STATEID, &TEST_STATEID4args { ts_stateids });
+        let got: TEST_STATEID4resok = self.call(compound).await?.take(OP_TEST_STATEID)?;
+        Ok(got.tsr_status_codes)
     }
 
     async fn revoked(self: &Arc<Self>, inode: &Arc<Inode>, stateid: stateid4, status: nfsstat4) -> Result<()> {

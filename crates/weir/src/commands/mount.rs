@@ -43,7 +43,7 @@ pub struct Args {
     #[command(flatten)]
     how: How,
     /// Options as mount(8) has them, separated by commas: ro, writeback, durable=close|fsync, transport=auto|device|uring, parts of the policy as access=page or write_threshold=SIZE, attr_timeout=S, entry_timeout=S, known_files=N,
-    /// absent_timeout=S, allow_other, no_direct, no_lent, noexec, suid and dev (which root's mounts by mount(8) have unless they say nosuid, nodev), remount (with ro, rw and these: what is allowed where it is mounted already); others of mount(8) are passed over
+    /// absent_timeout=S, allow_other, no_direct, no_lent, no_negative, noexec, suid and dev (which root's mounts by mount(8) have unless they say nosuid, nodev), remount (with ro, rw and these: what is allowed where it is mounted already); others of mount(8) are passed over
     #[arg(short = 'o', value_name = "OPTIONS", value_delimiter = ',')]
     options: Vec<String>,
     /// Where the mount in the background writes what it has to say [default: nowhere]
@@ -113,6 +113,7 @@ fn apply_options(args: &mut Args) -> Result<(), Failure> {
             "allow_other" => args.how.allow_other = true,
             "no_direct" => args.connect.go_through_mgr(),
             "no_lent" => args.how.no_lent = true,
+            "no_negative" => args.how.no_negative = true,
             "durable" => args.how.durable = Durable::from_str(value, false).map_err(bad)?,
             "transport" => args.how.transport = Transport::from_str(value, false).map_err(bad)?,
             "known_files" => args.how.known_files = value.parse().map_err(|_| bad("a number of files".into()))?,

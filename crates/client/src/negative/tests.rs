@@ -1,0 +1,327 @@
+//! What is said not to be there is not there, in whatever order requests are sent, carried out and answered.
+
+use super::*;
+use proptest::prelude::*;
+use std::collections::BTreeSet;
+
+const DIR: FileId = FileId(7);
+const NAMES_USED: u8 = 4;
+
+fn handle() -> Bytes {
+    Bytes::from_static(b"handle")
+}
+
+fn at(secs: i64) -> Timestamp {
+    Timestamp { secs, nanos: 0 }
+}
+
+fn stateid(number: u8) -> stateid4 {
+    stateid4 { seqid: 1, other: [number; 12] }
+}
+
+fn gone(number: u8) -> Gone {
+    Gone { handle: handle(), stateid: stateid(number) }
+}
+
+/// Looks for a name in vain until somebody is to ask for all of them.
+fn miss(negative: &mut Negative<u8>, epoch: u64, now: Timestamp) -> Option<u64> {
+    (0..MISSES).find_map(|_| negative.missed((DIR, &handle()), &0, (epoch, now)).0)
+}
+
+/// Knows that there are these names.
+fn knowing(names: &[&'static str]) -> Negative<u8> {
+    let mut negative = Negative::default();
+    let number = miss(&mut negative, 1, at(0)).unwrap();
+    negative.granted(DIR, number, gone(1), 1).unwrap();
+    assert!(negative.read(DIR, number, names.iter().map(|name| Bytes::from_static(name.as_bytes()))));
+    assert!(!negative.is_absent(DIR, b"x", &0, 1), "not before all were read");
+    assert_eq!(negative.finished(DIR, number, true, at(0)), None);
+    negative
+}
+
+#[test]
+fn names_are_asked_for_where_many_are_looked_for_in_vain() {
+    let mut negative = Negative::default();
+    let mut missed = |secs| negative.missed((DIR, &handle()), &0, (1, at(secs))).0.is_some();
+    assert!([0, 1, 2, 9, 10, 11].iter().all(|secs| !missed(*secs)), "now and then");
+    assert!(missed(12));
+    assert!(!missed(13), "it is being asked for");
+    let mut negative = knowing(&["a"]);
+    assert!(negative.is_absent(DIR, b"b", &0, 1) && !negative.is_absent(DIR, b"a", &0, 1));
+    assert!(!negative.is_absent(DIR, b"b", &0, 2), "another session");
+    assert!(!negative.is_absent(FileId(8), b"b", &0, 1));
+    assert!(!negative.is_absent(DIR, b"", &0, 1) && !negative.is_absent(DIR, &[b'x'; 256], &0, 1));
+    // Somebody else may not even look there for all that is known.
+    assert!(!negative.is_absent(DIR, b"b", &1, 1));
+    negative.missed((DIR, &handle()), &1, (1, at(1)));
+    assert!(negative.is_absent(DIR, b"b", &1, 1));
+    negative.permissions_changed(DIR);
+    assert!(!negative.is_absent(DIR, b"b", &0, 1));
+}
+
+#[test]
+fn what_is_made_here_may_be_there_until_it_is_removed() {
+    let mut negative = knowing(&[]);
+    assert_eq!(negative.makes(DIR, b"a", at(0)), None);
+    assert!(!negative.is_absent(DIR, b"a", &0, 1), "from before it is sent");
+    assert_eq!(negative.removes(DIR, b"a"), None, "it may be carried out before the making");
+    negative.made(DIR, b"a", true);
+    let removal = negative.removes(DIR, b"a").unwrap();
+    assert!(!negative.is_absent(DIR, b"a", &0, 1));
+    negative.removed(removal);
+    assert!(negative.is_absent(DIR, b"a", &0, 1));
+    // Made once more while it is removed.
+    negative.makes(DIR, b"a", at(0));
+    negative.made(DIR, b"a", true);
+    let removal = negative.removes(DIR, b"a").unwrap();
+    negative.makes(DIR, b"a", at(0));
+    negative.made(DIR, b"a", true);
+    negative.removed(removal);
+    assert!(!negative.is_absent(DIR, b"a", &0, 1));
+    assert_eq!((negative.names, negative.making.len()), (1, 0));
+}
+
+#[test]
+fn who_is_asked_for_it_gives_it_back_and_stays_away_for_a_while() {
+    let mut negative = knowing(&["a"]);
+    assert_eq!(negative.lose(&stateid(2), at(5)), None);
+    assert_eq!(negative.held(), [stateid(1)]);
+    assert_eq!(negative.lose(&stateid(1), at(5)), Some(gone(1)));
+    assert!(!negative.is_absent(DIR, b"b", &0, 1) && negative.held().is_empty() && negative.names == 0);
+    assert_eq!(miss(&mut negative, 1, at(34)), None);
+    assert!(miss(&mut negative, 1, at(35)).is_some());
+    // Asked back before the answer that gives it: it goes back as soon as that is here.
+    let mut negative = Negative::default();
+    let number = miss(&mut negative, 1, at(0)).unwrap();
+    assert_eq!(negative.finished(DIR, number, false, at(0)), None);
+    assert_eq!(negative.granted(DIR, number, gone(3), 1), Err(gone(3)));
+    // What a session had that is over is given back in the next one.
+    let mut negative = knowing(&["a"]);
+    assert_eq!(negative.missed((DIR, &handle()), &0, (2, at(1))), (None, vec![gone(1)]));
+}
+
+#[test]
+fn there_is_an_end_to_what_is_kept() {
+    // Too many names, found and made.
+    let mut negative = Negative::default();
+    let number = miss(&mut negative, 1, at(0)).unwrap();
+    negative.granted(DIR, number, gone(1), 1).unwrap();
+    let names = |range: std::ops::Range<usize>| range.map(|number| Bytes::from(number.to_string()));
+    assert!(negative.read(DIR, number, names(0..NAMES_OF_DIR)));
+    assert!(!negative.read(DIR, number, names(NAMES_OF_DIR..NAMES_OF_DIR + 1)));
+    assert_eq!(negative.finished(DIR, number, false, at(0)), Some(gone(1)));
+    let mut negative = knowing(&[]);
+    let back = names(0..NAMES_OF_DIR + 1).find_map(|name| negative.makes(DIR, &name, at(0)));
+    assert_eq!((back, negative.names), (Some(gone(1)), 0));
+    // Too many directories: the one that was of no use for longest goes.
+    let mut negative = knowing(&["a"]);
+    let mut back = Vec::new();
+    for dir in 0..2 * DIRS as u64 {
+        back.extend(negative.missed((FileId(100 + dir), &handle()), &0, (1, at(0))).1);
+    }
+    assert_eq!((back, negative.dirs.len()), (vec![gone(1)], DIRS));
+    // Too many requests that were never answered.
+    let mut negative = knowing(&[]);
+    for number in 0..DOUBTS {
+        negative.makes(DIR, &number.to_be_bytes(), at(0));
+        let back = negative.made(DIR, &number.to_be_bytes(), false);
+        assert_eq!(back.is_empty(), number + 1 < DOUBTS);
+    }
+    assert_eq!(miss(&mut negative, 1, at(100)), None);
+}
+
+/// A request of this mount's that is on its way.
+#[derive(Clone, Debug)]
+enum Sent {
+    Make { name: u8, done: bool, abandoned: bool },
+    Remove { name: u8, done: Option<bool>, removal: Option<Removal> },
+    Ask { number: u64, given: Option<Option<u8>> },
+    Read { number: u64, page: u8, names: Option<Vec<u8>> },
+}
+
+/// An mgr with one directory, others who change it, and a mount.
+#[derive(Default)]
+struct World {
+    negative: Negative<u8>,
+    there: BTreeSet<u8>,
+    granted: Option<u8>,
+    grants: u8,
+    epoch: u64,
+    now: i64,
+    sent: Vec<Sent>,
+    /// How often a name was known not to be there.
+    known: usize,
+}
+
+impl World {
+    fn miss(&mut self) {
+        if self.there.len() == usize::from(NAMES_USED) {
+            return;
+        }
+        let asked = miss(&mut self.negative, self.epoch, at(self.now));
+        self.sent.extend(asked.map(|number| Sent::Ask { number, given: None }));
+    }
+
+    /// The mgr carries a request out.
+    fn carry_out(&mut self, which: usize) {
+        match &mut self.sent[which] {
+            Sent::Make { name, done: done @ false, .. } => {
+                *done = true;
+                self.there.insert(*name);
+            }
+            Sent::Remove { name, done: done @ None, .. } => *done = Some(self.there.remove(name)),
+            Sent::Ask { given: given @ None, .. } => {
+                *given = Some(None);
+                if self.granted.is_none() {
+                    self.grants = self.grants.wrapping_add(1);
+                    self.granted = Some(self.grants);
+                    *given = Some(self.granted);
+                }
+            }
+            // One name on each page.
+            Sent::Read { page, names: names @ None, .. } => {
+                *names = Some(self.there.iter().copied().filter(|name| name == page).collect());
+            }
+            _ => {}
+        }
+    }
+
+    /// The mount gets the answer.
+    fn answer(&mut self, which: usize) {
+        let sent = self.sent[which].clone();
+        match sent {
+            Sent::Make { name, done: true, abandoned } => {
+                if !abandoned {
+                    self.negative.made(DIR, &[name], true);
+                }
+            }
+            Sent::Remove { done: Some(done), removal, .. } => {
+                if let Some(removal) = removal.filter(|_| done) {
+                    self.negative.removed(removal);
+                }
+            }
+            Sent::Ask { number, given: Some(given) } => {
+                let granted = given.map(|id| self.negative.granted(DIR, number, gone(id), self.epoch));
+                match granted {
+                    Some(Ok(())) => self.sent.push(Sent::Read { number, page: 0, names: None }),
+                    Some(Err(back)) => self.given_back(&back),
+                    None => drop(self.negative.finished(DIR, number, false, at(self.now))),
+                }
+            }
+            Sent::Read { number, page, names: Some(names) } => {
+                let names = names.into_iter().map(|name| Bytes::from(vec![name]));
+                match self.negative.read(DIR, number, names) {
+                    true if page + 1 < NAMES_USED => {
+                        self.sent.push(Sent::Read { number, page: page + 1, names: None });
+                    }
+                    wanted => {
+                        let back = self.negative.finished(DIR, number, wanted, at(self.now));
+                        back.iter().for_each(|back| self.given_back(back));
+                    }
+                }
+            }
+            _ => return,
+        }
+        self.sent.swap_remove(which);
+    }
+
+    fn given_back(&mut self, gone: &Gone) {
+        if self.granted.is_some_and(|id| stateid(id) == gone.stateid) {
+            self.granted = None;
+        }
+    }
+
+    /// Somebody else makes a name, or removes it.
+    fn others_change(&mut self, name: u8) {
+        if let Some(id) = self.granted {
+            // An answer that is still on its way: they wait.
+            let Some(gone) = self.negative.lose(&stateid(id), at(self.now)) else { return };
+            self.given_back(&gone);
+        }
+        if !self.there.remove(&name) {
+            self.there.insert(name);
+        }
+    }
+
+    /// The mgr has forgotten the session, and whatever was asked of it in that.
+    fn new_session(&mut self) {
+        self.epoch += 1;
+        self.granted = None;
+        for sent in std::mem::take(&mut self.sent) {
+            match sent {
+                Sent::Make { name, done, abandoned } => {
+                    if !abandoned {
+                        self.negative.made(DIR, &[name], false);
+                    }
+                    // What was on its way may still come to the mgr.
+                    self.sent.push(Sent::Make { name, done, abandoned: true });
+                }
+                Sent::Ask { number, .. } | Sent::Read { number, .. } => {
+                    self.negative.finished(DIR, number, false, at(self.now));
+                }
+                Sent::Remove { .. } => {}
+            }
+        }
+    }
+
+    fn step(&mut self, (what, which): (u8, u8)) {
+        self.now += 1;
+        let name = which % NAMES_USED;
+        let sent = usize::from(which).checked_rem(self.sent.len());
+        match (what, sent) {
+            (0..3, _) => self.miss(),
+            (3, _) => {
+                self.negative.makes(DIR, &[name], at(self.now));
+                self.sent.push(Sent::Make { name, done: false, abandoned: false });
+            }
+            (4, _) => {
+                let removal = self.negative.removes(DIR, &[name]);
+                self.sent.push(Sent::Remove { name, done: None, removal });
+            }
+            (5, _) if which > 180 => self.others_change(name),
+            (6, Some(sent)) if which > 200 => {
+                if let Sent::Make { name, abandoned: abandoned @ false, .. } = &mut self.sent[sent] {
+                    *abandoned = true;
+                    self.negative.made(DIR, &[*name], false);
+                }
+            }
+            (7, _) if which > 230 => self.new_session(),
+            (7, _) => self.now += 20,
+            (8..14, Some(sent)) => self.carry_out(sent),
+            (_, Some(sent)) => self.answer(sent),
+            _ => {}
+        }
+        for name in 0..NAMES_USED {
+            if self.negative.is_absent(DIR, &[name], &0, self.epoch) {
+                self.known += 1;
+                assert!(!self.there.contains(&name), "{name} is there");
+            }
+        }
+        let names: usize = self.negative.dirs.values().map(|known| known.may_be.len()).sum();
+        assert_eq!(self.negative.names, names);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(3000))]
+    #[test]
+    fn what_is_said_not_to_be_there_is_not(steps in prop::collection::vec((0..20u8, any::<u8>()), 1..120)) {
+        let mut world = World::default();
+        steps.into_iter().for_each(|step| world.step(step));
+    }
+}
+
+#[test]
+fn histories_are_long_enough_to_know_something() {
+    let mut random = 1_u64;
+    let mut known = 0;
+    for _ in 0..3000 {
+        let mut world = World::default();
+        for _ in 0..200 {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            world.step((((random >> 33) % 20) as u8, (random >> 48) as u8));
+        }
+        known += world.known;
+    }
+    assert!(known > 10_000, "{known}");
+}

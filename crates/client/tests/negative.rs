@@ -1,0 +1,220 @@
+//! Names that are known not to be there: nobody is asked for them, and what anybody makes is found at once.
+
+#[path = "support/cluster.rs"]
+mod cluster;
+#[path = "support/memory_mgr.rs"]
+mod memory_mgr;
+
+use client::{CreateOptions, Mount, Node};
+use cluster::Cluster;
+use futures_util::future::BoxFuture;
+use memory_mgr::{MemoryMgr, options};
+use std::time::{Duration, Instant};
+use types::{Cred, FileKind, SetAttrs, Status};
+use wire::nfs4::*;
+
+/// Longer than anything here takes on a busy machine.
+const LONG: Duration = Duration::from_secs(30);
+
+async fn is_there(mount: &Mount, dir: &Node, name: &[u8]) -> bool {
+    match mount.lookup(dir, name).await {
+        Ok(_) => true,
+        Err(error) if error.is(Status::NoEnt) => false,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// Whether nobody was asked for a name that is not there.
+async fn is_known(mount: &Mount, dir: &Node) -> bool {
+    let before = mount.counters().absent;
+    assert!(!is_there(mount, dir, b"none").await);
+    mount.counters().absent > before
+}
+
+/// Looks for names in vain until those of the directory are known.
+async fn learn(mount: &Mount, dir: &Node) {
+    let begun = Instant::now();
+    while !is_known(mount, dir).await {
+        assert!(begun.elapsed() < LONG, "never known");
+        tokio::task::yield_now().await;
+    }
+}
+
+async fn mkdir(mount: &Mount, name: &str) -> Node {
+    mount.mkdir(&mount.root(), name.as_bytes(), 0o755).await.unwrap().0
+}
+
+async fn touch(mount: &Mount, dir: &Node, name: &[u8]) -> Node {
+    let file = mount.create(dir, name, CreateOptions::default()).await.unwrap();
+    let node = file.node();
+    file.close().await.unwrap();
+    node
+}
+
+type Way = for<'a> fn(&'a Mount, &'a Node) -> BoxFuture<'a, ()>;
+
+/// The ways to make the name `new` in a directory in which there is `old`.
+const WAYS: [(&str, Way); 9] = [
+    ("a file", |mount, dir| Box::pin(async move { drop(touch(mount, dir, b"new").await) })),
+    ("a directory", |mount, dir| Box::pin(async move { drop(mount.mkdir(dir, b"new", 0o755).await.unwrap()) })),
+    ("a symlink", |mount, dir| Box::pin(async move { drop(mount.symlink(dir, b"new", b"old").await.unwrap()) })),
+    ("a pipe", |mount, dir| {
+        Box::pin(async move { drop(mount.mknod(dir, b"new", FileKind::Fifo, 0o644, (0, 0)).await.unwrap()) })
+    }),
+    ("a link", |mount, dir| {
+        Box::pin(async move {
+            let (old, _) = mount.lookup(dir, b"old").await.unwrap();
+            mount.link(&old, dir, b"new").await.unwrap();
+        })
+    }),
+    ("moved", |mount, dir| Box::pin(async move { mount.rename(dir, b"old", dir, b"new").await.unwrap() })),
+    ("moved from elsewhere", |mount, dir| {
+        Box::pin(async move {
+            let root = mount.root();
+            touch(mount, &root, b"elsewhere").await;
+            mount.rename(&root, b"elsewhere", dir, b"new").await.unwrap();
+        })
+    }),
+    ("moved at its closing", |mount, dir| {
+        Box::pin(async move {
+            let file = mount.create(dir, b"tmp", CreateOptions::default()).await.unwrap();
+            file.finish(SetAttrs::default(), Some((dir, b"new"))).await.unwrap();
+        })
+    }),
+    ("removed and made", |mount, dir| {
+        Box::pin(async move {
+            touch(mount, dir, b"new").await;
+            mount.remove(dir, b"new").await.unwrap();
+            touch(mount, dir, b"new").await;
+        })
+    }),
+];
+
+#[tokio::test]
+async fn what_is_made_here_is_found_and_what_is_removed_is_not() {
+    let mgr = MemoryMgr::start().await;
+    let mount = mgr.mount(options()).await;
+    let dir = mkdir(&mount, "d").await;
+    touch(&mount, &dir, b"old").await;
+    learn(&mount, &dir).await;
+    let asked = mount.counters().operation("LOOKUP");
+    for (what, way) in WAYS {
+        if !is_there(&mount, &dir, b"old").await {
+            touch(&mount, &dir, b"old").await;
+        }
+        assert!(!is_there(&mount, &dir, b"new").await, "{what}");
+        way(&mount, &dir).await;
+        let (_, attrs) = mount.lookup(&dir, b"new").await.unwrap();
+        match attrs.kind {
+            FileKind::Directory => drop(mount.rmdir_telling(&dir, b"new").await.unwrap()),
+            _ => mount.remove(&dir, b"new").await.unwrap(),
+        }
+        assert!(!is_there(&mount, &dir, b"new").await, "{what}: removed");
+    }
+    let counters = mount.counters();
+    // Where there is something: `old` each time and for the link, `new` each time.
+    assert!(counters.operation("LOOKUP") - asked <= 3 * WAYS.len() as u64, "{counters:?}");
+    assert!(counters.absent >= 2 * WAYS.len() as u64);
+    assert_eq!(counters.operation("GET_DIR_DELEGATION"), 1);
+    assert_eq!(mgr.counts().recalls, 0, "what the mount does itself does not end it");
+}
+
+#[tokio::test]
+async fn what_others_make_is_found_at_once() {
+    let mgr = MemoryMgr::start().await;
+    let (one, other) = (mgr.mount(options()).await, mgr.mount(options()).await);
+    for (what, way) in WAYS {
+        let dir = mkdir(&one, what).await;
+        touch(&one, &dir, b"old").await;
+        learn(&one, &dir).await;
+        learn(&other, &dir).await;
+        way(&other, &dir).await;
+        assert!(is_there(&one, &dir, b"new").await, "{what}");
+        assert!(is_there(&other, &dir, b"new").await, "{what}");
+        // Several that make names there had to wait for each other all the time.
+        assert!(!is_known(&one, &dir).await, "{what}");
+        assert!(is_known(&other, &dir).await, "{what}");
+    }
+}
+
+#[tokio::test]
+async fn many_names_are_read_page_by_page() {
+    let mgr = MemoryMgr::start().await;
+    let (one, other) = (mgr.mount(options()).await, mgr.mount(options()).await);
+    let dir = mkdir(&one, "d").await;
+    let file = touch(&one, &dir, b"file").await;
+    let name = |number: usize| format!("{number:0200}").into_bytes();
+    for number in 0..4000 {
+        one.link(&file, &dir, &name(number)).await.unwrap();
+    }
+    learn(&other, &dir).await;
+    assert!(other.counters().operation("READDIR") > 1);
+    for number in (0..4000).step_by(97) {
+        assert!(is_there(&other, &dir, &name(number)).await);
+    }
+}
+
+#[tokio::test]
+async fn who_may_not_look_is_told_so() {
+    let mgr = MemoryMgr::start().await;
+    let root = mgr.mount(options()).await;
+    let user = root.acting_as(&Cred { uid: 1000, gid: 1000, groups: Vec::new() });
+    let dir = mkdir(&root, "d").await;
+    let mode = |mode| SetAttrs { mode: Some(mode), ..SetAttrs::default() };
+    root.setattr(&dir, &mode(0o700)).await.unwrap();
+    learn(&root, &dir).await;
+    assert!(user.lookup(&dir, b"none").await.unwrap_err().is(Status::Access));
+    root.setattr(&dir, &mode(0o711)).await.unwrap();
+    assert!(!is_there(&user, &dir, b"none").await);
+    assert!(is_known(&user, &dir).await, "by what another caller has read");
+    root.setattr(&dir, &mode(0o700)).await.unwrap();
+    assert!(user.lookup(&dir, b"none").await.unwrap_err().is(Status::Access));
+}
+
+#[tokio::test]
+async fn an_mgr_that_does_not_know_of_it_is_asked_each_time() {
+    let mgr = MemoryMgr::start().await;
+    for status in [NFS4ERR_NOTSUPP, NFS4ERR_DIRDELEG_UNAVAIL] {
+        mgr.meddle(move |request, answer| {
+            let ops = request.argarray.iter();
+            if let Some(at) = ops.into_iter().position(|op| matches!(op, nfs_argop4::OP_GET_DIR_DELEGATION(_))) {
+                answer.resarray.truncate(at);
+                answer.resarray.push(nfs_resop4::OP_GET_DIR_DELEGATION(GET_DIR_DELEGATION4res::Default(status)));
+                answer.status = status;
+            }
+        });
+        let mount = mgr.mount(options()).await;
+        let dir = mkdir(&mount, &format!("{status:?}")).await;
+        for _ in 0..50 {
+            assert!(!is_known(&mount, &dir).await);
+        }
+        assert_eq!(mount.counters().operation("GET_DIR_DELEGATION"), 1, "and not asked for again and again");
+    }
+    let mount = mgr.mount(client::Options { negative: false, ..options() }).await;
+    for _ in 0..50 {
+        assert!(!is_known(&mount, &mount.root()).await);
+    }
+    assert_eq!(mount.counters().operation("GET_DIR_DELEGATION"), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn after_a_restart_of_the_mgr_it_is_asked_again() {
+    let mut cluster = Cluster::start(1).await;
+    let (one, other) = (cluster.mount(options()).await, cluster.mount(options()).await);
+    let dir = mkdir(&one, "d").await;
+    learn(&one, &dir).await;
+    cluster.restart_mgr().await;
+    // Nobody changes anything before all are back.
+    let root = one.root();
+    let (_, found) = tokio::join!(touch(&other, &dir, b"new"), one.getattr(&root));
+    found.unwrap();
+    assert!(is_there(&one, &dir, b"new").await);
+    learn(&one, &dir).await;
+    touch(&other, &dir, b"newer").await;
+    assert!(is_there(&one, &dir, b"newer").await);
+    // Who goes leaves nothing that others would wait for.
+    let dir = mkdir(&one, "e").await;
+    learn(&one, &dir).await;
+    one.disconnect().await.unwrap();
+    touch(&other, &dir, b"new").await;
+}
