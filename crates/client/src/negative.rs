@@ -10,8 +10,7 @@ use std::time::Duration;
 use types::{FileId, Timestamp};
 use wire::nfs4::stateid4;
 
-/// So many names are looked for in vain in a directory, each within this of the one before, until its names are worth knowing.
-const MISSES: u32 = 4;
+/// Names that are looked for in vain count together if each comes within this of the one before.
 const MISSES_WITHIN: Duration = Duration::from_secs(2);
 /// How long a directory is left alone whose names could not be had, or were too many.
 const ALONE_FOR: Duration = Duration::from_secs(30);
@@ -147,13 +146,14 @@ impl<C: Clone + PartialEq> Negative<C> {
         is_absent
     }
 
-    /// The mgr has told a caller that there is no such name. The number of who is to ask for the names, if somebody is; and what is to be given
+    /// The mgr has told a caller that there is no such name; names are asked for where so many were `wanted`. The number of who is to ask for the names, if somebody is; and what is to be given
     /// back for that.
     pub(crate) fn missed(
         &mut self,
         (dir, handle): (FileId, &Bytes),
         caller: &C,
         (epoch, now): (u64, Timestamp),
+        wanted: u32,
     ) -> (Option<u64>, Vec<Gone>) {
         let clock = self.tick();
         if self.doubts >= DOUBTS {
@@ -165,19 +165,21 @@ impl<C: Clone + PartialEq> Negative<C> {
         }
         let Some(known) = self.dirs.get_mut(&dir) else {
             back.extend(self.make_room());
-            let stage = Stage::Missed(1, now);
+            let stage = Stage::Missed(0, now);
             let (may_be, callers) = (HashMap::new(), Vec::new());
             // The filehandle is a piece of what came from the network, all of which it keeps in memory.
             let handle = Bytes::copy_from_slice(handle);
-            self.dirs.insert(dir, Dir { stage, handle, epoch, may_be, callers, used: clock });
-            return (None, back);
+            let new = Dir { stage, handle: handle.clone(), epoch, may_be, callers, used: clock };
+            self.dirs.insert(dir, new);
+            let asked = self.missed((dir, &handle), caller, (epoch, now), wanted);
+            return (asked.0, back);
         };
         known.used = clock;
         match known.stage {
-            Stage::Missed(misses, last) if now.since(last) > MISSES_WITHIN || misses + 1 < MISSES => {
-                let misses = if now.since(last) > MISSES_WITHIN { 1 } else { misses + 1 };
-                known.stage = Stage::Missed(misses, now);
+            Stage::Missed(misses, last) if now.since(last) > MISSES_WITHIN && misses > 0 && wanted > 1 => {
+                known.stage = Stage::Missed(1, now);
             }
+            Stage::Missed(misses, _) if misses + 1 < wanted => known.stage = Stage::Missed(misses + 1, now),
             Stage::Alone(until) if now < until => {}
             Stage::Missed(..) | Stage::Alone(_) => {
                 known.stage = Stage::Asking(clock);

@@ -20,8 +20,9 @@ pub struct Options {
     pub direct: bool,
     /// Read from the files of iods on this machine what is in memory, where they lend them, instead of asking for it.
     pub lent: bool,
-    /// Have the mgr ask before others change names in directories where names are looked for in vain, and answer such questions without it.
-    pub negative: bool,
+    /// Have the mgr ask before others change names in directories where so many were looked for in vain, one soon after the other, and answer such
+    /// questions without it. 0: nowhere.
+    pub negative: u32,
     /// What is waited for until it is on disk.
     pub durable: Durable,
     /// How files are used where nobody says anything else.
@@ -67,7 +68,7 @@ impl Default for Options {
             in_flight_per_iod: IN_FLIGHT_PER_IOD,
             direct: true,
             lent: true,
-            negative: true,
+            negative: 4,
             durable: Durable::Close,
             driver: Policy::default(),
             policy: Settings::default(),

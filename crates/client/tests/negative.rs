@@ -190,7 +190,7 @@ async fn an_mgr_that_does_not_know_of_it_is_asked_each_time() {
         }
         assert_eq!(mount.counters().operation("GET_DIR_DELEGATION"), 1, "and not asked for again and again");
     }
-    let mount = mgr.mount(client::Options { negative: false, ..options() }).await;
+    let mount = mgr.mount(client::Options { negative: 0, ..options() }).await;
     for _ in 0..50 {
         assert!(!is_known(&mount, &mount.root()).await);
     }

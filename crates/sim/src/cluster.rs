@@ -138,6 +138,8 @@ async fn step(mut stepper: Stepper) {
 /// How clients mount.
 pub fn options(plan: &Plan, client: u64, direct: bool, checksums: bool) -> Options {
     Options {
+        // Each name that is not there is a reason to ask for all.
+        negative: 1,
         direct,
         checksums,
         retry_timeout: plan.retry,

@@ -147,7 +147,7 @@ impl How {
             driver: fuse::driver(),
             policy: settings,
             lent: !self.no_lent,
-            negative: !self.no_negative,
+            negative: if self.no_negative { 0 } else { options.negative },
             durable,
             ..options
         }

@@ -93,7 +93,7 @@ impl Names {
 impl Mount {
     /// The error of a name that is not there, if the mgr need not be asked for that.
     pub(super) fn absent(&self, dir: &Node, name: &[u8]) -> Option<Error> {
-        if !self.inner.options.negative {
+        if self.inner.options.negative == 0 {
             return None;
         }
         let epoch = self.inner.session.epoch_of_names()?;
@@ -106,11 +106,12 @@ impl Mount {
 
     /// The mgr has said that there is no such name in a directory. Where that happens often, its names are asked for, beside everything else.
     pub(super) fn missed(&self, dir: &Node) {
-        if !self.inner.options.negative {
+        let wanted = self.inner.options.negative;
+        if wanted == 0 {
             return;
         }
         let epoch = self.inner.session.epoch();
-        let missed = self.inner.names().known().missed((dir.id, &dir.handle), &self.caller, (epoch, now()));
+        let missed = self.inner.names().known().missed((dir.id, &dir.handle), &self.caller, (epoch, now()), wanted);
         self.inner.give_back_names(missed.1);
         if let Some(number) = missed.0 {
             let (mount, dir) = (self.clone(), dir.clone());

@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 
 const DIR: FileId = FileId(7);
 const NAMES_USED: u8 = 4;
+const MISSES: u32 = 4;
 
 fn handle() -> Bytes {
     Bytes::from_static(b"handle")
@@ -25,7 +26,7 @@ fn gone(number: u8) -> Gone {
 
 /// Looks for a name in vain until somebody is to ask for all of them.
 fn miss(negative: &mut Negative<u8>, epoch: u64, now: Timestamp) -> Option<u64> {
-    (0..MISSES).find_map(|_| negative.missed((DIR, &handle()), &0, (epoch, now)).0)
+    (0..MISSES).find_map(|_| negative.missed((DIR, &handle()), &0, (epoch, now), MISSES).0)
 }
 
 /// Knows that there are these names.
@@ -42,7 +43,7 @@ fn knowing(names: &[&'static str]) -> Negative<u8> {
 #[test]
 fn names_are_asked_for_where_many_are_looked_for_in_vain() {
     let mut negative = Negative::default();
-    let mut missed = |secs| negative.missed((DIR, &handle()), &0, (1, at(secs))).0.is_some();
+    let mut missed = |secs| negative.missed((DIR, &handle()), &0, (1, at(secs)), MISSES).0.is_some();
     assert!([0, 1, 2, 9, 10, 11].iter().all(|secs| !missed(*secs)), "now and then");
     assert!(missed(12));
     assert!(!missed(13), "it is being asked for");
@@ -53,7 +54,7 @@ fn names_are_asked_for_where_many_are_looked_for_in_vain() {
     assert!(!negative.is_absent(DIR, b"", &0, 1) && !negative.is_absent(DIR, &[b'x'; 256], &0, 1));
     // Somebody else may not even look there for all that is known.
     assert!(!negative.is_absent(DIR, b"b", &1, 1));
-    negative.missed((DIR, &handle()), &1, (1, at(1)));
+    negative.missed((DIR, &handle()), &1, (1, at(1)), MISSES);
     assert!(negative.is_absent(DIR, b"b", &1, 1));
     negative.permissions_changed(DIR);
     assert!(!negative.is_absent(DIR, b"b", &0, 1));
@@ -97,7 +98,7 @@ fn who_is_asked_for_it_gives_it_back_and_stays_away_for_a_while() {
     assert_eq!(negative.granted(DIR, number, gone(3), 1), Err(gone(3)));
     // What a session had that is over is given back in the next one.
     let mut negative = knowing(&["a"]);
-    assert_eq!(negative.missed((DIR, &handle()), &0, (2, at(1))), (None, vec![gone(1)]));
+    assert_eq!(negative.missed((DIR, &handle()), &0, (2, at(1)), MISSES), (None, vec![gone(1)]));
 }
 
 #[test]
@@ -117,7 +118,7 @@ fn there_is_an_end_to_what_is_kept() {
     let mut negative = knowing(&["a"]);
     let mut back = Vec::new();
     for dir in 0..2 * DIRS as u64 {
-        back.extend(negative.missed((FileId(100 + dir), &handle()), &0, (1, at(0))).1);
+        back.extend(negative.missed((FileId(100 + dir), &handle()), &0, (1, at(0)), MISSES).1);
     }
     assert_eq!((back, negative.dirs.len()), (vec![gone(1)], DIRS));
     // Too many requests that were never answered.
