@@ -11,6 +11,7 @@ use nfs::attrs::Mask;
 use nfs::client::recovery;
 use nfs::names::OWN_CHANGES;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::Duration;
 use types::limits::PAYLOAD_MAX;
 use types::{FileId, Status, Timestamp};
 use wire::nfs4::*;
@@ -20,6 +21,8 @@ const PAGE_BYTES: u32 = 512 << 10;
 const _: () = assert!((PAGE_BYTES as usize) < PAYLOAD_MAX);
 /// How often it is tried to give a delegation back.
 const TRIES: u32 = 8;
+/// How long a mount that ends waits for that.
+const LEAVING: Duration = Duration::from_secs(1);
 
 /// The names that are known not to be there.
 #[derive(Default)]
@@ -195,10 +198,11 @@ impl Inner {
         }
     }
 
-    /// Gives all delegations of names back.
+    /// Gives all delegations of names back, if the mgr answers soon: others would not wait for them for long.
     pub(super) async fn leave_names(self: &Arc<Self>) {
         let all = self.names().known().leave();
-        future::join_all(all.iter().map(|gone| self.give_back(&gone.handle, gone.stateid))).await;
+        let given_back = future::join_all(all.iter().map(|gone| self.give_back(&gone.handle, gone.stateid)));
+        let _ = tokio::time::timeout(LEAVING, given_back).await;
     }
 
     /// Gives delegations back of which nothing is known any more.

@@ -352,9 +352,9 @@ impl Session {
         now.since(self.renewed) >= self.lease
     }
 
-    /// Whether the server has heard of us within this time: it has answered a request that was sent since.
+    /// Whether the server has heard of us within this time: it has answered a request that was sent since. Not if the clock was set back.
     pub fn is_heard_of(&self, within: Duration, now: Timestamp) -> bool {
-        now.since(self.renewed) < within
+        now >= self.renewed && now.since(self.renewed) < within
     }
 
     /// When to send a lone SEQUENCE unless something else is sent before: after two thirds of the lease.

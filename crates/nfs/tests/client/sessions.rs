@@ -123,6 +123,9 @@ fn the_lease_counts_from_the_sending() {
     session.replied(ticket, reply(result, 1, 1), at(50));
     assert_eq!(session.renewal_due(), at(90), "not renewed (§18.46.3)");
     assert!(!session.lease_over(at(119)) && session.lease_over(at(120)));
+    let heard = |session: &Session, secs| session.is_heard_of(Duration::from_secs(5), at(secs));
+    assert!(heard(&session, 30) && heard(&session, 34) && !heard(&session, 35));
+    assert!(!heard(&session, 29), "the clock was set back");
     session.set_lease(Duration::from_secs(15));
     assert_eq!(session.renewal_due(), at(40));
     assert!(!session.lease_over(at(44)) && session.lease_over(at(45)));
