@@ -9,6 +9,8 @@ use client::{CreateOptions, Mount, Node};
 use cluster::Cluster;
 use futures_util::future::BoxFuture;
 use memory_mgr::{MemoryMgr, options};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 use types::{Cred, FileKind, SetAttrs, Status};
 use wire::nfs4::*;
@@ -217,4 +219,35 @@ async fn after_a_restart_of_the_mgr_it_is_asked_again() {
     learn(&one, &dir).await;
     one.disconnect().await.unwrap();
     touch(&other, &dir, b"new").await;
+}
+
+#[tokio::test]
+async fn what_the_mgr_has_taken_away_is_found_out_and_acknowledged() {
+    let mgr = MemoryMgr::start().await;
+    let mount = mgr.mount(options()).await;
+    let dir = mkdir(&mount, "d").await;
+    learn(&mount, &dir).await;
+    let freed = Arc::new(AtomicBool::new(false));
+    let seen = freed.clone();
+    mgr.meddle(move |request, answer| {
+        let frees = request.argarray.iter().any(|op| matches!(op, nfs_argop4::OP_FREE_STATEID(_)));
+        seen.fetch_or(frees, SeqCst);
+        for result in &mut answer.resarray {
+            match result {
+                nfs_resop4::OP_SEQUENCE(SEQUENCE4res::NFS4_OK(told)) if !seen.load(SeqCst) => {
+                    told.sr_status_flags |= SEQ4_STATUS_RECALLABLE_STATE_REVOKED;
+                }
+                nfs_resop4::OP_TEST_STATEID(TEST_STATEID4res::NFS4_OK(tested)) => {
+                    tested.tsr_status_codes.fill(NFS4ERR_DELEG_REVOKED);
+                }
+                _ => {}
+            }
+        }
+    });
+    let begun = Instant::now();
+    while !freed.load(SeqCst) {
+        assert!(begun.elapsed() < LONG, "never acknowledged");
+        mount.getattr(&dir).await.unwrap();
+    }
+    assert!(!is_known(&mount, &dir).await);
 }

@@ -38,12 +38,8 @@ impl Shared {
                     Task::ReplaceSession => shared.forget_session(epoch).await,
                     Task::BindBackchannel => shared.hang_up().await,
                     Task::StartOver | Task::Reclaim => shared.forget_state(epoch).await,
-                    Task::TestStateids => shared.test_stateids().await,
-                    Task::DropLayouts => {
-                        for inode in shared.inodes.all() {
-                            inode.lose_layout().await;
-                        }
-                    }
+                    Task::TestStateids => shared.test_stateids(false).await,
+                    Task::DropLayouts => shared.test_stateids(true).await,
                     // Addresses are asked for again whenever one fails.
                     Task::RefreshDevices => {}
                 }

@@ -15,10 +15,16 @@ const AT_ONCE: usize = 256;
 const LOOK: Duration = Duration::from_millis(500);
 
 impl Shared {
-    /// Finds out what the mgr has taken away, deals with the files concerned and acknowledges it. One at a time.
-    pub(super) async fn test_stateids(self: &Arc<Self>) {
+    /// Finds out what the mgr has taken away, deals with the files concerned and acknowledges it. One at a time, and with a pause: the mgr says so in
+    /// each reply until then, and whoever lost its layouts each time would never get on. `recallable` has layouts among it.
+    pub(super) async fn test_stateids(self: &Arc<Self>, recallable: bool) {
         if self.testing.swap(true, AcqRel) {
             return;
+        }
+        if recallable {
+            for inode in self.inodes.all() {
+                inode.lose_layout().await;
+            }
         }
         if let Err(error) = self.find_revoked().await {
             tracing::warn!("looking for what the mgr has taken away: {error}");
