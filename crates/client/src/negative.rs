@@ -146,8 +146,9 @@ impl<C: Clone + PartialEq> Negative<C> {
         is_absent
     }
 
-    /// The mgr has told a caller that there is no such name; names are asked for where so many were `wanted`. The number of who is to ask for the names, if somebody is; and what is to be given
-    /// back for that.
+    /// The mgr has told a caller that there is no such name; all names are asked for where so many were looked for in vain as `wanted` says.
+    ///
+    /// The number of who is to ask for them, if somebody is; and what is to be given back for that.
     pub(crate) fn missed(
         &mut self,
         (dir, handle): (FileId, &Bytes),

@@ -15,7 +15,7 @@ mod sessions;
 
 use crate::attrs;
 use crate::memory::LAYOUT_KIND;
-use crate::trial::Peer;
+use crate::trial::{Bench, Peer};
 use bytes::Bytes;
 use types::SetAttrs;
 use wire::nfs4::{nfs_argop4 as Arg, nfs_resop4 as Res, *};
@@ -135,4 +135,14 @@ fn layoutreturn(stateid: stateid4) -> Arg {
             lrf_body: text("body"),
         }),
     })
+}
+
+/// The recalls of delegations that have been sent.
+fn recalls(bench: &Bench) -> Vec<CB_RECALL4args> {
+    let calls = bench.server.callbacks().taken();
+    let recall = |call: CB_COMPOUND4args| match call.argarray.into_iter().nth(1) {
+        Some(nfs_cb_argop4::OP_CB_RECALL(recall)) => recall,
+        other => panic!("not a recall: {other:?}"),
+    };
+    calls.into_iter().map(|(_, call)| recall(call)).collect()
 }

@@ -1,7 +1,7 @@
 //! GET_DIR_DELEGATION: the client is asked before others change names in the directory (RFC 8881 §18.39).
 //!
-//! Nothing is told of changes: whoever wants to make one waits until the delegation is back. What the client itself changes does not end it,
-//! which not every client expects (§10.9.1 leaves it open): only those get one that say they do ([`OWN_CHANGES`]).
+//! Nothing is told of changes: whoever wants to make one waits until the delegation is back. What the client itself changes does not end it. Not
+//! every client may expect that: only those get one that say they do ([`OWN_CHANGES`]).
 
 use crate::attrs::Mask;
 use crate::fs::FileSystem;

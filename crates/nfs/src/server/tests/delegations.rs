@@ -48,16 +48,6 @@ fn give_back(handle: &Bytes, deleg_stateid: stateid4) -> Vec<Arg> {
     vec![putfh(handle), Arg::OP_DELEGRETURN(DELEGRETURN4args { deleg_stateid })]
 }
 
-/// The recalls that have been sent.
-fn recalls(bench: &Bench) -> Vec<CB_RECALL4args> {
-    let calls = bench.server.callbacks().taken();
-    let recall = |call: CB_COMPOUND4args| match call.argarray.into_iter().nth(1) {
-        Some(nfs_cb_argop4::OP_CB_RECALL(recall)) => recall,
-        other => panic!("not a recall: {other:?}"),
-    };
-    calls.into_iter().map(|(_, call)| recall(call)).collect()
-}
-
 #[test]
 fn what_others_do_with_a_file_waits_for_its_delegation() {
     let link = || vec![Arg::OP_SAVEFH, Arg::OP_PUTROOTFH, Arg::OP_LINK(LINK4args { newname: text("b") })];

@@ -100,16 +100,6 @@ fn give_back(dir: &Bytes, deleg_stateid: stateid4) -> Vec<Arg> {
     within(dir, Arg::OP_DELEGRETURN(DELEGRETURN4args { deleg_stateid }))
 }
 
-/// The recalls that have been sent.
-fn recalls(bench: &Bench) -> Vec<CB_RECALL4args> {
-    let calls = bench.server.callbacks().taken();
-    let recall = |call: CB_COMPOUND4args| match call.argarray.into_iter().nth(1) {
-        Some(nfs_cb_argop4::OP_CB_RECALL(recall)) => recall,
-        other => panic!("not a recall: {other:?}"),
-    };
-    calls.into_iter().map(|(_, call)| recall(call)).collect()
-}
-
 fn delegations(bench: &Bench) -> usize {
     bench.server.inspect(|state| state.counts().delegations)
 }
