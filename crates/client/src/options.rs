@@ -47,6 +47,8 @@ pub struct Options {
     /// Who this is to the mgr, for programs that are started again in the place of one that may have been killed: then the mgr lets go at
     /// once of what that one still held. Never to be used by two at a time, who would take everything from each other. None: nobody else.
     pub identity: Option<[u8; 16]>,
+    /// The way to the mgr, where that runs in this process; the address of the target has to be its own. None: by a socket.
+    pub door: Option<net::rpc::Door>,
 }
 
 /// What is waited for until it is on disk; see `docs/SEMANTICS.md`.
@@ -78,6 +80,7 @@ impl Default for Options {
             cred: process_cred(),
             name: process_name(),
             identity: None,
+            door: None,
         }
     }
 }

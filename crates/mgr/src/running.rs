@@ -17,7 +17,7 @@ use crate::room::{Room, gathering, now};
 use crate::scrub::Scrubs;
 use crate::{collector, news, recaller, scrub, settler, status, store, sweeper};
 use meta::{Embedded, Namespace};
-use net::rpc::{Limits, serve};
+use net::rpc::{Door, Limits, serve};
 use net::{Address, Listener, task};
 use nfs::server::{self, Server};
 use nfs::state;
@@ -227,6 +227,11 @@ impl Running {
     /// Where it listens, in the order of the configuration, with the ports really taken.
     pub fn addresses(&self) -> &[Address] {
         &self.network.addresses()[..self.listening]
+    }
+
+    /// A way in for clients of this process.
+    pub fn door(&self) -> Option<Door> {
+        self.network.door()
     }
 
     /// What it has done besides NFS operations.

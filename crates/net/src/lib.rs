@@ -1,4 +1,4 @@
-//! Transports and calls in flight: record-marked ONC RPC over TCP, Unix sockets and simulated networks.
+//! Transports and calls in flight: ONC RPC over TCP, Unix sockets, within a process, and over simulated networks.
 
 pub mod address;
 mod buffers;

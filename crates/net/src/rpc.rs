@@ -1,6 +1,7 @@
 //! ONC RPC in both directions over one connection: calls, replies and callbacks told apart by message type.
 
 mod connection;
+mod inside;
 mod memory;
 mod outbox;
 mod pending;
@@ -8,6 +9,7 @@ mod receive;
 mod server;
 
 pub use connection::{CallContext, Connection, NoService, Reply, Service};
+pub use inside::Door;
 pub use server::{Server, serve};
 
 use std::time::Duration;

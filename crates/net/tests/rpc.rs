@@ -1,6 +1,7 @@
 //! Real sockets: calls and callbacks overlap, broken and misbehaving peers are survived, limits hold.
 
 use bytes::Bytes;
+use futures_util::FutureExt;
 use net::rpc::{CallContext, Connection, Limits, NoService, Refusal, Server, Service, serve};
 use net::{Address, Counters, Error, Listener};
 use std::sync::Arc;
@@ -113,6 +114,55 @@ async fn connect(server: &Server) -> Connection {
     connect_to(&server.addresses()[0]).await.unwrap()
 }
 
+/// How a client gets to a server.
+#[derive(Clone, Copy, Debug)]
+enum By {
+    Socket,
+    Door,
+}
+
+/// As [`connect`], or within this process.
+async fn join(server: &Server, by: By) -> Connection {
+    join_with(server, by, Limits::default()).await.unwrap()
+}
+
+async fn join_with(server: &Server, by: By, limits: Limits) -> Result<Connection, Error> {
+    let (service, counters) = (Tester::new(), Counters::default());
+    match by {
+        By::Socket => Connection::connect(&server.addresses()[0], service, limits, counters, LONG).await,
+        By::Door => server.door().unwrap().enter(service, limits, counters),
+    }
+}
+
+/// Makes a test by socket and one within the process of what holds for both.
+macro_rules! either_way {
+    ($($name:ident),* $(,)?) => {
+        mod by_socket {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $name() {
+                super::$name(super::By::Socket).await;
+            })*
+        }
+        mod within_the_process {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $name() {
+                super::$name(super::By::Door).await;
+            })*
+        }
+    };
+}
+
+either_way!(
+    answers_come_out_of_order_and_find_their_calls,
+    callbacks_share_the_connection,
+    refusals_and_credentials,
+    a_timeout_frees_its_place_and_a_late_answer_harms_nobody,
+    the_service_hears_of_the_end_and_running_calls_finish,
+    calls_beyond_the_places_wait,
+    shutdown_lets_calls_finish,
+    shutdown_does_not_wait_for_ever,
+);
+
 async fn connect_to(address: &Address) -> Result<Connection, Error> {
     Connection::connect(address, Tester::new(), Limits::default(), Counters::default(), LONG).await
 }
@@ -174,10 +224,9 @@ async fn echo_of_all_sizes_over_tcp_and_unix() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn answers_come_out_of_order_and_find_their_calls() {
+async fn answers_come_out_of_order_and_find_their_calls(by: By) {
     let (server, service, _) = start(Limits::default()).await;
-    let connection = connect(&server).await;
+    let connection = join(&server, by).await;
     let held = tokio::spawn({
         let connection = connection.clone();
         async move { call(&connection, HOLD, &Bytes::from_static(b"held")).await }
@@ -198,26 +247,27 @@ async fn answers_come_out_of_order_and_find_their_calls() {
     assert_eq!(held.await.unwrap().unwrap(), "held");
 }
 
-#[tokio::test]
-async fn callbacks_share_the_connection() {
+async fn callbacks_share_the_connection(by: By) {
     let (server, ..) = start(Limits::default()).await;
-    let connection = connect(&server).await;
+    let connection = join(&server, by).await;
     let bodies: Vec<Bytes> = (0..50usize).map(|i| Bytes::from(vec![i as u8; i * 3000])).collect();
     let calls = bodies.iter().map(|body| call(&connection, CALL_BACK, body));
     for (answer, body) in futures_util::future::join_all(calls).await.into_iter().zip(&bodies) {
         assert_eq!(&answer.unwrap(), body);
     }
     // A client without services refuses, and the server hears of it.
-    let address = &server.addresses()[0];
-    let bare = Connection::connect(address, Arc::new(NoService), Limits::default(), Counters::default(), LONG).await;
+    let (limits, counters, nobody) = (Limits::default(), Counters::default(), Arc::new(NoService));
+    let bare = match by {
+        By::Socket => Connection::connect(&server.addresses()[0], nobody, limits, counters, LONG).await,
+        By::Door => server.door().unwrap().enter(nobody, limits, counters),
+    };
     let answer = call(&bare.unwrap(), CALL_BACK, &Bytes::new()).await;
     assert!(matches!(answer, Err(Error::Refused(Refusal::SystemErr))), "{answer:?}");
 }
 
-#[tokio::test]
-async fn refusals_and_credentials() {
+async fn refusals_and_credentials(by: By) {
     let (server, ..) = start(Limits::default()).await;
-    let connection = connect(&server).await;
+    let connection = join(&server, by).await;
     let nothing = Segments::default;
     let none = &Auth::None;
     let sys = Auth::Sys(AuthSys { uid: 1234, ..AuthSys::default() });
@@ -256,12 +306,10 @@ async fn another_rpc_version_is_denied() {
     assert_eq!(answer[..], want.iter().flat_map(|w| w.to_be_bytes()).collect::<Vec<_>>());
 }
 
-#[tokio::test]
-async fn a_timeout_frees_its_place_and_a_late_answer_harms_nobody() {
+async fn a_timeout_frees_its_place_and_a_late_answer_harms_nobody(by: By) {
     let (server, service, _) = start(Limits::default()).await;
     let limits = Limits { in_flight: 1, ..Limits::default() };
-    let connection =
-        Connection::connect(&server.addresses()[0], Tester::new(), limits, Counters::default(), LONG).await.unwrap();
+    let connection = join_with(&server, by, limits).await.unwrap();
     let short = Duration::from_millis(1);
     for _ in 0..20 {
         let answer = connection.call(PROGRAM, 1, HOLD, &Auth::None, Segments::default(), short).await;
@@ -301,10 +349,9 @@ async fn a_cut_connection_ends_every_call() {
     assert!(matches!(connect_to(&address).await, Err(Error::Connect { .. })));
 }
 
-#[tokio::test]
-async fn the_service_hears_of_the_end_and_running_calls_finish() {
+async fn the_service_hears_of_the_end_and_running_calls_finish(by: By) {
     let (server, service, counters) = start(Limits::default()).await;
-    let connection = connect(&server).await;
+    let connection = join(&server, by).await;
     let clone = connection.clone();
     let held = tokio::spawn(async move { call(&clone, HOLD, &Bytes::new()).await });
     service.wait_entered(1).await;
@@ -317,7 +364,7 @@ async fn the_service_hears_of_the_end_and_running_calls_finish() {
         tokio::task::yield_now().await;
     }
     // The last handle closes as well.
-    drop(connect(&server).await);
+    drop(join(&server, by).await);
     service.gone.acquire().await.unwrap().forget();
     assert_eq!(counters.traffic().connections_open, 0);
 }
@@ -394,10 +441,9 @@ async fn a_peer_that_does_not_read_holds_a_bounded_number_of_answers() {
     }
 }
 
-#[tokio::test]
-async fn calls_beyond_the_places_wait() {
+async fn calls_beyond_the_places_wait(by: By) {
     let (server, service, _) = start(Limits { in_flight: 3, ..Limits::default() }).await;
-    let connection = connect(&server).await;
+    let connection = join(&server, by).await;
     let calls: Vec<_> = (0..10)
         .map(|_| {
             let connection = connection.clone();
@@ -405,7 +451,7 @@ async fn calls_beyond_the_places_wait() {
         })
         .collect();
     service.wait_entered(3).await;
-    let other = connect(&server).await;
+    let other = join(&server, by).await;
     for done in 1..=10 {
         assert!(service.entered.load(SeqCst) < done + 3 + done, "more than three at a time");
         call(&other, RELEASE, &Bytes::new()).await.unwrap();
@@ -438,25 +484,24 @@ async fn connections_are_limited() {
     call(&second, ECHO, &Bytes::new()).await.unwrap();
 }
 
-#[tokio::test]
-async fn shutdown_lets_calls_finish() {
+async fn shutdown_lets_calls_finish(by: By) {
     let (server, service, _) = start(Limits::default()).await;
-    let address = server.addresses()[0].clone();
-    let connection = connect(&server).await;
+    let (address, door) = (server.addresses()[0].clone(), server.door().unwrap());
+    let connection = join(&server, by).await;
     let held = tokio::spawn(async move { call(&connection, HOLD, &Bytes::from_static(b"done")).await });
     service.wait_entered(1).await;
     let stopping = tokio::spawn(server.shutdown());
     while connect_to(&address).await.is_ok() {}
+    assert!(door.enter(Tester::new(), Limits::default(), Counters::default()).is_err());
     assert!(!stopping.is_finished());
     service.gate.add_permits(1);
     assert_eq!(held.await.unwrap().unwrap(), "done");
     stopping.await.unwrap();
 }
 
-#[tokio::test]
-async fn shutdown_does_not_wait_for_ever() {
+async fn shutdown_does_not_wait_for_ever(by: By) {
     let (server, service, _) = start(Limits { shutdown_grace: Duration::from_millis(1), ..Limits::default() }).await;
-    let connection = connect(&server).await;
+    let connection = join(&server, by).await;
     let held = tokio::spawn(async move { call(&connection, HOLD, &Bytes::new()).await });
     service.wait_entered(1).await;
     server.shutdown().await;
@@ -537,4 +582,53 @@ proptest::proptest! {
             tokio::join!(send, receive);
         });
     }
+}
+
+#[tokio::test]
+async fn within_the_process_what_need_not_wait_is_answered_at_once() {
+    let (server, service, counters) = start(Limits::default()).await;
+    let connection = join(&server, By::Door).await;
+    let body = Bytes::from(vec![7; 100_000]);
+    let answer = call(&connection, ECHO, &body).now_or_never().expect("without another thread");
+    assert_eq!(answer.unwrap(), body);
+    assert!(call(&connection, CALL_BACK, &body).now_or_never().is_none(), "a callback is a task of its own");
+    assert_eq!(call(&connection, CALL_BACK, &body).await.unwrap(), body);
+    // What its caller gave up goes on.
+    assert!(call(&connection, HOLD, &body).now_or_never().is_none());
+    service.gate.add_permits(1);
+    while service.gate.available_permits() > 0 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(connection.peer(), &server.addresses()[0]);
+    let _other = join(&server, By::Door).await;
+    drop(connection);
+    service.gone.acquire().await.unwrap().forget();
+    let traffic = counters.traffic();
+    assert_eq!((traffic.connections_opened, traffic.connections_open), (2, 1));
+}
+
+#[tokio::test]
+async fn within_the_process_connections_and_memory_are_limited() {
+    let limits = Limits { connections_per_peer: 2, ..Limits::default() };
+    let (server, service, counters) = start(limits).await;
+    let (first, second) = (join(&server, By::Door).await, join(&server, By::Door).await);
+    let third = join_with(&server, By::Door, Limits::default()).await;
+    assert!(matches!(third, Err(Error::Connect { .. })));
+    assert_eq!(counters.traffic().connections_refused, 1);
+    let held = tokio::spawn(async move { call(&second, HOLD, &Bytes::from(vec![0; 1 << 20])).await });
+    service.wait_entered(1).await;
+    assert!(counters.traffic().memory_held > 1 << 20);
+    service.gate.add_permits(1);
+    held.await.unwrap().unwrap();
+    while counters.traffic().memory_held > 0 {
+        tokio::task::yield_now().await;
+    }
+    drop(first);
+    // A moment after the service heard of it.
+    while join_with(&server, By::Door, Limits::default()).await.is_err() {
+        tokio::task::yield_now().await;
+    }
+    let door = server.door().unwrap();
+    drop(server);
+    assert!(door.enter(Tester::new(), Limits::default(), Counters::default()).is_err());
 }

@@ -221,8 +221,11 @@ impl Shared {
 
     async fn dial(&self, link: &mut Link) -> Result<Connection> {
         let (net, limits) = (self.net.clone(), Limits::default());
-        let connected =
-            Connection::connect(&self.address, self.callbacks.clone(), limits, net, self.options.connect_timeout).await;
+        let (callbacks, timeout) = (self.callbacks.clone(), self.options.connect_timeout);
+        let connected = match &self.options.door {
+            Some(door) => door.enter(callbacks, limits, net),
+            None => Connection::connect(&self.address, callbacks, limits, net, timeout).await,
+        };
         let connection = connected.map_err(|e| {
             Error::connection(format!(
                 "{e}; is the mgr running there? (`weir status` asks one, `weir up` starts a cluster)"

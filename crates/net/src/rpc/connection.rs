@@ -1,5 +1,6 @@
 //! One connection: calls in flight in both directions, matched by xid.
 
+use super::inside::Inside;
 use super::memory::{Account, Holder, Memory};
 use super::outbox::{Hold, Outbox, Place};
 use super::pending::{Call, Pending};
@@ -81,33 +82,79 @@ pub struct Connection {
     _closer: Option<Arc<Closer>>,
 }
 
+/// One end of a connection.
 #[derive(Debug)]
-struct Link {
+pub(super) struct Link {
     id: u64,
     peer: Address,
     local: Option<Address>,
     peer_user: Option<u32>,
-    limits: Limits,
-    outbox: Outbox,
+    pub(super) limits: Limits,
+    way: Way,
     xid: AtomicU32,
     pending: Mutex<Pending>,
     /// Places for calls that go out.
     outgoing: Arc<Semaphore>,
     /// Places for calls that came in, held until their replies have left.
-    incoming: Arc<Semaphore>,
-    account: Arc<Account>,
+    pub(super) incoming: Arc<Semaphore>,
+    pub(super) account: Arc<Account>,
     begun: Begun,
     closed: Notify,
-    counters: Counters,
+    pub(super) counters: Counters,
+}
+
+/// How messages get to the other end.
+#[derive(Debug)]
+enum Way {
+    Stream(Outbox),
+    Inside(Inside),
+}
+
+impl Way {
+    /// Sends a message; `hold` is let go of when it has left. Never waits.
+    fn send(&self, message: Segments, hold: Hold) -> Result<(), Error> {
+        match self {
+            Way::Stream(outbox) => outbox.send(record::mark(message), Some(hold)),
+            Way::Inside(inside) => inside.send(&message),
+        }
+    }
+
+    fn closed(&self) -> Option<Error> {
+        match self {
+            Way::Stream(outbox) => outbox.closed(),
+            Way::Inside(inside) => inside.closed(),
+        }
+    }
+
+    fn close(&self, error: Error) {
+        match self {
+            Way::Stream(outbox) => outbox.close(error),
+            Way::Inside(inside) => inside.close(error),
+        }
+    }
+
+    fn blocked(&self) -> Option<Instant> {
+        match self {
+            Way::Stream(outbox) => outbox.blocked(),
+            Way::Inside(_) => None,
+        }
+    }
+
+    /// Writes what could not be written at once, as long as the connection lasts.
+    async fn run(&self) {
+        if let Way::Stream(outbox) = self {
+            outbox.run().await;
+        }
+    }
 }
 
 impl Holder for Link {
     fn stalled(&self) -> Option<Duration> {
-        if self.outbox.closed().is_some() {
+        if self.way.closed().is_some() {
             return None;
         }
         let begun = *self.begun.lock().unwrap_or_else(PoisonError::into_inner);
-        begun.into_iter().chain(self.outbox.blocked()).map(|since| since.elapsed()).max()
+        begun.into_iter().chain(self.way.blocked()).map(|since| since.elapsed()).max()
     }
 
     fn cut(&self) {
@@ -147,10 +194,19 @@ impl Connection {
             Error::Connect { address, reason }
         };
         let over = Connection::over(stream, limits, &memory, None, counters);
-        let (mut connection, receiver) = over.map_err(unusable)?;
-        connection._closer = Some(Arc::new(Closer(connection.link.clone())));
+        let (connection, receiver) = over.map_err(unusable)?;
         task::spawn(receive(connection.link.clone(), receiver, service));
-        Ok(connection)
+        Ok(Connection::closing(connection.link))
+    }
+
+    /// A handle on a connection that others close.
+    pub(super) fn of(link: Arc<Link>) -> Self {
+        Connection { link, _closer: None }
+    }
+
+    /// A handle on a connection that is closed when its last clone is dropped.
+    pub(super) fn closing(link: Arc<Link>) -> Self {
+        Connection { _closer: Some(Arc::new(Closer(link.clone()))), link }
     }
 
     fn over(
@@ -165,27 +221,20 @@ impl Connection {
         let (peer, local, peer_user) = (stream.peer(), stream.local(), stream.peer_user());
         let (read, write) = stream.into_split()?;
         let link = Arc::new(Link {
-            id: connection_id(),
             peer,
             local,
             peer_user,
-            limits,
-            outbox: Outbox::new(write, limits.stall, counters.clone()),
-            xid: AtomicU32::new(1),
-            pending: Mutex::default(),
-            outgoing: Arc::new(Semaphore::new(limits.in_flight)),
-            incoming: Arc::new(Semaphore::new(limits.in_flight)),
-            account: account.clone(),
             begun: begun.clone(),
-            closed: Notify::new(),
-            counters: counters.clone(),
+            ..Link::new(connection_id(), limits, account.clone(), &counters, |counters| {
+                Way::Stream(Outbox::new(write, limits.stall, counters))
+            })
         });
         counters.opened();
         let watched: Weak<Link> = Arc::downgrade(&link);
         memory.watch(link.id, watched);
         let writer = link.clone();
-        task::spawn(async move { writer.outbox.run().await });
-        Ok((Connection { link, _closer: None }, Receiver::new(read, &limits, account, begun, first, counters)))
+        task::spawn(async move { writer.way.run().await });
+        Ok((Connection::of(link), Receiver::new(read, &limits, account, begun, first, counters)))
     }
 
     /// Serves an accepted connection until it ends.
@@ -231,7 +280,7 @@ impl Connection {
         }
         let (waiting, answer) = Waiting::new(&self.link, xid, (until, timeout), hold.clone());
         link.counters.call(false, program, procedure);
-        link.outbox.send(record::mark(message), Some(hold))?;
+        link.way.send(message, hold)?;
         let answer = answer.await.unwrap_or_else(|_| Err(link.why_closed()));
         drop(waiting);
         let mut body = Reader::new(answer?);
@@ -264,19 +313,12 @@ impl Connection {
 
     /// Whether the connection has ended.
     pub fn is_closed(&self) -> bool {
-        self.link.outbox.closed().is_some()
+        self.link.way.closed().is_some()
     }
 
     /// Waits until the connection has ended and tells why.
     pub async fn closed(&self) -> Error {
-        loop {
-            let mut notified = std::pin::pin!(self.link.closed.notified());
-            notified.as_mut().enable();
-            if let Some(error) = self.link.outbox.closed() {
-                return error;
-            }
-            notified.await;
-        }
+        self.link.ended().await
     }
 
     /// Ends the connection: calls in progress end with [`Error::Broken`].
@@ -343,6 +385,73 @@ async fn watch(link: Weak<Link>, mut at: Instant) {
 }
 
 impl Link {
+    fn new(
+        id: u64,
+        limits: Limits,
+        account: Arc<Account>,
+        counters: &Counters,
+        way: impl FnOnce(Counters) -> Way,
+    ) -> Self {
+        Link {
+            id,
+            peer: Address::Unix(Default::default()),
+            local: None,
+            peer_user: None,
+            limits,
+            way: way(counters.clone()),
+            xid: AtomicU32::new(1),
+            pending: Mutex::default(),
+            outgoing: Arc::new(Semaphore::new(limits.in_flight)),
+            incoming: Arc::new(Semaphore::new(limits.in_flight)),
+            account,
+            begun: Begun::default(),
+            closed: Notify::new(),
+            counters: counters.clone(),
+        }
+    }
+
+    /// One end of a connection within this process, whose other one is still to be told of.
+    pub(super) fn inside(
+        id: u64,
+        peer: &Address,
+        limits: Limits,
+        memory: &Arc<Memory>,
+        counters: &Counters,
+    ) -> Arc<Self> {
+        let link = Link::new(id, limits, memory.account(), counters, |_| Way::Inside(Inside::default()));
+        counters.opened();
+        Arc::new(Link { peer: peer.clone(), peer_user: Some(rustix::process::geteuid().as_raw()), ..link })
+    }
+
+    /// What it knows of the other end, if that is in this process.
+    pub(super) fn as_inside(&self) -> Option<&Inside> {
+        match &self.way {
+            Way::Inside(inside) => Some(inside),
+            Way::Stream(_) => None,
+        }
+    }
+
+    /// Waits until the connection has ended and tells why.
+    async fn ended(&self) -> Error {
+        loop {
+            let mut notified = std::pin::pin!(self.closed.notified());
+            notified.as_mut().enable();
+            if let Some(error) = self.way.closed() {
+                return error;
+            }
+            notified.await;
+        }
+    }
+
+    /// The answer to a call has come.
+    pub(super) fn answered(&self, xid: u32, message: Bytes) {
+        let waiting = self.pending().take(xid);
+        if let Some(call) = waiting {
+            // The caller may have stopped waiting.
+            let _ = call.tell.send(Ok(message));
+        }
+    }
+
     fn pending(&self) -> MutexGuard<'_, Pending> {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -361,14 +470,14 @@ impl Link {
     }
 
     fn why_closed(&self) -> Error {
-        self.outbox.closed().unwrap_or_else(|| Error::broken("closed here"))
+        self.way.closed().unwrap_or_else(|| Error::broken("closed here"))
     }
 
     /// Ends the connection; whoever waits for an answer gets `error`.
     ///
-    /// The outbox is closed first: a call that enters the table afterwards fails to send and removes itself.
-    fn close(&self, error: Error) {
-        self.outbox.close(error);
+    /// The way out is closed first: a call that enters the table afterwards fails to send and removes itself.
+    pub(super) fn close(&self, error: Error) {
+        self.way.close(error);
         let error = self.why_closed();
         self.outgoing.close();
         self.incoming.close();
@@ -404,18 +513,24 @@ impl Link {
             charge.resize(message.len());
         }
         // An error means that the connection is gone: nobody is left to be told.
-        let _ = self.outbox.send(record::mark(message), Some(hold));
+        let _ = self.way.send(message, hold);
     }
 }
 
-/// Closes the link and tells the service, even when the task is dropped with its runtime.
-struct EndOfReceive<S: Service> {
+/// Closes the link and tells the service when it is dropped, even if that is with the runtime.
+pub(super) struct Attended<S: Service> {
     link: Arc<Link>,
     service: Arc<S>,
     reason: Error,
 }
 
-impl<S: Service> Drop for EndOfReceive<S> {
+impl<S: Service> Attended<S> {
+    pub(super) fn new(link: Arc<Link>, service: Arc<S>) -> Self {
+        Attended { link, service, reason: Error::broken("shut down") }
+    }
+}
+
+impl<S: Service> Drop for Attended<S> {
     fn drop(&mut self) {
         self.link.close(self.reason.clone());
         self.link.counters.closed();
@@ -423,9 +538,14 @@ impl<S: Service> Drop for EndOfReceive<S> {
     }
 }
 
+/// Waits for the end of a connection from which nothing has to be received.
+pub(super) async fn attend<S: Service>(mut end: Attended<S>) {
+    end.reason = end.link.ended().await;
+}
+
 /// Receives until the connection ends: replies go to those who wait, calls to the service.
 async fn receive<S: Service>(link: Arc<Link>, mut receiver: Receiver, service: Arc<S>) {
-    let mut end = EndOfReceive { link: link.clone(), service: service.clone(), reason: Error::broken("shut down") };
+    let mut end = Attended::new(link.clone(), service.clone());
     end.reason = loop {
         let record = match receiver.record().await {
             Ok(Some(record)) => record,
@@ -442,11 +562,7 @@ async fn receive<S: Service>(link: Arc<Link>, mut receiver: Receiver, service: A
         let mut body = Reader::new(record.bytes.clone());
         let (xid, call) = match decode_message(&mut body) {
             Ok(Message::Reply(header)) => {
-                let waiting = link.pending().take(header.xid);
-                if let Some(call) = waiting {
-                    // The caller may have stopped waiting.
-                    let _ = call.tell.send(Ok(record.bytes));
-                }
+                link.answered(header.xid, record.bytes);
                 continue;
             }
             Ok(Message::Call(header)) => (header.xid, Some(header)),
@@ -486,21 +602,30 @@ async fn receive<S: Service>(link: Arc<Link>, mut receiver: Receiver, service: A
 fn execute<S: Service>(
     link: &Arc<Link>,
     service: &Arc<S>,
-    (header, message_len, arrived): (CallHeader, usize, Instant),
+    call: (CallHeader, usize, Instant),
     body: Reader,
     hold: Hold,
 ) {
     let (link, service) = (link.clone(), service.clone());
-    task::spawn(async move {
-        let xid = header.xid;
-        let peer = Connection { link: link.clone(), _closer: None };
-        let work = service.call(CallContext { peer, header, message_len, arrived }, body);
-        // A caller must not wait for ever because of a mistake in the service; nothing of the call is used again.
-        let result = AssertUnwindSafe(work).catch_unwind().await.unwrap_or_else(|_| {
-            tracing::error!(peer = %link.peer, "a call ended in a panic");
-            link.counters.panicked();
-            Err(Refusal::SystemErr)
-        });
-        link.reply(xid, result, hold);
+    task::spawn(async move { carry_out(&link, &*service, call, body, hold).await });
+}
+
+/// Executes a call, with the length of its message and the time when it came, and answers it.
+pub(super) async fn carry_out<S: Service>(
+    link: &Arc<Link>,
+    service: &S,
+    (header, message_len, arrived): (CallHeader, usize, Instant),
+    body: Reader,
+    hold: Hold,
+) {
+    let xid = header.xid;
+    let peer = Connection::of(link.clone());
+    let work = service.call(CallContext { peer, header, message_len, arrived }, body);
+    // A caller must not wait for ever because of a mistake in the service; nothing of the call is used again.
+    let result = AssertUnwindSafe(work).catch_unwind().await.unwrap_or_else(|_| {
+        tracing::error!(peer = %link.peer, "a call ended in a panic");
+        link.counters.panicked();
+        Err(Refusal::SystemErr)
     });
+    link.reply(xid, result, hold);
 }

@@ -2,6 +2,7 @@
 
 use super::Limits;
 use super::connection::{Connection, Service};
+use super::inside::Door;
 use super::memory::Memory;
 use crate::{Address, Counters, Listener, task};
 use std::collections::HashMap;
@@ -18,15 +19,17 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 pub struct Server {
     addresses: Vec<Address>,
     shared: Arc<Shared>,
+    door: Option<Door>,
     acceptors: JoinSet<()>,
 }
 
+/// What all connections of a server have in common.
 #[derive(Debug)]
-struct Shared {
-    limits: Limits,
-    counters: Counters,
+pub(super) struct Shared {
+    pub(super) limits: Limits,
+    pub(super) counters: Counters,
     stop: watch::Sender<bool>,
-    memory: Arc<Memory>,
+    pub(super) memory: Arc<Memory>,
     connections: Mutex<Connections>,
 }
 
@@ -76,21 +79,27 @@ fn machine(peer: &Address) -> &str {
 
 /// Serves `service` on every listener, in tasks of the current runtime.
 pub fn serve<S: Service>(listeners: Vec<Listener>, service: Arc<S>, limits: Limits, counters: Counters) -> Server {
-    let addresses = listeners.iter().map(|l| l.address().clone()).collect();
+    let addresses: Vec<_> = listeners.iter().map(|l| l.address().clone()).collect();
     let (stop, _) = watch::channel(false);
     let memory = Memory::new(&limits, counters.clone());
     let shared = Arc::new(Shared { limits, counters, stop, memory, connections: Mutex::default() });
+    let door = addresses.first().map(|address| Door::new(address.clone(), &shared, &service));
     let mut acceptors = JoinSet::new();
     for listener in listeners {
         task::spawn_in(&mut acceptors, accept(listener, service.clone(), shared.clone()));
     }
-    Server { addresses, shared, acceptors }
+    Server { addresses, shared, door, acceptors }
 }
 
 impl Server {
     /// Where it listens, in the order of the listeners.
     pub fn addresses(&self) -> &[Address] {
         &self.addresses
+    }
+
+    /// A way in for clients of this process, who then are at the address of the first listener; `None` if there is none.
+    pub fn door(&self) -> Option<Door> {
+        self.door.clone()
     }
 
     /// Stops accepting, lets calls in progress finish within the grace of the limits, then closes every connection.
@@ -118,6 +127,29 @@ impl Drop for Server {
 }
 
 impl Shared {
+    /// Why there is no place for another connection of this peer.
+    pub(super) fn refuses(&self, peer: &Address) -> Option<&'static str> {
+        if *self.stop.borrow() {
+            return Some("the server stops");
+        }
+        let why = self.connections().full(peer, &self.limits);
+        why.inspect(|why| {
+            tracing::warn!(%peer, "{why}: one turned away");
+            self.counters.refused();
+        })
+    }
+
+    /// Enters a new connection.
+    pub(super) fn admit(&self, connection: &Connection) {
+        self.connections().add(connection);
+    }
+
+    /// Forgets a connection that has ended.
+    pub(super) fn ended(&self, connection: &Connection) {
+        self.memory.forget(connection.id());
+        self.connections().remove(connection);
+    }
+
     fn connections(&self) -> MutexGuard<'_, Connections> {
         self.connections.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -139,9 +171,7 @@ async fn accept<S: Service>(listener: Listener, service: Arc<S>, shared: Arc<Sha
                 continue;
             }
         };
-        if let Some(why) = shared.connections().full(&stream.peer(), &shared.limits) {
-            tracing::warn!(peer = %stream.peer(), "{why}: one turned away");
-            shared.counters.refused();
+        if shared.refuses(&stream.peer()).is_some() {
             continue;
         }
         let accepted = Connection::accepted(stream, shared.limits, &shared.memory, shared.counters.clone());
@@ -152,12 +182,11 @@ async fn accept<S: Service>(listener: Listener, service: Arc<S>, shared: Arc<Sha
                 continue;
             }
         };
-        shared.connections().add(&connection);
+        shared.admit(&connection);
         let (service, shared) = (service.clone(), shared.clone());
         task::spawn(async move {
             connection.clone().serve(receiver, service).await;
-            shared.memory.forget(connection.id());
-            shared.connections().remove(&connection);
+            shared.ended(&connection);
         });
     }
 }

@@ -1,0 +1,227 @@
+//! Connections whose two ends are in one process: what one end sends is handed to the other one, without a socket.
+//!
+//! A call that comes from the end that connected is begun in the thread that makes it, so that one which has nothing to wait
+//! for is answered before that thread has let go of the processor: no other thread is woken. What the other end calls, as
+//! callbacks, begins in a task of its own, as the thread that calls may be what it has to wait for.
+
+use super::connection::{Attended, CallContext, Connection, Link, Service, attend, carry_out};
+use super::memory::Memory;
+use super::outbox::Place;
+use super::server::Shared;
+use super::{Limits, Refusal};
+use crate::transports::connection_id;
+use crate::{Address, Counters, Error, task};
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use std::future::Future;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use tokio::runtime::Handle;
+use tokio::time::Instant;
+use types::limits::CALL_BYTES;
+use wire::rpc::{CallHeader, Message, decode_message};
+use xdr::{Reader, Segments};
+
+/// A way for clients into a server of their own process; see [`super::Server::door`].
+///
+/// It keeps nothing alive: when the server is gone it leads nowhere.
+#[derive(Clone, Debug)]
+pub struct Door {
+    address: Address,
+    shared: Weak<Shared>,
+    service: Weak<dyn Erased>,
+}
+
+/// A [`Service`] of whatever type.
+pub(super) trait Erased: Send + Sync {
+    fn call_boxed(self: Arc<Self>, context: CallContext, body: Reader)
+    -> BoxFuture<'static, Result<Segments, Refusal>>;
+    fn bound(&self, header: &CallHeader, body: &Reader) -> usize;
+    fn lost(&self, connection: u64);
+}
+
+impl<S: Service> Erased for S {
+    fn call_boxed(
+        self: Arc<Self>,
+        context: CallContext,
+        body: Reader,
+    ) -> BoxFuture<'static, Result<Segments, Refusal>> {
+        Box::pin(async move { self.call(context, body).await })
+    }
+
+    fn bound(&self, header: &CallHeader, body: &Reader) -> usize {
+        self.reply_bound(header, body)
+    }
+
+    fn lost(&self, connection: u64) {
+        self.disconnected(connection);
+    }
+}
+
+impl std::fmt::Debug for dyn Erased {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("a service")
+    }
+}
+
+/// An [`Erased`] service as one like any other.
+#[derive(Debug)]
+struct Any(Arc<dyn Erased>);
+
+impl Service for Any {
+    fn call(&self, context: CallContext, body: Reader) -> impl Future<Output = Result<Segments, Refusal>> + Send {
+        self.0.clone().call_boxed(context, body)
+    }
+
+    fn reply_bound(&self, header: &CallHeader, body: &Reader) -> usize {
+        self.0.bound(header, body)
+    }
+
+    fn disconnected(&self, connection: u64) {
+        self.0.lost(connection);
+    }
+}
+
+/// What an end knows of the other one.
+#[derive(Debug, Default)]
+pub(super) struct Inside(Mutex<State>);
+
+#[derive(Debug, Default)]
+enum State {
+    /// It is being made.
+    #[default]
+    New,
+    Open(Arc<End>),
+    Closed(Error),
+}
+
+/// One end as the other one sees it. The two hold each other until one of them is closed.
+#[derive(Debug)]
+struct End {
+    link: Arc<Link>,
+    service: Arc<Any>,
+    /// Whether calls begin in the thread of who makes them.
+    at_once: bool,
+    runtime: Handle,
+}
+
+impl Inside {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Hands a message over. The answer to a call may have come when this returns.
+    pub(super) fn send(&self, message: &Segments) -> Result<(), Error> {
+        let end = match &*self.state() {
+            State::Open(end) => end.clone(),
+            State::Closed(error) => return Err(error.clone()),
+            State::New => return Err(Error::broken("not connected yet")),
+        };
+        end.take(message.to_bytes());
+        Ok(())
+    }
+
+    /// Why the connection has ended, if it has.
+    pub(super) fn closed(&self) -> Option<Error> {
+        match &*self.state() {
+            State::Closed(error) => Some(error.clone()),
+            _ => None,
+        }
+    }
+
+    /// Ends the connection for both; the first reason counts.
+    pub(super) fn close(&self, error: Error) {
+        let mut state = self.state();
+        if matches!(*state, State::Closed(_)) {
+            return;
+        }
+        let before = std::mem::replace(&mut *state, State::Closed(error));
+        drop(state);
+        if let State::Open(other) = before {
+            other.link.close(Error::broken("closed by the peer"));
+        }
+    }
+}
+
+impl End {
+    /// A message from the other end has come.
+    fn take(self: Arc<Self>, message: Bytes) {
+        let (arrived, len) = (Instant::now(), message.len());
+        let mut body = Reader::new(message.clone());
+        match decode_message(&mut body) {
+            Ok(Message::Reply(header)) => self.link.answered(header.xid, message),
+            Ok(Message::Call(header)) => {
+                drop(message);
+                self.link.counters.call(true, header.program, header.procedure);
+                let (at_once, runtime) = (self.at_once, self.runtime.clone());
+                let work = self.work_on((header, len, arrived), body);
+                match at_once {
+                    true => task::begin_on(&runtime, work),
+                    false => drop(task::spawn_on(&runtime, work)),
+                }
+            }
+            // Both ends are of this program.
+            Ok(Message::WrongVersion { .. }) | Err(_) => self.link.close(Error::broken("not an RPC message")),
+        }
+    }
+
+    /// Executes a call once there is room for it. It has its end even when nobody waits for it any more.
+    async fn work_on(self: Arc<Self>, (header, len, arrived): (CallHeader, usize, Instant), body: Reader) {
+        let link = &self.link;
+        let Ok(permit) = link.incoming.clone().acquire_owned().await else { return };
+        let reply = self.service.reply_bound(&header, &body).min(link.limits.record_max);
+        let Some(charge) = link.account.admit(len + CALL_BYTES + reply).await else { return };
+        let hold = Arc::new(Place { _permit: permit, charge: Some(charge) });
+        carry_out(link, &*self.service, (header, len, arrived), body, hold).await;
+    }
+}
+
+impl Door {
+    pub(super) fn new<S: Service>(address: Address, shared: &Arc<Shared>, service: &Arc<S>) -> Self {
+        let service: Arc<dyn Erased> = service.clone();
+        Door { address, shared: Arc::downgrade(shared), service: Arc::downgrade(&service) }
+    }
+
+    /// As [`Connection::connect`] to the server that it leads to. To that the client is at the server's own address.
+    ///
+    /// # Errors
+    /// When the server is gone or has too many connections.
+    pub fn enter<S: Service>(&self, service: Arc<S>, limits: Limits, counters: Counters) -> Result<Connection, Error> {
+        let refused = |reason: &str| Error::Connect { address: self.address.to_string().into(), reason: reason.into() };
+        let (Some(shared), Some(serving)) = (self.shared.upgrade(), self.service.upgrade()) else {
+            return Err(refused("the server has stopped"));
+        };
+        if let Some(why) = shared.refuses(&self.address) {
+            return Err(refused(why));
+        }
+        let runtime = Handle::current();
+        let memory = Memory::new(&limits, counters.clone());
+        let link = |limits, memory: &Arc<Memory>, counters: &Counters| {
+            Link::inside(connection_id(), &self.address, limits, memory, counters)
+        };
+        let (here, there) = (link(limits, &memory, &counters), link(shared.limits, &shared.memory, &shared.counters));
+        let end = |link: &Arc<Link>, service: Arc<dyn Erased>, at_once| {
+            Arc::new(End { link: link.clone(), service: Arc::new(Any(service)), at_once, runtime: runtime.clone() })
+        };
+        let (client, server) = (end(&here, service, false), end(&there, serving, true));
+        let of_client = Attended::new(here.clone(), client.service.clone());
+        let of_server = Attended::new(there.clone(), server.service.clone());
+        here.opened(State::Open(server));
+        there.opened(State::Open(client));
+        task::spawn(attend(of_client));
+        let inner = Connection::of(there);
+        shared.admit(&inner);
+        task::spawn(async move {
+            attend(of_server).await;
+            shared.ended(&inner);
+        });
+        Ok(Connection::closing(here))
+    }
+}
+
+impl Link {
+    fn opened(&self, state: State) {
+        if let Some(inside) = self.as_inside() {
+            *inside.state() = state;
+        }
+    }
+}
