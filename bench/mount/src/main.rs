@@ -58,6 +58,9 @@ struct Cli {
     /// Options of the mount, as `weir mount -o` has them; once more for another mount that takes its turns beside it
     #[arg(short = 'o', long = "mount", value_name = "OPTIONS", default_value = "defaults")]
     mounts: Vec<String>,
+    /// A cluster with its mount in one process ("weir up --mount"), with these options; it takes its turns beside the others
+    #[arg(long, value_name = "OPTIONS")]
+    up: Vec<String>,
     /// Count the requests that mounts get, by kind, as the kernel tells them to who traces it (root). Takes time: the rest
     /// of the numbers means less
     #[arg(long)]
@@ -173,11 +176,11 @@ fn run(cli: &Cli) -> Outcome<()> {
     let beside = own.parent().ok_or("this program is in no folder")?;
     let room = tempfile::Builder::new().prefix("mount-").tempdir_in(cli.dir.as_deref().unwrap_or(beside))?;
     let room = &room.path().canonicalize()?;
-    let weir = match &cli.weir {
+    let program = match &cli.weir {
         Some(weir) => weir.clone(),
         None => build(beside)?,
     };
-    let weir = Weir::start(&weir, &room.join("weir"))?;
+    let weir = Weir::start(&program, &room.join("weir"))?;
     let mut sides = vec![Side::local(room)?, Side::socket(room)?, Side::durable(room)?];
     match bare::is_allowed() {
         true => sides.push(Side::fuse(room)?),
@@ -185,6 +188,9 @@ fn run(cli: &Cli) -> Outcome<()> {
     }
     for options in &cli.mounts {
         sides.push(Side::weir(&weir, &room.join(format!("mnt-{}", sides.len())), options)?);
+    }
+    for options in &cli.up {
+        sides.push(Side::up(&program, room, sides.len(), options)?);
     }
     let findings = measure(cli, &sides)?;
     let mut tables = tables::of(&sides, &findings);

@@ -24,8 +24,14 @@ pub struct Weir {
 impl Weir {
     /// Makes one in `dir` and starts it.
     pub fn start(program: &Path, dir: &Path) -> Outcome<Weir> {
+        Weir::start_with(program, dir, |_| {})
+    }
+
+    /// The same with more on its command line.
+    fn start_with(program: &Path, dir: &Path, more: impl FnOnce(&mut Command)) -> Outcome<Weir> {
         let mut command = Command::new(program);
         command.args(["up", "--json", "--listen", "127.0.0.1:0", "--dir"]).arg(dir);
+        more(&mut command);
         let (daemon, line) = Daemon::announced(command)?;
         let ready: Value = serde_json::from_str(&line)?;
         let url = ready["url"].as_str().ok_or("a cluster without a URL")?.to_owned();
@@ -92,6 +98,7 @@ enum Kind<'a> {
     Durable(Server),
     Fuse { daemon: Daemon, at: PathBuf },
     Mount { weir: &'a Weir, daemon: Daemon, at: PathBuf },
+    Up { weir: Weir, at: PathBuf },
 }
 
 impl<'a> Side<'a> {
@@ -136,6 +143,20 @@ impl<'a> Side<'a> {
         Ok(Side { name, dir, kind: Kind::Mount { weir, daemon, at: at.to_owned() } })
     }
 
+    /// A cluster of its own and its mount in one process.
+    pub fn up(program: &Path, room: &Path, number: usize, options: &str) -> Outcome<Side<'a>> {
+        let (store, at) = (room.join(format!("up-{number}")), room.join(format!("mnt-{number}")));
+        let weir = Weir::start_with(program, &store, |command| {
+            command.arg("--mount").arg(&at);
+            for option in options.split(',').filter(|option| *option != "defaults") {
+                let (name, value) = option.split_once('=').map_or((option, None), |(name, value)| (name, Some(value)));
+                command.arg(format!("--{}", name.replace('_', "-"))).args(value);
+            }
+        })?;
+        let name = if options == "defaults" { "weir up".to_owned() } else { format!("weir up {options}") };
+        Ok(Side { name, dir: at.join("work"), kind: Kind::Up { weir, at } })
+    }
+
     /// Where it works.
     pub fn dir(&self) -> &Path {
         &self.dir
@@ -151,7 +172,7 @@ impl<'a> Side<'a> {
             Kind::Socket(_) => What::Socket,
             Kind::Durable(_) => What::Durable,
             Kind::Fuse { .. } => What::Fuse,
-            Kind::Mount { .. } => What::Weir,
+            Kind::Mount { .. } | Kind::Up { .. } => What::Weir,
         }
     }
 
@@ -169,6 +190,7 @@ impl<'a> Side<'a> {
     fn pids(&self) -> Vec<u32> {
         match &self.kind {
             Kind::Mount { weir, daemon, .. } => vec![daemon.pid(), weir.daemon.pid()],
+            Kind::Up { weir, .. } => vec![weir.daemon.pid()],
             Kind::Fuse { daemon, .. } => vec![daemon.pid()],
             _ => Vec::new(),
         }
@@ -197,6 +219,7 @@ impl<'a> Side<'a> {
         let room = Room { dir: self.dir.clone(), scale };
         let syncs = || match &self.kind {
             Kind::Mount { weir, .. } => weir.syncs(),
+            Kind::Up { weir, .. } => weir.syncs(),
             _ => Ok(0),
         };
         let syncs_before = syncs()?;
@@ -226,6 +249,9 @@ impl Drop for Side<'_> {
         // Killed afterwards, whatever comes of it.
         match &self.kind {
             Kind::Mount { weir, at, .. } => {
+                let _ = Command::new(&weir.program).args(["umount", "--lazy"]).arg(at).status();
+            }
+            Kind::Up { weir, at } => {
                 let _ = Command::new(&weir.program).args(["umount", "--lazy"]).arg(at).status();
             }
             Kind::Fuse { at, .. } => {
