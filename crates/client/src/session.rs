@@ -95,6 +95,11 @@ enum Next {
 }
 
 impl Session {
+    /// A number that no other client has near it: random, chosen when this one was made.
+    pub(crate) fn verifier(&self) -> u64 {
+        u64::from_be_bytes(self.shared.owner.co_verifier)
+    }
+
     /// Connects to the mgr and makes a session.
     pub(crate) async fn connect(
         target: &Target,

@@ -5,6 +5,7 @@ use crate::check::Checks;
 use crate::fs::Files;
 use crate::mismatch::{Asked, Mismatches};
 use crate::near::Near;
+use crate::random::Random;
 use crate::room::now;
 use crate::{scrub, status};
 use net::rpc::{CallContext, Refusal, Service};
@@ -38,6 +39,7 @@ pub(crate) struct Gateway {
     pub(crate) checks: Checks,
     pub(crate) mismatches: Mismatches,
     pub(crate) near: Near,
+    pub(crate) random: Random,
 }
 
 impl Gateway {
@@ -51,7 +53,7 @@ impl Gateway {
                 if let Some(asked) = Asked::by(body.clone()) {
                     self.mismatches.say(asked, context.peer.peer(), Instant::now());
                 }
-                let random = getrandom::u64().map_err(|e| {
+                let random = self.random.next().map_err(|e| {
                     tracing::error!("the system gives no random numbers: {e}");
                     Refusal::SystemErr
                 })?;

@@ -26,6 +26,7 @@ mod notes;
 mod paths;
 mod proxy;
 mod queue;
+mod random;
 mod recaller;
 mod room;
 mod running;

@@ -145,6 +145,7 @@ impl Mgr {
             checks: Default::default(),
             mismatches: Default::default(),
             near,
+            random: Default::default(),
         });
         let listening = listeners.len();
         listeners.extend(nearby);

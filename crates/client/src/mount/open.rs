@@ -244,16 +244,15 @@ impl Mount {
         let (uid, gid) = options.owner.unzip();
         let attrs = SetAttrs { mode: Some(options.mode), uid, gid, ..SetAttrs::default() };
         let attrs = nfs::attrs::encode_new(&attrs, options.unsynced);
+        let key = self.inner.next_owner();
         let how = if options.exclusive {
             // An exclusive create is told from another one by its verifier, also after the mgr restarted.
-            let mut cva_verf = [0; 8];
-            getrandom::fill(&mut cva_verf).map_err(|e| Error::usage(format!("no random numbers: {e}")))?;
+            let cva_verf = self.inner.session.verifier().wrapping_add(key).to_be_bytes();
             createhow4::EXCLUSIVE4_1(creatverfattr { cva_verf, cva_attrs: attrs })
         } else {
             createhow4::UNCHECKED4(attrs)
         };
         let flags = options.open;
-        let key = self.inner.next_owner();
         let claim = open_claim4::CLAIM_NULL(Bytes::copy_from_slice(name));
         let args = Self::open_args(key, flags.share_access(options.alone)?, openflag4::OPEN4_CREATE(how), claim);
         let mut compound = self.compound(format!("creating {}", shown(name))).cached().makes();

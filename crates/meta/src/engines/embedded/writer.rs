@@ -11,6 +11,12 @@ use std::sync::Arc;
 use std::time::Duration;
 use types::limits;
 
+/// A disk with so many free bytes is not full within [`LOOK`], whoever writes to it.
+const ROOMY: u64 = 4 << 30;
+/// How often it is looked at how much room is left on a disk that has plenty.
+const LOOK: Duration = Duration::from_millis(20);
+const _: () = assert!(ROOMY > 8 * limits::META_RESERVE_BYTES);
+
 /// What a step of a store's writer did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Step {
@@ -65,6 +71,8 @@ pub(super) struct Writer {
     shared: Arc<Shared>,
     log: Log,
     plan: Plan,
+    /// The free bytes of the disk when they were looked at, and when that was.
+    free: Option<(u64, Duration)>,
 }
 
 impl Drop for Writer {
@@ -95,7 +103,7 @@ enum Way {
 
 impl Writer {
     pub(super) fn new(shared: Arc<Shared>, log: Log) -> Self {
-        Writer { shared, log, plan: Plan::default() }
+        Writer { shared, log, plan: Plan::default(), free: None }
     }
 
     pub(super) fn shared(&self) -> &Arc<Shared> {
@@ -200,7 +208,7 @@ impl Writer {
     /// Applies the batches in order, all that apply at once; on error nothing is known about any of them.
     fn commit(&mut self, batches: &[&Batch], now: Duration) -> Result<Vec<Outcome>, Broken> {
         let writes = batches.iter().map(|batch| batch.writes.len()).sum();
-        let free = self.free(writes)?;
+        let free = self.free(writes, now)?;
         let mut decided = self.decide(batches, free)?;
         if decided.changes.is_empty() {
             // A durable batch without changes promises what went before it.
@@ -226,9 +234,15 @@ impl Writer {
     }
 
     /// Free bytes of the disk, of which the store has already taken what it needs for all but so many changes.
-    fn free(&mut self, writes: usize) -> Result<u64, Broken> {
-        let free = || (self.shared.free)().unwrap_or(u64::MAX);
-        let found = free();
+    fn free(&mut self, writes: usize, now: Duration) -> Result<u64, Broken> {
+        let recent = self.free.filter(|(free, at)| *free >= ROOMY && now.saturating_sub(*at) < LOOK);
+        let found = match recent {
+            Some((free, _)) => free,
+            None => (self.shared.free)().unwrap_or(u64::MAX),
+        };
+        if recent.is_none() {
+            self.free = Some((found, now));
+        }
         if self.plan.due().is_none() || found >= limits::META_RESERVE_BYTES.saturating_add(self.plan.needs(writes)) {
             return Ok(found);
         }

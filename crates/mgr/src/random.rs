@@ -1,0 +1,40 @@
+//! Random numbers for many requests: the system is asked for some at a time, as each time costs what a request does otherwise.
+
+use std::sync::{Mutex, PoisonError};
+
+/// Numbers got at a time.
+const MANY: usize = 64;
+
+/// Random numbers of the system, none given twice.
+#[derive(Debug, Default)]
+pub(crate) struct Random(Mutex<Vec<u64>>);
+
+impl Random {
+    /// The next one.
+    pub(crate) fn next(&self) -> Result<u64, getrandom::Error> {
+        let mut numbers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if numbers.is_empty() {
+            let mut bytes = [0; MANY * 8];
+            getrandom::fill(&mut bytes)?;
+            let (words, _) = bytes.as_chunks::<8>();
+            numbers.extend(words.iter().map(|word| u64::from_ne_bytes(*word)));
+        }
+        match numbers.pop() {
+            Some(number) => Ok(number),
+            None => getrandom::u64(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn numbers_do_not_repeat() {
+        let random = Random::default();
+        let numbers: HashSet<u64> = (0..10 * MANY).map(|_| random.next().unwrap()).collect();
+        assert_eq!(numbers.len(), 10 * MANY);
+    }
+}
