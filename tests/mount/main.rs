@@ -22,5 +22,6 @@ mod policy;
 mod proxy;
 mod rings;
 mod sharing;
+mod together;
 mod users;
 mod write_back;

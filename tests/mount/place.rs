@@ -7,7 +7,7 @@ use std::process::Command;
 /// What says which transport the mounts of all tests use; the device if nothing does.
 pub const TRANSPORT: &str = "WEIR_TEST_TRANSPORT";
 
-/// What says which options the mounts of all tests have besides their own, as mount(8) has them.
+/// What says which options the mounts of all tests have besides their own, without their dashes and separated by commas.
 pub const OPTIONS: &str = "WEIR_TEST_MOUNT";
 
 /// Runs tests once more in a process of their own: they pass, and there are some.
@@ -18,6 +18,16 @@ pub fn again_passes(command: &mut Command) {
     assert!(said.status.success(), "again: {}", said.status);
     let passed = |line: &str| line.strip_prefix("test result: ok. ")?.split_once(" passed")?.0.parse::<u32>().ok();
     assert!(text.lines().find_map(passed).is_some_and(|passed| passed > 0), "no test ran again");
+}
+
+/// The options that mounts of all tests have.
+pub fn options() -> Vec<String> {
+    let transport = std::env::var(TRANSPORT).unwrap_or_else(|_| "device".to_owned());
+    let mut options = vec!["--transport".to_owned(), transport];
+    if let Ok(more) = std::env::var(OPTIONS) {
+        options.extend(more.split(',').map(|option| format!("--{option}")));
+    }
+    options
 }
 
 /// A mount in the background.
@@ -46,12 +56,8 @@ impl Place {
             // Or there is a mount whose process was killed.
             assert_eq!(error.kind(), std::io::ErrorKind::AlreadyExists, "{error}");
         }
-        let transport = std::env::var(TRANSPORT).unwrap_or_else(|_| "device".to_owned());
         let mut command = Command::new(WEIR);
-        command.args(["mount", "--transport", &transport, url]).arg(dir).args(options);
-        if let Some(more) = std::env::var_os(OPTIONS) {
-            command.arg("-o").arg(more);
-        }
+        command.args(["mount", url]).arg(dir).args(self::options()).args(options);
         succeed(&mut command);
         Place { dir: dir.to_owned() }
     }

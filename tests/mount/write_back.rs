@@ -50,6 +50,7 @@ fn everything_again_with_pages_written_back() {
         "descriptors::",
         "users::",
         "deaths::",
+        "together::",
         "--skip",
         "each_write_takes_its_path",
         "--skip",

@@ -58,7 +58,8 @@ impl Cluster {
         Cluster::start_at(url.trim_start_matches("weir://").trim_end_matches('/'), dir, &[])
     }
 
-    fn start_at(listen: &str, dir: &Path, options: &[&str]) -> Cluster {
+    /// Starts one that listens at this address, with further options.
+    pub fn start_at(listen: &str, dir: &Path, options: &[&str]) -> Cluster {
         let mut args: Vec<&OsStr> = ["up", "--listen", listen, "--dir"].map(OsStr::new).to_vec();
         args.push(dir.as_os_str());
         args.extend(options.iter().map(OsStr::new));
