@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{ErrorKind, Read, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -119,6 +120,42 @@ fn what_was_looked_for_in_vain_is_found_once_others_have_made_it() {
         }
     });
     places.into_iter().for_each(Place::unmount);
+}
+
+/// The kernel believes names for a while; what was removed stays as long as somebody has it open.
+#[test]
+fn what_others_have_removed_is_not_opened_by_the_name_it_had() {
+    let Some((_dir, _cluster, [one, two])) = two_with(&["--entry-timeout", "1000"]) else { return };
+    for round in 0..20u32 {
+        let (mine, others) = if round % 2 == 0 { (&one, &two) } else { (&two, &one) };
+        fs::write(mine.at("f"), b"old").unwrap();
+        let kept = [mine, others].map(|place| File::open(place.at("f")).unwrap());
+        let text = format!("round {round}");
+        if round % 4 < 2 {
+            fs::write(others.at("tmp"), &text).unwrap();
+            fs::rename(others.at("tmp"), others.at("f")).unwrap();
+            assert_eq!(fs::read_to_string(mine.at("f")).unwrap(), text);
+        } else {
+            fs::remove_file(others.at("f")).unwrap();
+            if round % 8 < 4 {
+                assert_eq!(File::open(mine.at("f")).unwrap_err().kind(), ErrorKind::NotFound);
+            }
+            // Who makes it, or cuts what is there, leaves the bytes of the old one alone.
+            fs::write(mine.at("f"), &text).unwrap();
+            assert_eq!(fs::read_to_string(others.at("f")).unwrap(), text);
+        }
+        for file in &kept {
+            let mut found = [0; 4];
+            assert_eq!((file.read_at(&mut found, 0).unwrap(), &found[..3]), (3, &b"old"[..]), "round {round}");
+            // By a descriptor it can still be had.
+            let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+            assert_eq!(fs::read(path).unwrap(), b"old");
+        }
+        drop(kept);
+        fs::remove_file(mine.at("f")).unwrap();
+    }
+    one.unmount();
+    two.unmount();
 }
 
 #[test]

@@ -127,7 +127,10 @@ impl One {
         let hint = dice.pick(&["", "", "access=odirect", "write_threshold=2K", "gather_size=0"]);
         let policy = Settings::parse(Origin::Open, hint).unwrap();
         mount
-            .open_with(node, OpenOptions { flags: OpenFlags::READ_WRITE, dir: Some(dir), policy, alone: false })
+            .open_with(
+                node,
+                OpenOptions { flags: OpenFlags::READ_WRITE, dir: Some(dir), policy, alone: false, named: false },
+            )
             .await
             .unwrap()
     }

@@ -86,7 +86,10 @@ async fn during(mount: &Mount, work: impl Future<Output = ()>) -> Done {
 
 async fn opened(mount: &Mount, node: &Node, dir: Option<&Node>, policy: &str) -> File {
     let policy = Settings::parse(Origin::Open, policy).unwrap();
-    mount.open_with(node, OpenOptions { flags: OpenFlags::READ_WRITE, dir, policy, alone: false }).await.unwrap()
+    mount
+        .open_with(node, OpenOptions { flags: OpenFlags::READ_WRITE, dir, policy, alone: false, named: false })
+        .await
+        .unwrap()
 }
 
 /// Each part of a policy, set for the directory, and what can be counted of it.

@@ -4,6 +4,10 @@
 //! anew, once. A local file system would have opened one file or the other, or found none. So whoever comes for the second time has the name for
 //! itself from looking it up until it has opened the file: who removes the name, or puts another file in its place, waits for that. Removals on
 //! other mounts do not.
+//!
+//! The kernel believes names for a while, in which others may remove them or put other files in their place. What was removed is still there as
+//! long as somebody has it open, and must not be opened by a name that it once had. It may be by a descriptor (`/proc/self/fd`, or by its handle):
+//! then the thread comes again without having looked anything up.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -46,6 +50,8 @@ struct Trying {
     held: Option<(Name, Instant)>,
     /// What it found there.
     found: Option<u64>,
+    /// What was gone when it came before.
+    gone: u64,
 }
 
 /// A name is being removed as long as this lives.
@@ -162,6 +168,12 @@ impl Vanishing {
         }
     }
 
+    /// Whether a thread that opens a file was told before that it is gone and has looked no name up since; or nobody knows which thread it is.
+    pub(crate) fn comes_by_descriptor(&self, thread: u32, node: u64) -> bool {
+        let comes = |trying: &Trying| trying.gone == node && trying.held.is_none() && trying.found.is_none();
+        thread == 0 || (self.any.load(SeqCst) && self.state().threads.get(&thread).is_some_and(comes))
+    }
+
     /// A file was gone when a thread opened it: the name in a directory by which it has just found it, if this is the second time. Else the
     /// kernel looks the path up once more.
     pub(crate) fn gone(&self, thread: u32, node: u64) -> Option<(u64, Vec<u8>)> {
@@ -177,7 +189,7 @@ impl Vanishing {
         if state.threads.len() >= MOST {
             state.threads.clear();
         }
-        state.threads.insert(thread, Trying { since: Instant::now(), held: None, found: None });
+        state.threads.insert(thread, Trying { since: Instant::now(), held: None, found: None, gone: node });
         self.any.store(true, SeqCst);
         None
     }
@@ -273,6 +285,23 @@ mod tests {
         tokio::time::advance(KNOWN_FOR).await;
         drop(vanishing.removes(2, 5, b"f").await);
         assert!(!vanishing.any.load(SeqCst));
+    }
+
+    #[test]
+    fn who_comes_again_without_a_name_comes_by_a_descriptor() {
+        let vanishing = Vanishing::default();
+        assert!(!vanishing.comes_by_descriptor(1, 7), "the first time");
+        assert_eq!(vanishing.gone(1, 7), None);
+        assert!(vanishing.comes_by_descriptor(1, 7));
+        assert!(!vanishing.comes_by_descriptor(1, 8), "another file");
+        assert!(!vanishing.comes_by_descriptor(2, 7), "another thread");
+        now(vanishing.looks_up(1, 5, b"f")).unwrap();
+        assert!(!vanishing.comes_by_descriptor(1, 7), "it looks a name up");
+        vanishing.looked_up(1, Some(7));
+        assert!(!vanishing.comes_by_descriptor(1, 7));
+        vanishing.opened(1);
+        assert!(!vanishing.comes_by_descriptor(1, 7), "it was opened");
+        assert!(vanishing.comes_by_descriptor(0, 7), "nobody knows who it is");
     }
 
     #[test]

@@ -74,6 +74,8 @@ pub struct OpenOptions<'a> {
     pub policy: Settings,
     /// Have it alone if nobody else has it: for reading and writing. See [`File::is_alone`].
     pub alone: bool,
+    /// It is opened by a name that was found before: fails with `Stale`, and changes nothing, if it has none left.
+    pub named: bool,
 }
 
 /// How to create a file.
@@ -121,6 +123,8 @@ struct Asked {
     needed: u32,
     /// Whether a layout was asked for behind it.
     layout: bool,
+    /// Whether the file must have a name.
+    named: bool,
 }
 
 /// The stateid that stands for the last one in the same COMPOUND (RFC 8881 §16.2.3.1.2).
@@ -148,7 +152,7 @@ impl Mount {
 
     /// Opens a file, unless it turns out that its directory cannot be asked.
     async fn try_open(&self, node: &Node, options: OpenOptions<'_>) -> Result<Option<File>> {
-        let OpenOptions { flags, dir, policy, alone } = options;
+        let OpenOptions { flags, dir, policy, alone, named } = options;
         let share_access = flags.share_access(alone)?;
         let key = self.inner.next_owner();
         let mut compound = self.compound("opening a file").cached();
@@ -185,7 +189,7 @@ impl Mount {
         let (caller, name) = (self.caller.clone(), None);
         let ruling = Arc::default();
         let origin = Origin { key, caller, node: Some(node.clone()), name, flags, ruling };
-        let asked = Asked { origin, said, policy, needed, layout: wants_layout };
+        let asked = Asked { origin, said, policy, needed, layout: wants_layout, named };
         self.finish_open(results, asking, asked).await.map(|(file, _)| Some(file))
     }
 
@@ -276,7 +280,7 @@ impl Mount {
         results.done(&[OP_PUTFH])?;
         let said = if layout { Some(self.hear(dir, &mut results)?) } else { None };
         let origin = Origin { key, caller, node: None, name: Some(name), flags, ruling: Arc::default() };
-        let asked = Asked { origin, said, policy: options.policy, needed: 0, layout };
+        let asked = Asked { origin, said, policy: options.policy, needed: 0, layout, named: false };
         self.finish_open(results, asking, asked).await
     }
 
@@ -293,7 +297,7 @@ impl Mount {
         asking: Asking<'_>,
         asked: Asked,
     ) -> Result<(File, Option<Attrs>)> {
-        let Asked { mut origin, said, policy, needed, layout } = asked;
+        let Asked { mut origin, said, policy, needed, layout, named } = asked;
         if origin.node.is_some() {
             results.done(&[OP_PUTFH])?;
         }
@@ -334,10 +338,15 @@ impl Mount {
         if file.inode().is_doubtful() {
             size = file.inode().learn_attrs().await?.size;
         }
-        if !permitted {
+        let refused = match (named && attrs.nlink == 0, permitted) {
+            (true, _) => Some(Status::Stale),
+            (false, false) => Some(Status::Access),
+            (false, true) => None,
+        };
+        if let Some(status) = refused {
             // What closing says matters less than why.
             let _ = file.close().await;
-            return Err(Error::status(Status::Access, "opening a file"));
+            return Err(Error::status(status, "opening a file"));
         }
         if flags.truncate && size > 0 {
             file.set_len(0).await?;

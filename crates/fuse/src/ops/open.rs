@@ -11,8 +11,8 @@ use types::{ByteRange, Status};
 const ENOENT: Errno = Errno(2);
 const ESTALE: Errno = Errno(116);
 
-/// See the head of this file. What vanishes while it is opened the kernel looks up once more; if it has vanished then again ([`crate::vanishing`]),
-/// and there is no such name, that is what is said.
+/// See the head of this file. What vanishes while it is opened, or has vanished since the kernel was told of its name, the kernel looks up once
+/// more; if it has vanished then again ([`crate::vanishing`]), and there is no such name, that is what is said.
 pub(crate) async fn open(fs: &FileSystem, header: &Header, flags: u32, open_flags: u32) -> Answer {
     let outcome = open_found(fs, header, flags, open_flags).await;
     if !matches!(outcome, Err(ESTALE)) {
@@ -31,7 +31,8 @@ pub(crate) async fn open(fs: &FileSystem, header: &Header, flags: u32, open_flag
 async fn open_found(fs: &FileSystem, header: &Header, flags: u32, open_flags: u32) -> Answer {
     let node = fs.node(header)?;
     let dir = fs.nodes.dir_of(header.node);
-    let options = OpenOptions { flags: wanted(flags), dir: dir.as_ref(), policy: hint(flags), alone: false };
+    let named = !fs.vanishing.comes_by_descriptor(header.pid, header.node);
+    let options = OpenOptions { flags: wanted(flags), dir: dir.as_ref(), policy: hint(flags), alone: false, named };
     let file = open_file(fs, header, &node, options, flags).await?;
     // Not before: who may not cut the file takes nothing from it.
     if file.attrs().mode & 0o6000 != 0 && open_flags & abi::OPEN_KILL_SUIDGID != 0 && options.flags.truncate {
