@@ -98,6 +98,8 @@ struct Errand {
     parts: Vec<ByteRange>,
     /// Whether the server shall make the bytes durable at once.
     stable: bool,
+    /// Requests of the batch that go the same way.
+    together: usize,
 }
 
 impl Inode {
@@ -241,13 +243,16 @@ impl Inode {
         let (batch, extents, ways) = self.begin_batch(rule).await;
         let straight =
             layout.as_ref().map(|layout| plan(layout.distribution(), &ways.straight, RequestLimits::default()));
-        let straight = straight.unwrap_or_default().into_iter().map(|request| (Lane::Direct(request.index), request));
-        let through = chunks(&ways.through).into_iter().map(|request| (Lane::Mgr, request));
+        let (straight, through) = (straight.unwrap_or_default(), chunks(&ways.through));
+        let many = [through.len(), straight.len()];
+        let straight = straight.into_iter().map(|request| (Lane::Direct(request.index), request));
+        let through = through.into_iter().map(|request| (Lane::Mgr, request));
         let mut errands = Vec::new();
         for (lane, request) in straight.chain(through) {
             let data = extents.gather(&request.parts);
             let payload = Arc::new(Payload::new(request.extents, data));
-            errands.push(Errand { batch, lane, payload, parts: request.parts, stable: false });
+            let together = many[usize::from(lane != Lane::Mgr)].min(RUNNERS);
+            errands.push(Errand { batch, lane, payload, parts: request.parts, stable: false, together });
         }
         if last {
             self.choose_stable(batch, &mut errands);
@@ -360,7 +365,7 @@ impl Inode {
             let written = layout.write(index, &errand.payload, errand.stable).await;
             match written.map_err(|not_done| self.note_stray(not_done)) {
                 Ok(written) => {
-                    self.mount.learn_service(Path::Direct, bytes, begun, written.stable);
+                    self.mount.learn_service((Path::Direct, bytes, errand.together), begun, written.stable);
                     let written = (written, grant);
                     self.keep(errand.lane, errand.batch, errand.payload.clone(), errand.parts.clone(), written);
                     return Ok(());
@@ -401,7 +406,7 @@ impl Inode {
             self.check_given_up(errand.batch).map_err(lost)?;
             let timed = self.mount.time_mgr();
             let written = self.mgr_write(range.offset, data.clone(), stable).await.map_err(lost)?;
-            timed.done(range.len);
+            timed.done(range.len, errand.together);
             left -= range.len;
             let payload = Payload::new(vec![range], data.into());
             self.keep(Lane::Mgr, errand.batch, Arc::new(payload), vec![range], (written, 0));

@@ -31,9 +31,9 @@ pub(crate) struct Timed<'a> {
 }
 
 impl Timed<'_> {
-    /// It wrote so many bytes and is answered.
-    pub(crate) fn done(self, len: u64) {
-        self.mount.learn_service(Path::Mgr, len, self.begun, false);
+    /// It wrote so many bytes and is answered; so many were sent together.
+    pub(crate) fn done(self, len: u64, together: usize) {
+        self.mount.learn_service((Path::Mgr, len, together), self.begun, false);
     }
 }
 
@@ -157,13 +157,13 @@ impl Inner {
         Timed { mount: self, number, begun }
     }
 
-    /// A write of so many bytes that began then went this way and is answered. With `unreported` it is durable but for the report to the mgr,
-    /// which somebody waits for next.
-    pub(crate) fn learn_service(&self, way: Path, len: u64, begun: Instant, unreported: bool) {
+    /// A write that began then is answered: the way it went, its bytes, and how many were sent together. With `unreported` it is durable but for
+    /// the report to the mgr, which somebody waits for next.
+    pub(crate) fn learn_service(&self, write: (Path, u64, usize), begun: Instant, unreported: bool) {
         if self.session.load().is_wanted() {
             let mut timing = self.timing();
             timing.hear(self.session.load().news());
-            timing.learn(way, len, begun.elapsed(), unreported);
+            timing.learn(write, begun.elapsed(), unreported);
         }
     }
 
@@ -177,9 +177,9 @@ impl Inner {
 
 impl Timing {
     /// Through the mgr, what is durable is reported as well. So on the other way the report belongs to what is compared.
-    fn learn(&mut self, way: Path, len: u64, took: Duration, unreported: bool) {
+    fn learn(&mut self, (way, len, together): (Path, u64, usize), took: Duration, unreported: bool) {
         let report = if unreported { Duration::from_nanos(self.report) } else { Duration::ZERO };
-        self.auto.learn(way, len, took.saturating_add(report));
+        self.auto.learn(way, len, took.saturating_add(report), together);
     }
 
     fn reported(&mut self, took: Duration) {
@@ -210,8 +210,8 @@ mod tests {
         let mut timing = Timing::default();
         for _ in 0..64 {
             timing.reported(report);
-            timing.learn(Path::Direct, 20_000, Duration::from_millis(6), true);
-            timing.learn(Path::Mgr, 20_000, Duration::from_millis(7), false);
+            timing.learn((Path::Direct, 20_000, 1), Duration::from_millis(6), true);
+            timing.learn((Path::Mgr, 20_000, 1), Duration::from_millis(7), false);
         }
         timing.auto.threshold()
     }

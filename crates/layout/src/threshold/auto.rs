@@ -3,8 +3,8 @@
 use super::{ALWAYS_MGR, Path, Verdict, path};
 use std::time::Duration;
 
-/// Size classes: up to 64 bytes, up to 128, and so on; the last has all from 1 MiB on.
-const CLASSES: usize = 16;
+/// Size classes: up to 64 bytes, up to 128, and so on; the last has all above 512 KiB, of which no more than 1 MiB goes in one request.
+const CLASSES: usize = 15;
 /// The largest length of the first class, as a power of two.
 const FIRST_LOG: u32 = 6;
 /// T before anything was measured.
@@ -146,15 +146,16 @@ impl Auto {
         Verdict { t, tries: Some(if now == Path::Mgr { Path::Direct } else { Path::Mgr }) }
     }
 
-    /// A request of `len` bytes took so long on its way.
-    pub fn learn(&mut self, way: Path, len: u64, took: Duration) {
+    /// A request of `len` bytes took so long on its way, on which so many were sent together. What counts is how long all of them took, so
+    /// each is taken for its part of that: servers work side by side, and one of them on several requests one after the other.
+    pub fn learn(&mut self, way: Path, len: u64, took: Duration, together: usize) {
         let class = class(len);
         let [mine, other] = match way {
             Path::Mgr => [0, 1],
             Path::Direct => [1, 0],
         };
         let waited = if way == Path::Mgr { self.told } else { 0 };
-        let sample = nanos(took).saturating_sub(waited).max(1);
+        let sample = (nanos(took).saturating_sub(waited) / (together as u64).max(1)).max(1);
         let service = &mut self.services[class][mine];
         service.nanos = match service.nanos {
             0 => sample,
@@ -266,7 +267,7 @@ mod tests {
     fn request(auto: &mut Auto, servers: Servers, len: u64) {
         let way = way(auto, len);
         let ((fixed, each), wait) = if way == Path::Mgr { (servers.mgr, servers.queue) } else { (servers.direct, 0) };
-        auto.learn(way, len, Duration::from_nanos(fixed + each * len + wait));
+        auto.learn(way, len, Duration::from_nanos(fixed + each * len + wait), 1);
         if servers.tells && way == Path::Mgr {
             auto.queued(Duration::from_nanos(servers.queue));
         }
@@ -304,7 +305,7 @@ mod tests {
             let (fixed, each) = if way == Path::Mgr { QUIET.mgr } else { QUIET.direct };
             // A twentieth more or less.
             let noise = 95 + n * 2_654_435_761 % 11;
-            auto.learn(way, len, Duration::from_nanos((fixed + each * len) * noise / 100));
+            auto.learn(way, len, Duration::from_nanos((fixed + each * len) * noise / 100), 1);
             // A wait that is small beside what requests take.
             auto.queued(Duration::from_nanos(n * 7919 % 5000));
             assert_eq!(auto.threshold(), before);
@@ -354,9 +355,9 @@ mod tests {
         assert_eq!(auto.threshold(), quiet);
         // What was never measured otherwise is not known.
         let mut auto = Auto::default();
-        auto.learn(Path::Direct, 100, Duration::from_micros(300));
+        auto.learn(Path::Direct, 100, Duration::from_micros(300), 1);
         auto.queued(Duration::from_micros(200));
-        auto.learn(Path::Mgr, 100, Duration::from_millis(9));
+        auto.learn(Path::Mgr, 100, Duration::from_millis(9), 1);
         auto.queued(Duration::ZERO);
         assert_eq!(auto.services[class(100)][0].nanos, 0);
     }
@@ -410,18 +411,18 @@ mod tests {
     fn a_mgr_that_is_slower_with_short_requests_than_iods_with_long_ones_is_left_at_once() {
         let mut auto = Auto::default();
         for _ in 0..SETTLE {
-            auto.learn(Path::Direct, 256 << 10, Duration::from_millis(20));
+            auto.learn(Path::Direct, 256 << 10, Duration::from_millis(20), 1);
         }
         assert_eq!(auto.threshold(), T_FIRST, "long ones alone say nothing of the mgr");
         for n in 0..u64::from(SETTLE) {
-            auto.learn(Path::Mgr, 100 << (n % 6), Duration::from_millis(200));
+            auto.learn(Path::Mgr, 100 << (n % 6), Duration::from_millis(200), 1);
         }
         assert!(auto.threshold() <= 65, "{}", auto.threshold());
         // One that is quick with long requests is quick with short ones.
         let mut auto = Auto { t: 0, ..Auto::default() };
         for n in 0..u64::from(SETTLE) {
-            auto.learn(Path::Direct, 100 << (n % 6), Duration::from_millis(20));
-            auto.learn(Path::Mgr, 16 << 10, Duration::from_millis(2));
+            auto.learn(Path::Direct, 100 << (n % 6), Duration::from_millis(20), 1);
+            auto.learn(Path::Mgr, 16 << 10, Duration::from_millis(2), 1);
         }
         assert_eq!(path(100 << 5, auto.threshold()), Path::Mgr, "{}", auto.threshold());
     }
@@ -431,8 +432,25 @@ mod tests {
         let mut auto = Auto::default();
         let ways: Vec<Path> = (0..PROBE_FIRST).map(|_| way(&mut auto, 1000)).collect();
         assert_eq!(ways.iter().filter(|way| **way == Path::Direct).count(), 1);
-        auto.learn(Path::Direct, 1000, Duration::from_millis(20));
+        auto.learn(Path::Direct, 1000, Duration::from_millis(20), 1);
         assert!((0..100).all(|_| way(&mut auto, 1000) == Path::Mgr), "now it is known");
+    }
+
+    /// Eight iods that take a request each, and a mgr that takes them one after the other.
+    #[test]
+    fn servers_that_work_side_by_side_count_together() {
+        let mut auto = Auto::default();
+        for _ in 0..10 {
+            (0..8).for_each(|_| auto.learn(Path::Direct, 1 << 20, Duration::from_millis(90), 8));
+            // A try.
+            auto.learn(Path::Mgr, 1 << 20, Duration::from_millis(42), 1);
+            assert_eq!(path(1 << 20, auto.threshold()), Path::Direct);
+        }
+        // Many at once, which wait for each other.
+        for n in 1..=160 {
+            auto.learn(Path::Mgr, 1 << 20, Duration::from_millis(6 * (n % 8 + 1)), 8);
+        }
+        assert_eq!(path(1 << 20, auto.threshold()), Path::Mgr);
     }
 
     proptest::proptest! {
@@ -444,8 +462,8 @@ mod tests {
                 let time = Duration::from_nanos(nanos);
                 auto.ask(len, time);
                 match what {
-                    0 => auto.learn(Path::Mgr, len, time),
-                    1 => auto.learn(Path::Direct, len, time),
+                    0 => auto.learn(Path::Mgr, len, time, 1),
+                    1 => auto.learn(Path::Direct, len, time, 1),
                     _ => auto.queued(time),
                 }
             }
