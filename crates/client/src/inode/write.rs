@@ -297,7 +297,9 @@ impl Inode {
                 let ranges = state.pending.ranges();
                 if !state.in_flight.values().any(|batch| ranges.iter().any(|r| batch.touches(*r))) {
                     let ways = state.ways(rule);
-                    if let Some(last) = ways.straight.last() {
+                    // What only tries the way is no stream that others follow.
+                    let tries = rule.is_some_and(|(verdict, _)| verdict.tries == Some(Path::Direct));
+                    if let Some(last) = ways.straight.last().filter(|_| !tries) {
                         state.streamed = Some(last.end());
                     }
                     let number = state.next_batch;
