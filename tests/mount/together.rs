@@ -131,7 +131,7 @@ fn works_with_a_mount_of_its_own_process_on_the_same_files() {
     assert_eq!(fs::read_dir(&at).unwrap().count(), 0, "what was mounted is gone");
 }
 
-/// Kills it while files are made, and counts those that were closed and are not there afterwards.
+/// Kills it while files are made and removed: those that were closed are there afterwards, and those that were removed are not.
 fn killed_while_files_are_made(more: &[&str]) {
     const THREADS: usize = 4;
     let dir = tempfile::tempdir().unwrap();

@@ -338,12 +338,9 @@ impl Mount {
         if file.inode().is_doubtful() {
             size = file.inode().learn_attrs().await?.size;
         }
-        let refused = match (named && attrs.nlink == 0, permitted) {
-            (true, _) => Some(Status::Stale),
-            (false, false) => Some(Status::Access),
-            (false, true) => None,
-        };
-        if let Some(status) = refused {
+        let nameless = named && attrs.nlink == 0;
+        if nameless || !permitted {
+            let status = if nameless { Status::Stale } else { Status::Access };
             // What closing says matters less than why.
             let _ = file.close().await;
             return Err(Error::status(status, "opening a file"));

@@ -11,7 +11,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use types::limits;
 
-/// A disk with so many free bytes is not full within [`LOOK`], whoever writes to it.
+/// A disk with so many free bytes is not full within [`LOOK`], whoever writes to it. Reserving room (`fallocate`) can fill any disk at once, also
+/// between a look and the write behind it.
 const ROOMY: u64 = 4 << 30;
 /// How often it is looked at how much room is left on a disk that has plenty.
 const LOOK: Duration = Duration::from_millis(20);
