@@ -90,8 +90,12 @@ impl From<std::io::Error> for Failure {
     fn from(error: std::io::Error) -> Self {
         use std::io::ErrorKind::*;
         let text = error.to_string();
-        // "No such file or directory (os error 2)" says the same twice.
-        let what = text.split(" (os error").next().unwrap_or(&text).to_lowercase();
+        let what = match error.raw_os_error() {
+            // "No such file or directory (os error 2)" says the same twice.
+            Some(_) => text.split(" (os error").next().unwrap_or(&text).to_lowercase(),
+            // Names and commands in it are to be typed as they are.
+            None => text,
+        };
         let failure = Failure::new(what);
         match error.kind() {
             PermissionDenied => failure.next("check its owner and mode, or run as another user"),
