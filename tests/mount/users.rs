@@ -145,5 +145,5 @@ fn files_may_do_what_the_mount_allows() {
     drop(open);
     succeed(Command::new(WEIR).arg("umount").arg(&mnt));
     let refused = again("remount,ro").unwrap();
-    assert!(!refused.status.success() && String::from_utf8_lossy(&refused.stderr).contains("no weir is mounted there"));
+    assert!(!refused.status.success() && String::from_utf8_lossy(&refused.stderr).contains("no Weir is mounted there"));
 }
