@@ -26,8 +26,17 @@ pub(super) fn nudge(queue: u16, place: &Arc<Path>) {
     }
 }
 
+/// Whoever waits for a reply of its own process, by a request that was handed out, waits on when that is killed: the kernel ends such waits when
+/// nobody has the device open any more. So the thread must not have it open: it gets a table of descriptors of its own, with next to nothing in it.
+fn let_go_of_descriptors() -> io::Result<()> {
+    // SAFETY: numbers. What is closed is this thread's copies, which nothing here uses; all others keep theirs.
+    let done = unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, libc::CLOSE_RANGE_UNSHARE) };
+    if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
 fn ask(queue: u16, place: &Path) -> io::Result<()> {
     super::stay_on(queue.into())?;
+    let_go_of_descriptors()?;
     // Whatever is answered: it was asked.
     let _ = rustix::fs::getxattr(place, ATTRIBUTE, &mut [0u8; 64]);
     Ok(())
