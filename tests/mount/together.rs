@@ -189,13 +189,13 @@ fn killed_while_files_are_made(more: &[&str]) {
 #[test]
 fn what_was_closed_is_there_when_it_was_killed() {
     if can_mount() {
-        killed_while_files_are_made(&[]);
+        killed_while_files_are_made(&["--durable", "close"]);
     }
 }
 
 #[test]
 fn what_nobody_waited_for_is_there_when_it_was_killed() {
     if can_mount() {
-        killed_while_files_are_made(&["--durable", "fsync"]);
+        killed_while_files_are_made(&[]);
     }
 }

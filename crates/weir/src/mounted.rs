@@ -48,8 +48,9 @@ pub struct How {
     pub writeback: bool,
     /// What is waited for until it is on disk: close (all that is closed, and every change of names, as with NFS) or fsync (what is synced, as
     /// with local file systems: names and small files gain most; a power cut of the mgr's machine may take those of the last second)
-    #[arg(long, value_enum, default_value_t = Durable::Close)]
-    pub durable: Durable,
+    /// [default: close; of "weir up", whose mgr is on the machine that uses it: fsync]
+    #[arg(long, value_enum)]
+    pub durable: Option<Durable>,
     /// Ask the iods for everything, also where they run on this machine and would lend their files
     #[arg(long)]
     pub no_lent: bool,
@@ -130,7 +131,7 @@ impl How {
         Ok(true)
     }
 
-    /// The same in the words of the client.
+    /// The same in the words of the client, over what these options say.
     pub fn options(&self, options: Options) -> Options {
         let mut settings = Settings::default();
         if self.writeback {
@@ -140,8 +141,9 @@ impl How {
         let named = [&self.access, &self.write_threshold, &self.read_threshold].into_iter().flatten();
         named.chain(&self.policies).for_each(|more| settings.lay(more));
         let durable = match self.durable {
-            Durable::Close => client::Durable::Close,
-            Durable::Fsync => client::Durable::Fsync,
+            None => options.durable,
+            Some(Durable::Close) => client::Durable::Close,
+            Some(Durable::Fsync) => client::Durable::Fsync,
         };
         Options {
             driver: fuse::driver(),

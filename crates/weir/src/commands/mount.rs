@@ -114,7 +114,7 @@ fn apply_options(args: &mut Args) -> Result<(), Failure> {
             "no_direct" => args.connect.go_through_mgr(),
             "no_lent" => args.how.no_lent = true,
             "no_negative" => args.how.no_negative = true,
-            "durable" => args.how.durable = Durable::from_str(value, false).map_err(bad)?,
+            "durable" => args.how.durable = Some(Durable::from_str(value, false).map_err(bad)?),
             "transport" => args.how.transport = Transport::from_str(value, false).map_err(bad)?,
             "known_files" => args.how.known_files = value.parse().map_err(|_| bad("a number of files".into()))?,
             "attr_timeout" => args.how.attr_timeout = time()?,

@@ -129,6 +129,8 @@ async fn mount(cluster: &Cluster, url: &str, dir: &Path, how: &How) -> Result<Mo
         environment: environment()?,
         identity: identity.as_ref().map(Identity::name),
         door: cluster.mgr().door(),
+        // A power cut that takes what the mgr had not flushed ends all programs that use the mount as well, as with a local file system.
+        durable: client::Durable::Fsync,
         ..client::Options::default()
     };
     let mount = client::Mount::connect(&target, how.options(options)).await?;
