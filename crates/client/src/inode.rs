@@ -35,6 +35,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{Mutex as AsyncMutex, Notify, RwLock, watch};
+use tokio::time::Instant;
 use types::{Attrs, ByteRange, Timestamp};
 use wire::nfs4::stateid4;
 
@@ -145,6 +146,8 @@ pub(crate) struct Version {
 struct Batch {
     ranges: Vec<ByteRange>,
     left: usize,
+    /// When it left, if it is one range whose time counts as a whole.
+    timed: Option<Instant>,
 }
 
 /// An open of the file at the mgr.

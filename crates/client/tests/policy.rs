@@ -285,3 +285,24 @@ async fn a_mount_changes_its_ways_between_two_writes() {
     assert_eq!(file.read_at(0, model.len()).await.unwrap().to_vec(), model[..end]);
     assert_eq!(file.policy().access, Access::ODirect);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_tail_of_a_stream_follows_it_and_nothing_else_does() {
+    let cluster = Cluster::start(2).await;
+    let mount = cluster.mount(options()).await;
+    mount.set_policy(b"write_threshold", Some(b"8K")).unwrap();
+    let file = create(&mount, &mount.root(), "f").await;
+    let mut at = 0;
+    // Behind the first short piece nothing is a stream any more, until something long comes.
+    for (len, straight) in [(20, true), (1, true), (1, false), (1, false), (30, true), (2, true), (2, false)] {
+        let done = during(&mount, async {
+            file.write_at(at, Bytes::from(vec![len as u8; len * KIB])).await.unwrap();
+            file.push().await.unwrap();
+        });
+        let done = done.await;
+        let bytes = (len * KIB) as u64;
+        assert_eq!((done.mgr.1, done.iods.1), if straight { (0, bytes) } else { (bytes, 0) }, "{len} KiB at {at}");
+        at += bytes;
+    }
+    file.close().await.unwrap();
+}

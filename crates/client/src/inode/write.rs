@@ -98,8 +98,8 @@ struct Errand {
     parts: Vec<ByteRange>,
     /// Whether the server shall make the bytes durable at once.
     stable: bool,
-    /// Requests of the batch that go the same way.
-    together: usize,
+    /// Requests of the batch that go the same way; `None`: they are not timed one by one.
+    together: Option<usize>,
 }
 
 impl Inode {
@@ -241,23 +241,12 @@ impl Inode {
         };
         let rule = layout.as_ref().map(|layout| (verdict, layout.distribution()));
         let (batch, extents, ways) = self.begin_batch(rule).await;
-        let straight =
-            layout.as_ref().map(|layout| plan(layout.distribution(), &ways.straight, RequestLimits::default()));
-        let (straight, through) = (straight.unwrap_or_default(), chunks(&ways.through));
-        let many = [through.len(), straight.len()];
-        let straight = straight.into_iter().map(|request| (Lane::Direct(request.index), request));
-        let through = through.into_iter().map(|request| (Lane::Mgr, request));
-        let mut errands = Vec::new();
-        for (lane, request) in straight.chain(through) {
-            let data = extents.gather(&request.parts);
-            let payload = Arc::new(Payload::new(request.extents, data));
-            let together = many[usize::from(lane != Lane::Mgr)].min(RUNNERS);
-            errands.push(Errand { batch, lane, payload, parts: request.parts, stable: false, together });
-        }
+        let (mut errands, whole) = errands_of(batch, &extents, &ways, layout.as_deref());
         if last {
             self.choose_stable(batch, &mut errands);
         }
-        self.state().in_flight.entry(batch).and_modify(|b| b.left = errands.len());
+        let timed = whole.then(Instant::now);
+        self.state().in_flight.entry(batch).and_modify(|b| (b.left, b.timed) = (errands.len(), timed));
         let runtime = &self.mount.runtime;
         // Little bytes are sent from here; to send many takes a while, and should not hold up others.
         let alone = errands.len() == 1 && errands[0].payload.data.len() <= BEGIN_MAX;
@@ -297,15 +286,15 @@ impl Inode {
                 let ranges = state.pending.ranges();
                 if !state.in_flight.values().any(|batch| ranges.iter().any(|r| batch.touches(*r))) {
                     let ways = state.ways(rule);
-                    // What only tries the way is no stream that others follow.
-                    let tries = rule.is_some_and(|(verdict, _)| verdict.tries == Some(Path::Direct));
-                    if let Some(last) = ways.straight.last().filter(|_| !tries) {
-                        state.streamed = Some(last.end());
+                    // What is short, a tail or a try, is no stream that others follow: else each would follow the one before, whatever T is by then.
+                    if let (Some(last), Some((verdict, _))) = (ways.straight.last(), rule) {
+                        let long = threshold::path(last.len, verdict.t) == Path::Direct;
+                        state.streamed = long.then(|| last.end());
                     }
                     let number = state.next_batch;
                     state.next_batch += 1;
                     let extents = std::mem::take(&mut state.pending);
-                    state.in_flight.insert(number, Batch { ranges, left: 1 });
+                    state.in_flight.insert(number, Batch { ranges, left: 1, timed: None });
                     return (number, extents, ways);
                 }
             }
@@ -335,18 +324,22 @@ impl Inode {
             self.mount.window.release(lost.bytes);
             self.fail(lost.error);
         }
+        let mut ended = None;
         {
             let mut state = self.state();
             if let Some(batch) = state.in_flight.get_mut(&errand.batch) {
                 batch.left -= 1;
                 if batch.left == 0 {
-                    state.in_flight.remove(&errand.batch);
+                    ended = state.in_flight.remove(&errand.batch);
                     // A size that was asked for before may be from before the mgr learnt of these bytes.
                     state.stamp = self.mount.next_stamp();
                 }
             }
         }
         self.settled.send_modify(|count| *count += 1);
+        if let Some(Batch { ranges, timed: Some(begun), .. }) = ended {
+            self.mount.learn_service((Path::Direct, longest(&ranges), 1), begun, errand.stable);
+        }
     }
 
     async fn write_direct(
@@ -367,7 +360,9 @@ impl Inode {
             let written = layout.write(index, &errand.payload, errand.stable).await;
             match written.map_err(|not_done| self.note_stray(not_done)) {
                 Ok(written) => {
-                    self.mount.learn_service((Path::Direct, bytes, errand.together), begun, written.stable);
+                    if let Some(together) = errand.together {
+                        self.mount.learn_service((Path::Direct, bytes, together), begun, written.stable);
+                    }
                     let written = (written, grant);
                     self.keep(errand.lane, errand.batch, errand.payload.clone(), errand.parts.clone(), written);
                     return Ok(());
@@ -387,6 +382,7 @@ impl Inode {
                 }
             }
         }
+        self.state().in_flight.entry(errand.batch).and_modify(|batch| batch.timed = None);
         // What this iod took before and may lose has to follow on the same path, and first.
         let moved = {
             let _committing = locks.committing.lock().await;
@@ -408,7 +404,9 @@ impl Inode {
             self.check_given_up(errand.batch).map_err(lost)?;
             let timed = self.mount.time_mgr();
             let written = self.mgr_write(range.offset, data.clone(), stable).await.map_err(lost)?;
-            timed.done(range.len, errand.together);
+            if let Some(together) = errand.together {
+                timed.done(range.len, together);
+            }
             left -= range.len;
             let payload = Payload::new(vec![range], data.into());
             self.keep(Lane::Mgr, errand.batch, Arc::new(payload), vec![range], (written, 0));
@@ -547,6 +545,25 @@ impl State {
         }
         kept
     }
+}
+
+/// The requests of a batch, and whether what they take counts as a whole: that of a range that would be one request to the mgr.
+fn errands_of(batch: u64, extents: &Extents, ways: &Ways, layout: Option<&dyn Layout>) -> (Vec<Errand>, bool) {
+    let straight = layout.map(|layout| plan(layout.distribution(), &ways.straight, RequestLimits::default()));
+    let (straight, through) = (straight.unwrap_or_default(), chunks(&ways.through));
+    let many = [through.len(), straight.len()].map(|many| Some(many.min(RUNNERS)));
+    let whole = through.is_empty()
+        && straight.len() > 1
+        && matches!(ways.straight[..], [range] if range.len <= PAYLOAD_MAX as u64);
+    let straight = straight.into_iter().map(|request| (Lane::Direct(request.index), request));
+    let through = through.into_iter().map(|request| (Lane::Mgr, request));
+    let errand = |(lane, request): (Lane, Request)| {
+        let data = extents.gather(&request.parts);
+        let payload = Arc::new(Payload::new(request.extents, data));
+        let together = if whole { None } else { many[usize::from(lane != Lane::Mgr)] };
+        Errand { batch, lane, payload, parts: request.parts, stable: false, together }
+    };
+    (straight.chain(through).map(errand).collect(), whole)
 }
 
 /// The length of the longest.

@@ -205,12 +205,12 @@ pub(crate) fn usual(mount: &Inner) -> Policy {
 mod tests {
     use super::*;
 
-    /// Writes that are durable at once take 7 ms through the mgr, and straight 6 ms and a report.
+    /// Writes that are durable at once take 7 ms through the mgr, and straight 4 ms and a report.
     fn after(report: Duration) -> u64 {
         let mut timing = Timing::default();
         for _ in 0..64 {
             timing.reported(report);
-            timing.learn((Path::Direct, 20_000, 1), Duration::from_millis(6), true);
+            timing.learn((Path::Direct, 20_000, 1), Duration::from_millis(4), true);
             timing.learn((Path::Mgr, 20_000, 1), Duration::from_millis(7), false);
         }
         timing.auto.threshold()
