@@ -7,7 +7,7 @@ use crate::mounting;
 use rustix::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, Statx, StatxFlags, Timespec, Timestamps, UTIME_OMIT};
 use std::collections::HashMap;
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -41,7 +41,8 @@ pub(crate) struct Told {
     attrs: Attrs,
     /// The modification time that was set first.
     mark: Timestamp,
-    file: Arc<OwnedFd>,
+    /// The file, as long as it is being told.
+    path: Arc<CString>,
 }
 
 impl Told {
@@ -52,8 +53,7 @@ impl Told {
 
     /// Whether nothing was written to the page cache of the file since the kernel was told the time: writing would have changed that.
     pub(crate) fn is_untouched(&self) -> bool {
-        let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
-        let believed = rustix::fs::statx(&*self.file, c"", flags, StatxFlags::BASIC_STATS);
+        let believed = rustix::fs::statx(CWD, &*self.path, AtFlags::STATX_DONT_SYNC, StatxFlags::BASIC_STATS);
         believed.is_ok_and(|believed| !differs(&believed, &Attrs { mtime: self.mark, ..self.attrs }).1)
     }
 }
@@ -105,6 +105,7 @@ impl Beliefs {
     }
 
     /// Makes the kernel believe size and modification time of these; in what it believes now if it believed something else. May wait for whoever has the inode locked, such as a write: never to be called by who answers requests.
+    /// It asks this very file system, and is to be called in a thread for that ([`crate::asking`]).
     ///
     /// # Errors
     /// `NotFound`: the kernel has forgotten the file. With every error, what it believes is not known.
@@ -124,10 +125,11 @@ impl Beliefs {
         if !size && (shared || !mtime) {
             return Ok(None);
         }
-        let file = Arc::new(file);
-        let path = CString::new(format!("/proc/self/fd/{}", file.as_raw_fd())).map_err(io::Error::other)?;
         let thread = rustix::thread::gettid().as_raw_nonzero().get() as u32;
-        let setting = |attrs: Attrs, mark| Told { attrs, mark, file: file.clone() };
+        // In the table of descriptors of this thread, and named so that others find it, too.
+        let path = format!("/proc/self/task/{thread}/fd/{}", file.as_raw_fd());
+        let path = Arc::new(CString::new(path).map_err(io::Error::other)?);
+        let setting = |attrs: Attrs, mark| Told { attrs, mark, path: path.clone() };
         self.setting().insert(thread, setting(*attrs, attrs.mtime));
         let _setting = Setting(self, thread);
         if shared {
@@ -145,7 +147,7 @@ impl Beliefs {
     }
 }
 
-fn set_time(path: &CString, mtime: Timestamp) -> io::Result<()> {
+fn set_time(path: &CStr, mtime: Timestamp) -> io::Result<()> {
     let mtime = Timespec { tv_sec: mtime.secs, tv_nsec: i64::from(mtime.nanos) };
     let times = Timestamps { last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT }, last_modification: mtime };
     Ok(rustix::fs::utimensat(CWD, path, &times, AtFlags::empty())?)

@@ -5,6 +5,7 @@
 //! whenever they are there.
 
 pub mod abi;
+mod asking;
 mod beliefs;
 mod buffers;
 mod callers;

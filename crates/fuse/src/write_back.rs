@@ -5,6 +5,7 @@
 //! page cache, which cannot be helped; the file is *shared* then: the kernel asks for attributes before each write, as it is told that
 //! they are good for no time, and what it has is written back and forgotten before it is answered, and soon after.
 
+use crate::asking;
 use crate::beliefs::{self, Beliefs};
 use crate::fs::FileSystem;
 use crate::mounting;
@@ -20,7 +21,7 @@ use std::collections::HashMap;
 use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak, mpsc};
 use std::time::{Duration, Instant};
 use types::{Attrs, ByteRange, FileId, FileKind};
 
@@ -391,15 +392,7 @@ impl FileSystem {
             let _turn = fs.write_back.turns[number as usize % TURNS].lock().await;
             let (told, shared) = (fs.clone(), fs.write_back.is_shared(number));
             let runtime = tokio::runtime::Handle::current();
-            let correct = move || {
-                let refresh = || {
-                    if shared {
-                        told.have_pages_written(number, ByteRange::ALL)?;
-                    }
-                    runtime.block_on(told.fresh(number))
-                };
-                told.write_back.beliefs.correct(number, &attrs, shared, refresh)
-            };
+            let correct = move || corrected(&told, &runtime, number, attrs, shared);
             match tokio::task::spawn_blocking(correct).await {
                 Ok(Ok(changed)) => {
                     let believed = changed.unwrap_or(attrs);
@@ -450,6 +443,33 @@ impl FileSystem {
         }
         Ok(())
     }
+}
+
+/// Has a thread of its own correct what the kernel believes of a file ([`Beliefs::correct`]), and does for it what takes this process's descriptors.
+fn corrected(
+    fs: &Arc<FileSystem>,
+    runtime: &tokio::runtime::Handle,
+    number: u64,
+    attrs: Attrs,
+    shared: bool,
+) -> io::Result<Option<Attrs>> {
+    let (ask, asked) = mpsc::channel();
+    let (answer, answered) = mpsc::channel();
+    let of = fs.clone();
+    let correct = move || {
+        let refresh = || {
+            ask.send(()).map_err(io::Error::other)?;
+            answered.recv().map_err(io::Error::other)?
+        };
+        of.write_back.beliefs.correct(number, &attrs, shared, refresh)
+    };
+    let thread = asking::spawn("fuse-beliefs".to_owned(), correct)?;
+    // Until it has ended, or given up.
+    while asked.recv().is_ok() {
+        let written = if shared { fs.have_pages_written(number, ByteRange::ALL) } else { Ok(()) };
+        let _ = answer.send(written.and_then(|()| runtime.block_on(fs.fresh(number))));
+    }
+    thread.join().unwrap_or_else(|_| Err(io::Error::other("the thread that corrects it panicked")))
 }
 
 /// Hands on what the page cache has of a file that others want.

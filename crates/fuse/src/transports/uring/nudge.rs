@@ -5,6 +5,7 @@
 //! happens to ask something by the same queue. So somebody does: a thread on the queue's processor asks for an extended attribute that is
 //! answered without the servers.
 
+use crate::asking;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -16,27 +17,15 @@ const ATTRIBUTE: &str = "user.weir.mount.access";
 /// be put aside as well, until the next one comes.
 pub(super) fn nudge(queue: u16, place: &Arc<Path>) {
     let place = place.clone();
-    let ask = move || {
-        if let Err(error) = ask(queue, &place) {
-            tracing::debug!(queue, "requests of a processor that is not ours may have to wait: {error}");
-        }
-    };
-    if let Err(error) = std::thread::Builder::new().name(format!("fuse-nudge-{queue}")).spawn(ask) {
+    // Where it cannot be on that processor, requests of it may have to wait.
+    let ask = move || drop(ask(queue, &place));
+    if let Err(error) = asking::spawn(format!("fuse-nudge-{queue}"), ask) {
         tracing::warn!(queue, "requests may have to wait for others: {error}");
     }
 }
 
-/// Whoever waits for a reply of its own process, by a request that was handed out, waits on when that is killed: the kernel ends such waits when
-/// nobody has the device open any more. So the thread must not have it open: it gets a table of descriptors of its own, with next to nothing in it.
-fn let_go_of_descriptors() -> io::Result<()> {
-    // SAFETY: numbers. What is closed is this thread's copies, which nothing here uses; all others keep theirs.
-    let done = unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, libc::CLOSE_RANGE_UNSHARE) };
-    if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
-}
-
 fn ask(queue: u16, place: &Path) -> io::Result<()> {
     super::stay_on(queue.into())?;
-    let_go_of_descriptors()?;
     // Whatever is answered: it was asked.
     let _ = rustix::fs::getxattr(place, ATTRIBUTE, &mut [0u8; 64]);
     Ok(())

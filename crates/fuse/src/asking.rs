@@ -1,0 +1,52 @@
+//! Threads of this process that ask its own mount for something, as any program would.
+
+use std::io;
+use std::thread::{self, JoinHandle};
+
+/// Starts a thread for that.
+///
+/// Whoever waits for a reply of its own process, by a request that was handed out, waits on when that is killed: the kernel ends such waits when
+/// nobody has the device open any more. So the thread must not have it open: it gets a table of descriptors of its own, with next to nothing in it.
+/// What it runs must use no descriptor that it has not opened itself: it logs nothing, wakes no task, and is not the last to have what closes some when
+/// it is dropped.
+///
+/// # Errors
+/// Those of starting a thread.
+pub(crate) fn spawn<T: Send + 'static>(
+    name: String,
+    ask: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<JoinHandle<T>> {
+    let apart = move || {
+        // Where that does not work (Linux before 5.11), all is as it would be without.
+        let _ = let_go_of_descriptors();
+        ask()
+    };
+    thread::Builder::new().name(name).spawn(apart)
+}
+
+fn let_go_of_descriptors() -> io::Result<()> {
+    // SAFETY: numbers. What is closed is this thread's copies, which nothing here uses; all others keep theirs.
+    let done = unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, libc::CLOSE_RANGE_UNSHARE) };
+    if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsRawFd;
+
+    #[test]
+    fn it_has_no_descriptors_and_others_keep_theirs() {
+        let file = std::fs::File::open("/proc/self/exe").unwrap();
+        let number = file.as_raw_fd();
+        let ask = move || {
+            let open: Vec<_> = std::fs::read_dir("/proc/thread-self/fd").unwrap().flatten().collect();
+            let above = open.iter().filter(|fd| fd.file_name().to_str().unwrap().parse::<i32>().unwrap() > 2).count();
+            (above, std::fs::read_link(format!("/proc/thread-self/fd/{number}")).ok())
+        };
+        let (above, found) = spawn("asking".to_owned(), ask).unwrap().join().unwrap();
+        assert_eq!(above, 1, "that of the listing itself");
+        assert_ne!(found, Some(std::env::current_exe().unwrap()));
+        assert!(file.metadata().is_ok());
+    }
+}
