@@ -2,6 +2,7 @@
 
 use crate::cluster::{Cluster, WEIR, succeed};
 use crate::place::{Place, can_mount};
+use rustix::process::{PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
@@ -211,4 +212,47 @@ fn names_that_nobody_synced_outlive_killed_processes() {
     }
     place.unmount();
     succeed(Command::new(WEIR).args(["fsck", &cluster.url]));
+}
+
+/// What has the device open keeps the kernel from ending the connection by itself: a thread of the killed process that cannot be killed, and here this test.
+#[test]
+fn a_mount_that_is_killed_ends_though_its_device_stays_open() {
+    if !can_mount() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let cluster = Cluster::start(&dir.path().join("data"));
+    let place = Place::new(&cluster, &dir.path().join("mnt"), &[]);
+    fs::write(place.at("f"), "text").unwrap();
+    let own = format!("/proc/{}/fd", place.daemon().as_raw_nonzero());
+    let is_device = |fd: &i32| fs::read_link(format!("{own}/{fd}")).is_ok_and(|to| to == Path::new("/dev/fuse"));
+    let numbers = fs::read_dir(&own).unwrap().map(|fd| fd.unwrap().file_name().to_str().unwrap().parse::<i32>());
+    let devices: Vec<i32> = numbers.map(Result::unwrap).filter(is_device).collect();
+    assert!(!devices.is_empty());
+    let process = pidfd_open(place.daemon(), PidfdFlags::empty()).unwrap();
+    let taken: Vec<_> =
+        devices.iter().map(|fd| pidfd_getfd(&process, *fd, PidfdGetfdFlags::empty()).unwrap()).collect();
+    rustix::process::kill_process(place.daemon(), rustix::process::Signal::KILL).unwrap();
+    // Nothing of this is known to the kernel by then: it asks, and is answered that nobody is there.
+    while fs::read_dir(place.at("")).is_ok() {
+        std::thread::yield_now();
+    }
+    assert!(fs::read(place.at("f")).is_err());
+    drop(taken);
+    std::mem::forget(place);
+    let again = Place::new(&cluster, &dir.path().join("mnt"), &[]);
+    assert_eq!(fs::read(again.at("f")).unwrap(), b"text");
+    // Its guard goes with it.
+    let daemon = again.daemon();
+    let guards = || {
+        let found =
+            Command::new("pgrep").args(["-x", "fuse-guard", "-P", &daemon.as_raw_nonzero().to_string()]).output();
+        String::from_utf8(found.unwrap().stdout).unwrap()
+    };
+    let guard = guards();
+    assert_eq!(guard.lines().count(), 1, "{guard:?}");
+    again.unmount();
+    while Path::new("/proc").join(guard.trim()).exists() {
+        std::thread::yield_now();
+    }
 }

@@ -2,6 +2,7 @@
 
 use client::Policy;
 use client::options::Rule;
+use std::ffi::OsString;
 use std::time::Duration;
 
 /// What carries requests from the kernel.
@@ -59,6 +60,8 @@ pub struct Config {
     pub allow_other: bool,
     /// What `df` and `/proc/mounts` show as the device.
     pub source: String,
+    /// A command that calls [`crate::stand_guard`], run beside the mount so that nobody who uses it waits for ever should this process be killed; empty: none.
+    pub guard: Vec<OsString>,
 }
 
 /// The write threshold of mounts.
@@ -89,6 +92,7 @@ impl Default for Config {
             powers: Powers::default(),
             allow_other: rustix::process::geteuid().is_root(),
             source: "weir".to_owned(),
+            guard: Vec::new(),
         }
     }
 }

@@ -14,6 +14,7 @@ mod control;
 mod crowd;
 mod dispatch;
 mod fs;
+mod guard;
 mod lately;
 mod lockers;
 mod mapped;
@@ -34,6 +35,7 @@ mod vanishing;
 mod write_back;
 
 pub use config::{Carrier, Config, KNOWN_FILES, Powers, driver};
+pub use guard::stand_guard;
 pub use mounted::{Mounted, detach_dead, place_of, remount, unmount};
 
 /// A number of errno, such as 2 for "no such file or directory".

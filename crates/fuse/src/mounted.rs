@@ -4,6 +4,7 @@ use crate::config::{Carrier, Config};
 use crate::crowd;
 use crate::dispatch::Dispatcher;
 use crate::fs::FileSystem;
+use crate::guard::Guard;
 use crate::mounting;
 use crate::transport::Transport;
 use crate::transports::device::Device;
@@ -29,6 +30,8 @@ pub struct Mounted {
     carrier: Carrier,
     /// Told when nothing more comes from the kernel.
     served: oneshot::Receiver<io::Result<()>>,
+    /// Until all is done.
+    _guard: Option<Guard>,
 }
 
 impl Mounted {
@@ -43,6 +46,7 @@ impl Mounted {
             return Err(why);
         }
         let fd = mounting::mount(&dir, &config)?;
+        let guard = guard(&config, &dir);
         let (transport, carrier) = transport(fd, &dir, &config, carrier);
         let fs = FileSystem::new(mount, root, config).map_err(|e| io::Error::other(e.to_string()))?;
         fs.connect(&transport);
@@ -56,7 +60,7 @@ impl Mounted {
             let _ = ended.send(transport.serve(dispatcher));
         };
         std::thread::Builder::new().name("fuse-0".into()).spawn(serve)?;
-        Ok(Mounted { fs, dir, carrier, served })
+        Ok(Mounted { fs, dir, carrier, served, _guard: guard })
     }
 
     /// What carries its requests; never [`Carrier::Auto`].
@@ -106,6 +110,17 @@ fn carrier(config: &Config) -> io::Result<Carrier> {
             Ok(Carrier::Device)
         }
     }
+}
+
+/// The guard over a mount, if there can be one.
+fn guard(config: &Config, dir: &Path) -> Option<Guard> {
+    if config.guard.is_empty() {
+        return None;
+    }
+    let guard = Guard::stand(&config.guard, dir);
+    guard
+        .inspect_err(|error| tracing::info!("nobody looks after the mount should this process be killed: {error}"))
+        .ok()
 }
 
 /// What carries requests, and which it is.

@@ -8,6 +8,7 @@ mod du;
 mod find;
 mod fsck;
 mod get;
+pub mod guard;
 mod iod;
 mod ln;
 mod ls;
@@ -87,6 +88,9 @@ pub enum Command {
     Scrub(scrub::Args),
     /// Print shell completions
     Completions(completions::Args),
+    /// Stand guard over a mount: started by mounts, for themselves
+    #[command(hide = true)]
+    Guard(guard::Args),
 }
 
 impl Command {
@@ -119,6 +123,7 @@ impl Command {
             Command::Fsck(args) => fsck::run(args),
             Command::Scrub(args) => scrub::run(args),
             Command::Completions(args) => completions::run(args),
+            Command::Guard(args) => guard::run(args),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! A mount that this process serves: from its start to its end, by whoever ends it.
 
+use crate::commands;
 use crate::failure::{Exit, Failure, Outcome};
 use crate::identity::Identity;
 use clap::ValueEnum;
@@ -173,6 +174,7 @@ impl How {
             powers: self.powers,
             allow_other: self.allow_other || defaults.allow_other,
             source: source.to_owned(),
+            guard: commands::guard::command(),
             ..defaults
         }
     }
