@@ -2,7 +2,7 @@
 
 use crate::cluster::{Cluster, WEIR, succeed};
 use crate::place::{Place, can_mount};
-use rustix::process::{PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
@@ -232,6 +232,11 @@ fn a_mount_that_is_killed_ends_though_its_device_stays_open() {
     let process = pidfd_open(place.daemon(), PidfdFlags::empty()).unwrap();
     let taken: Vec<_> =
         devices.iter().map(|fd| pidfd_getfd(&process, *fd, PidfdGetfdFlags::empty()).unwrap()).collect();
+    // Another takes the place of a guard that was killed; who asks all processes to end does not mean it.
+    let first = guard_of(place.daemon());
+    rustix::process::kill_process(first, rustix::process::Signal::KILL).unwrap();
+    while guard_of(place.daemon()) == first {}
+    rustix::process::kill_process(guard_of(place.daemon()), rustix::process::Signal::TERM).unwrap();
     rustix::process::kill_process(place.daemon(), rustix::process::Signal::KILL).unwrap();
     // Nothing of this is known to the kernel by then: it asks, and is answered that nobody is there.
     while fs::read_dir(place.at("")).is_ok() {
@@ -243,16 +248,22 @@ fn a_mount_that_is_killed_ends_though_its_device_stays_open() {
     let again = Place::new(&cluster, &dir.path().join("mnt"), &[]);
     assert_eq!(fs::read(again.at("f")).unwrap(), b"text");
     // Its guard goes with it.
-    let daemon = again.daemon();
-    let guards = || {
-        let found =
-            Command::new("pgrep").args(["-x", "fuse-guard", "-P", &daemon.as_raw_nonzero().to_string()]).output();
-        String::from_utf8(found.unwrap().stdout).unwrap()
-    };
-    let guard = guards();
-    assert_eq!(guard.lines().count(), 1, "{guard:?}");
+    let guard = guard_of(again.daemon());
     again.unmount();
-    while Path::new("/proc").join(guard.trim()).exists() {
+    while Path::new("/proc").join(guard.as_raw_nonzero().to_string()).exists() {
         std::thread::yield_now();
+    }
+}
+
+/// The process that looks after a mount, as soon as there is one.
+fn guard_of(daemon: Pid) -> Pid {
+    loop {
+        let parent = daemon.as_raw_nonzero().to_string();
+        let found = Command::new("pgrep").args(["-x", "fuse-guard", "-P", &parent]).output().unwrap();
+        let found = String::from_utf8(found.stdout).unwrap();
+        assert!(found.lines().count() <= 1, "{found:?}");
+        if let Ok(number) = found.trim().parse() {
+            return Pid::from_raw(number).unwrap();
+        }
     }
 }

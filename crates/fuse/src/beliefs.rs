@@ -126,8 +126,9 @@ impl Beliefs {
             return Ok(None);
         }
         let thread = rustix::thread::gettid().as_raw_nonzero().get() as u32;
-        // In the table of descriptors of this thread, and named so that others find it, too.
-        let path = format!("/proc/self/task/{thread}/fd/{}", file.as_raw_fd());
+        // In the table of descriptors of this thread, and named so that others find it, too: by what /proc calls it, which may be that of other numbers.
+        let here = std::fs::read_link("/proc/thread-self")?;
+        let path = format!("/proc/{}/fd/{}", here.display(), file.as_raw_fd());
         let path = Arc::new(CString::new(path).map_err(io::Error::other)?);
         let setting = |attrs: Attrs, mark| Told { attrs, mark, path: path.clone() };
         self.setting().insert(thread, setting(*attrs, attrs.mtime));

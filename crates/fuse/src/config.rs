@@ -60,7 +60,7 @@ pub struct Config {
     pub allow_other: bool,
     /// What `df` and `/proc/mounts` show as the device.
     pub source: String,
-    /// A command that calls [`crate::stand_guard`], run beside the mount so that nobody who uses it waits for ever should this process be killed; empty: none.
+    /// A command that calls [`crate::stand_guard`] with its last two arguments, run beside the mount so that nobody who uses it waits for ever should this process be killed; empty: none.
     pub guard: Vec<OsString>,
 }
 

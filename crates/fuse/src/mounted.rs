@@ -30,8 +30,8 @@ pub struct Mounted {
     carrier: Carrier,
     /// Told when nothing more comes from the kernel.
     served: oneshot::Receiver<io::Result<()>>,
-    /// Until all is done.
-    _guard: Option<Guard>,
+    /// Until the kernel's side has ended.
+    guard: Option<Guard>,
 }
 
 impl Mounted {
@@ -46,8 +46,8 @@ impl Mounted {
             return Err(why);
         }
         let fd = mounting::mount(&dir, &config)?;
-        let guard = guard(&config, &dir);
         let (transport, carrier) = transport(fd, &dir, &config, carrier);
+        let guard = guard(&config, &dir);
         let fs = FileSystem::new(mount, root, config).map_err(|e| io::Error::other(e.to_string()))?;
         fs.connect(&transport);
         tokio::spawn(crowd::watch(Arc::downgrade(&fs)));
@@ -60,7 +60,7 @@ impl Mounted {
             let _ = ended.send(transport.serve(dispatcher));
         };
         std::thread::Builder::new().name("fuse-0".into()).spawn(serve)?;
-        Ok(Mounted { fs, dir, carrier, served, _guard: guard })
+        Ok(Mounted { fs, dir, carrier, served, guard })
     }
 
     /// What carries its requests; never [`Carrier::Auto`].
@@ -76,7 +76,11 @@ impl Mounted {
     /// Returns when it is unmounted everywhere: by [`unmount`], `umount(8)` or whoever else may, and by the namespaces of
     /// mounts that were made while it was there. May be dropped and called again until it has returned.
     pub async fn unmounted(&mut self) -> io::Result<()> {
-        (&mut self.served).await.unwrap_or_else(|_| Err(io::Error::other("the threads that serve it died")))
+        let served = (&mut self.served).await;
+        if let Some(guard) = self.guard.take() {
+            guard.dismiss();
+        }
+        served.unwrap_or_else(|_| Err(io::Error::other("the threads that serve it died")))
     }
 
     /// As [`Mounted::unmounted`], also when no file of it is open.
@@ -117,10 +121,12 @@ fn guard(config: &Config, dir: &Path) -> Option<Guard> {
     if config.guard.is_empty() {
         return None;
     }
-    let guard = Guard::stand(&config.guard, dir);
-    guard
-        .inspect_err(|error| tracing::info!("nobody looks after the mount should this process be killed: {error}"))
-        .ok()
+    let without = |error: io::Error| match config.writeback {
+        // It is what writes back that may have others wait.
+        true => tracing::warn!("nobody looks after the mount should this process be killed: {error}"),
+        false => tracing::info!("nobody looks after the mount should this process be killed: {error}"),
+    };
+    Guard::stand(&config.guard, dir).map_err(without).ok()
 }
 
 /// What carries requests, and which it is.

@@ -5,15 +5,20 @@ use std::ffi::OsString;
 
 /// Stand guard over a mount: started by mounts, for themselves
 #[derive(clap::Args)]
-pub struct Args {}
+pub struct Args {
+    /// The process that serves the mount
+    process: i32,
+    /// Its thread whose end is the end of it
+    thread: i32,
+}
 
-/// The command line of this.
+/// The command line of this, to which the numbers are added.
 pub fn command() -> Vec<OsString> {
     // The program itself, wherever it is by now.
     vec!["/proc/self/exe".into(), "guard".into()]
 }
 
 /// Ends with what it guards.
-pub fn run(_: Args) -> Outcome {
-    fuse::stand_guard().map(|()| Exit::Done).map_err(Failure::from)
+pub fn run(args: Args) -> Outcome {
+    fuse::stand_guard(args.process, args.thread).map(|()| Exit::Done).map_err(Failure::from)
 }
