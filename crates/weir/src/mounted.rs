@@ -20,7 +20,7 @@ pub struct How {
     #[arg(long, value_parser = access)]
     access: Option<Settings>,
     /// Writes that gather to fewer bytes than this go through the mgr, others straight to the iods; 0: all go straight,
-    /// max: none does; auto: wherever either has been faster lately [default: 64K]
+    /// max: none does; auto: wherever either has been faster lately, short ones straight only if that is by a third [default: 64K]
     #[arg(long, value_name = "SIZE", value_parser = write_threshold)]
     write_threshold: Option<Settings>,
     /// The same for reads [default: 0]

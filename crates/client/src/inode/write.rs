@@ -320,6 +320,7 @@ impl Inode {
             (Lane::Direct(index), Some(layout)) => self.write_direct(index, &errand, layout).await,
             _ => self.write_via_mgr(&errand).await,
         };
+        let done = outcome.is_ok();
         if let Err(lost) = outcome {
             self.mount.window.release(lost.bytes);
             self.fail(lost.error);
@@ -328,6 +329,8 @@ impl Inode {
         {
             let mut state = self.state();
             if let Some(batch) = state.in_flight.get_mut(&errand.batch) {
+                // What fails may do so at once.
+                batch.timed = batch.timed.filter(|_| done);
                 batch.left -= 1;
                 if batch.left == 0 {
                     ended = state.in_flight.remove(&errand.batch);

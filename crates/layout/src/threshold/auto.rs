@@ -230,7 +230,9 @@ impl Auto {
         self.loaded = queue > straight / if was { CALM } else { LOADED };
         if was && !self.loaded {
             // What was measured meanwhile is no more so.
-            self.services.iter_mut().for_each(|[mgr, _]| mgr.nanos = mgr.calm);
+            for [mgr, _] in &mut self.services {
+                *mgr = if mgr.calm == 0 { Service::default() } else { Service { nanos: mgr.calm, ..*mgr } };
+            }
         }
         self.overloaded = match self.overloaded {
             false => queue > straight,
@@ -402,6 +404,24 @@ mod tests {
         auto.learn(Path::Mgr, 100, Duration::from_millis(9), 1);
         auto.queued(Duration::ZERO);
         assert_eq!(auto.services[class(100)][0].nanos, 0);
+    }
+
+    /// A mount that begins beside others, whose load ends.
+    #[test]
+    fn a_mgr_that_was_met_loaded_is_not_taken_for_infinitely_quick() {
+        let mut auto = Auto::default();
+        let busy = Servers { queue: 200_000, ..QUIET };
+        auto.learn(Path::Direct, 64, Duration::from_nanos(QUIET.direct.0), 1);
+        auto.queued(Duration::from_nanos(busy.queue));
+        run(&mut auto, busy, 2000);
+        let before = auto.threshold();
+        auto.queued(Duration::ZERO);
+        assert!(auto.threshold() <= before, "{} after {before}", auto.threshold());
+        // What is asked from then on tells how it is.
+        for n in 0..4000 {
+            request(&mut auto, QUIET, [16 << 10, 100_000][n % 2]);
+        }
+        assert!((16 << 10..100_000).contains(&auto.threshold()), "{}", auto.threshold());
     }
 
     #[test]
