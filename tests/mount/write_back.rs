@@ -51,6 +51,7 @@ fn everything_again_with_pages_written_back() {
         "users::",
         "deaths::",
         "together::",
+        "mappings::",
         "--skip",
         "each_write_takes_its_path",
         "--skip",

@@ -72,7 +72,7 @@ async fn put(
     (offset, data): (u64, Bytes),
     (of_pages, flags): (bool, OFlags),
 ) -> Result<(), Errno> {
-    if of_pages && (fs.write_back.is_shared(header.node) || !fs.write_back.is_on()) {
+    if of_pages && (fs.write_back.is_shared(header.node) || !fs.write_back.is_written(header.node)) {
         Box::pin(put_pages(fs, header, open, offset, data)).await?;
     } else if flags.contains(OFlags::APPEND) {
         if fs.write_back.is_written(header.node) {
@@ -94,7 +94,7 @@ async fn put(
 
 /// Hands on what is written back of pages of which others change bytes, too.
 async fn put_pages(fs: &FileSystem, header: &Header, open: &OpenFile, offset: u64, data: Bytes) -> Result<(), Errno> {
-    if fs.write_back.is_on() {
+    if fs.write_back.is_shared(header.node) {
         for (offset, data) in fs.write_back.changed(header.node, offset, &data) {
             open.file.write_at(offset, data).await?;
         }
