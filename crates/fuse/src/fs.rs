@@ -203,7 +203,7 @@ impl FileSystem {
     /// What the kernel itself has made of a file that it writes alone, it may keep when the file is opened next.
     fn keep_pages(&self, number: u64, attrs: &Attrs) {
         if self.write_back.is_on() && self.write_back.is_written(number) && !self.write_back.is_shared(number) {
-            self.nodes.pages_are_of(number, attrs);
+            self.nodes.pages_became(number, attrs);
         }
     }
 

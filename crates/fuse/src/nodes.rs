@@ -62,6 +62,8 @@ struct Known {
     told: Option<(u64, u64)>,
     /// Change attribute and size of the file that the kernel's pages are of.
     pages: Option<(u64, u64)>,
+    /// Something was written past its pages here since it was opened last, so that they may be older than attributes say.
+    past: bool,
     /// Size and modification time that the kernel believes in where it keeps them itself; `None` if it may have set them since.
     believed: Option<(u64, Timestamp)>,
     /// What was last told of a directory when it was found by its name.
@@ -88,7 +90,7 @@ impl Known {
         // The filehandle is a piece of what came from the network, all of which it keeps in memory: 8 KiB and more.
         let node = Node { id: node.id, handle: Bytes::copy_from_slice(&node.handle) };
         let believed = Some((attrs.size, attrs.mtime));
-        Known { node, dir, lookups: 0, told: None, pages: None, believed, as_dir: None, told_at, gone: 0 }
+        Known { node, dir, lookups: 0, told: None, pages: None, past: false, believed, as_dir: None, told_at, gone: 0 }
     }
 }
 
@@ -290,7 +292,29 @@ impl Nodes {
     pub(crate) fn pages_are_of(&self, number: u64, attrs: &Attrs) -> bool {
         let mut table = self.table();
         let now = Some((attrs.change, attrs.size));
-        table.get_mut(&number).is_some_and(|known| std::mem::replace(&mut known.pages, now) == now)
+        table.get_mut(&number).is_some_and(|known| {
+            known.past = false;
+            std::mem::replace(&mut known.pages, now) == now
+        })
+    }
+
+    /// What the kernel has of a file in its page cache is of this version, as it has made that itself; unless something was written past it.
+    pub(crate) fn pages_became(&self, number: u64, attrs: &Attrs) {
+        if let Some(known) = self.table().get_mut(&number).filter(|known| !known.past) {
+            known.pages = Some((attrs.change, attrs.size));
+        }
+    }
+
+    /// Something was written to a file past the page cache: pages that the kernel got meanwhile may be older.
+    pub(crate) fn written_past(&self, number: u64) {
+        if let Some(known) = self.table().get_mut(&number) {
+            (known.pages, known.past) = (None, true);
+        }
+    }
+
+    /// Whether something was since it was opened last.
+    pub(crate) fn is_written_past(&self, number: u64) -> bool {
+        self.table().get(&number).is_some_and(|known| known.past)
     }
 
     /// The kernel is told of attributes: whether they are others than it was told last.
@@ -346,6 +370,13 @@ mod tests {
         nodes.remember(&Node { id: FileId(7), handle: Bytes::new() }, abi::ROOT, &attrs(2));
         assert!(!nodes.pages_are_of(7, &attrs(2)));
         assert!(nodes.pages_are_of(7, &attrs(2)) && !nodes.pages_are_of(8, &attrs(2)));
+        nodes.pages_became(7, &attrs(3));
+        assert!(nodes.pages_are_of(7, &attrs(3)), "by what the kernel has written");
+        nodes.written_past(7);
+        nodes.pages_became(7, &attrs(4));
+        assert!(nodes.is_written_past(7) && !nodes.pages_are_of(7, &attrs(4)), "not all of it was the kernel's");
+        nodes.pages_became(7, &attrs(5));
+        assert!(!nodes.is_written_past(7) && nodes.pages_are_of(7, &attrs(5)));
     }
 
     #[test]

@@ -54,7 +54,11 @@ async fn open_found(fs: &FileSystem, header: &Header, flags: u32, open_flags: u3
     };
     let (how, writing) = fs.how(&file, flags, (changed, sure));
     fs.nodes.may_have_pages(header.node, how);
-    Ok(opened(Body::with_capacity(16), fs.opens.add_file(file, flags, (how, writing)), how).reply())
+    let handle = fs.opens.add_file(file, flags, (how, writing));
+    // Whoever has written past the pages of the file since it was looked whose they are has not found it open.
+    let keeps = how & abi::fopen::KEEP_CACHE != 0 && !fs.nodes.is_written_past(header.node);
+    let how = if keeps { how } else { how & !abi::fopen::KEEP_CACHE };
+    Ok(opened(Body::with_capacity(16), handle, how).reply())
 }
 
 /// Opens the file, alone where that is of use. The kernel reads what it writes to its page cache, even for programs that only write: who may not

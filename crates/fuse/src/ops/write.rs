@@ -52,6 +52,10 @@ pub(crate) async fn write(
     }
     let outcome = put(fs, header, &open, (offset, data), (of_pages, flags)).await;
     if let Some(past) = past {
+        if fs.write_back.is_on() {
+            // Before it is looked who reads pages: who opens it from here on gets them anew.
+            fs.nodes.written_past(header.node);
+        }
         if fs.opens.are_pages_read(header.node) {
             // The kernel has forgotten them before it asked, and may have got some again before these bytes were there.
             Box::pin(fs.forget_pages(header.node)).await;
