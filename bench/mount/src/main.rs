@@ -18,7 +18,7 @@ mod tables;
 mod work;
 
 use clap::Parser;
-use mounts::{Side, Weir, What};
+use mounts::{Other, Side, Weir, What};
 use report::Report;
 use requests::{Counter, Requests};
 use rows::{ROWS, Row, Unit};
@@ -61,6 +61,9 @@ struct Cli {
     /// A cluster with its mount in one process ("weir up --mount"), with these options; it takes its turns beside the others
     #[arg(long, value_name = "OPTIONS")]
     up: Vec<String>,
+    /// A file system that is mounted already, "NAME=DIR:PID,PID", with all processes that work for it; it takes its turns, too
+    #[arg(long, value_name = "NAME=DIR:PIDS")]
+    beside: Vec<Other>,
     /// Count the requests that mounts get, by kind, as the kernel tells them to who traces it (root). Takes time: the rest
     /// of the numbers means less
     #[arg(long)]
@@ -192,6 +195,7 @@ fn run(cli: &Cli) -> Outcome<()> {
     for options in &cli.up {
         sides.push(Side::up(&program, room, sides.len(), options)?);
     }
+    sides.extend(cli.beside.iter().map(Side::other));
     let findings = measure(cli, &sides)?;
     let mut tables = tables::of(&sides, &findings);
     if cli.wants(slow::NAME) {

@@ -11,6 +11,7 @@ use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::str::FromStr;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -90,6 +91,37 @@ pub enum What {
     Fuse,
     /// A mount of Weir.
     Weir,
+    /// Another mounted file system.
+    Other,
+}
+
+/// A mounted file system that somebody else has started.
+#[derive(Clone)]
+pub struct Other {
+    name: String,
+    /// A folder of it.
+    dir: PathBuf,
+    /// All processes that work for it.
+    pids: Vec<u32>,
+}
+
+impl FromStr for Other {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Other, String> {
+        let (name, rest) = text.split_once('=').ok_or("no name before \"=\"")?;
+        let (dir, pids) = rest.rsplit_once(':').ok_or("no processes behind \":\"")?;
+        let pid = |pid: &str| {
+            let number = pid.parse().map_err(|_| format!("{pid:?} is no number of a process"))?;
+            cpu_of(number).map_err(|error| format!("process {number}: {error}"))?;
+            Ok::<u32, String>(number)
+        };
+        let pids = pids.split(',').map(pid).collect::<Result<_, _>>()?;
+        if !Path::new(dir).is_dir() {
+            return Err(format!("{dir} is no directory"));
+        }
+        Ok(Other { name: name.to_owned(), dir: dir.into(), pids })
+    }
 }
 
 enum Kind<'a> {
@@ -99,6 +131,7 @@ enum Kind<'a> {
     Fuse { daemon: Daemon, at: PathBuf },
     Mount { weir: &'a Weir, daemon: Daemon, at: PathBuf },
     Up { weir: Weir, at: PathBuf },
+    Other(Other),
 }
 
 impl<'a> Side<'a> {
@@ -157,6 +190,12 @@ impl<'a> Side<'a> {
         Ok(Side { name, dir: at.join("work"), kind: Kind::Up { weir, at } })
     }
 
+    /// What somebody else has mounted; a folder is made there.
+    pub fn other(other: &Other) -> Side<'a> {
+        let dir = other.dir.join(format!("bench-mount-{}", std::process::id()));
+        Side { name: other.name.clone(), dir, kind: Kind::Other(other.clone()) }
+    }
+
     /// Where it works.
     pub fn dir(&self) -> &Path {
         &self.dir
@@ -173,6 +212,7 @@ impl<'a> Side<'a> {
             Kind::Durable(_) => What::Durable,
             Kind::Fuse { .. } => What::Fuse,
             Kind::Mount { .. } | Kind::Up { .. } => What::Weir,
+            Kind::Other(_) => What::Other,
         }
     }
 
@@ -192,6 +232,7 @@ impl<'a> Side<'a> {
             Kind::Mount { weir, daemon, .. } => vec![daemon.pid(), weir.daemon.pid()],
             Kind::Up { weir, .. } => vec![weir.daemon.pid()],
             Kind::Fuse { daemon, .. } => vec![daemon.pid()],
+            Kind::Other(other) => other.pids.clone(),
             _ => Vec::new(),
         }
     }
@@ -199,18 +240,19 @@ impl<'a> Side<'a> {
     /// Waits until nobody does anything any more; processor time of the processes behind it up to then.
     fn settled(&self) -> Outcome<f64> {
         const LOOK: Duration = Duration::from_millis(200);
-        const QUIET: f64 = 0.004;
+        // Some never rest altogether.
+        let quiet = if self.what() == What::Other { 0.01 } else { 0.004 };
         let (pids, start) = (self.pids(), Instant::now());
         let mut before = cpu_of_all(&pids)?;
         while start.elapsed() < Duration::from_secs(60) {
             sleep(LOOK);
             let now = cpu_of_all(&pids)?;
-            if now - before < QUIET {
+            if now - before < quiet {
                 return Ok(before);
             }
             before = now;
         }
-        Err("the daemons do not come to rest".into())
+        Err(format!("{}: its processes do not come to rest", self.name).into())
     }
 
     /// Does what a row says: what was done, the processor time that it took, and syncs of servers. What the servers put
@@ -236,7 +278,7 @@ impl<'a> Side<'a> {
         };
         let own = cpu_of(std::process::id())? - ours;
         let all = own + self.settled()? - theirs;
-        if matches!(self.what(), What::Weir | What::Fuse) {
+        if matches!(self.what(), What::Weir | What::Fuse | What::Other) {
             // What it was asked for is not what it did.
             done.syncs = 0;
         }
@@ -259,5 +301,26 @@ impl Drop for Side<'_> {
             }
             _ => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_stands_beside_is_a_name_a_directory_and_processes() {
+        let (dir, own) = (std::env::temp_dir(), std::process::id());
+        let other: Other =
+            format!("a={}:{own},{own}", dir.display()).parse().expect("a name, a directory and processes");
+        assert_eq!((other.name.as_str(), other.dir.as_path(), other.pids.len()), ("a", dir.as_path(), 2));
+        let refused = |text: &str| text.parse::<Other>().err().unwrap_or_default();
+        assert!(refused("a").contains("no name"));
+        assert!(refused(&format!("a={}", dir.display())).contains("no processes"));
+        assert!(refused(&format!("a={}:x", dir.display())).contains("\"x\" is no number"));
+        assert!(refused(&format!("a={}:", dir.display())).contains("is no number"));
+        assert!(refused(&format!("a=/nowhere-at-all:{own}")).contains("no directory"));
+        // Above the highest that Linux gives.
+        assert!(refused(&format!("a={}:5000000", dir.display())).contains("process 5000000"));
     }
 }

@@ -64,6 +64,12 @@ fn targets(costs: &mut Table, of_row: &OfRow, side: &Side, found: &Found) {
     if let Some(bound) = row.best {
         costs.target(format!("{name}, CPU"), Bound::AtMost(bound), &found.cpu);
     }
+    let others: Vec<_> = of_row.found.iter().filter(|(side, _)| side.what() == What::Other).collect();
+    if !others.is_empty() {
+        let least = |round: usize| others.iter().map(|(_, other)| other.cpu[round]).fold(f64::INFINITY, f64::min);
+        let over = ratios(&found.cpu, &(0..found.cpu.len()).map(least).collect::<Vec<_>>());
+        costs.target(format!("{name}, CPU over the best of others, round by round"), Bound::AtMost(1.0), &over);
+    }
     if let (Some(bound), Some(socket)) = (row.cpu_over_floor, of_row.of(What::Socket)) {
         let over = ratios(&found.cpu, &socket.cpu);
         costs.target(format!("{name}, CPU over bare socket"), Bound::AtMost(bound), &over);
