@@ -60,19 +60,39 @@ fn everything_again_with_pages_written_back() {
     again_passes(again.env(OPTIONS, "writeback"));
 }
 
+/// How often the process behind a mount has asked the kernel for bytes, such as those of requests.
+fn reads(place: &Place) -> u64 {
+    let io = fs::read_to_string(format!("/proc/{}/io", place.daemon().as_raw_pid())).unwrap();
+    io.lines().find_map(|line| line.strip_prefix("syscr: ")).unwrap().parse().unwrap()
+}
+
+#[test]
+fn who_looks_at_what_was_just_written_asks_once() {
+    let Some((_dir, _cluster, [one, two])) = two(&[]) else { return };
+    let names: Vec<String> = (0..500).map(|n| n.to_string()).collect();
+    names.iter().for_each(|name| fs::write(one.at(name), vec![1; 10 + name.len()]).unwrap());
+    let before = reads(&one);
+    let here: Vec<_> = names.iter().map(|name| fs::metadata(one.at(name)).unwrap()).collect();
+    let asked = reads(&one) - before;
+    assert!(asked < 1_000, "{asked} system calls that read, to look at 500 files");
+    for (name, here) in names.iter().zip(here) {
+        let there = fs::metadata(two.at(name)).unwrap();
+        assert_eq!((here.len(), here.modified().unwrap()), (there.len(), there.modified().unwrap()));
+    }
+    one.unmount();
+    two.unmount();
+}
+
 #[test]
 fn small_writes_reach_nobody_one_by_one() {
     let Some((_dir, _cluster, [one, two])) = two(&[]) else { return };
-    let requests = || fs::read_to_string(format!("/proc/{}/io", one.daemon().as_raw_pid())).unwrap();
-    let reads =
-        |text: &str| -> u64 { text.lines().find_map(|line| line.strip_prefix("syscr: ")).unwrap().parse().unwrap() };
     let file = create(one.at("f"));
-    let before = reads(&requests());
+    let before = reads(&one);
     for n in 0..20_000u64 {
         file.write_all_at(&n.to_be_bytes(), n * 8).unwrap();
     }
     file.sync_all().unwrap();
-    let asked = reads(&requests()) - before;
+    let asked = reads(&one) - before;
     assert!(asked < 2_000, "{asked} system calls that read, for 20000 writes");
     let whole: Vec<u8> = (0..20_000u64).flat_map(u64::to_be_bytes).collect();
     assert!(fs::read(two.at("f")).unwrap() == whole);

@@ -29,7 +29,11 @@ pub(crate) async fn setattr(fs: &FileSystem, header: &Header, args: &SetAttr) ->
     let open = (args.valid & fattr::FH != 0).then(|| fs.opens.file(args.fh)).transpose()?;
     let attrs = match open {
         // The kernel hands on when it was told to write.
-        Some(open) if is_times_alone(&changes) => set_written(&open, &changes).await?,
+        Some(open) if is_times_alone(&changes) => {
+            let attrs = set_written(&open, &changes).await?;
+            fs.has_handed_on(header.node, &attrs, &changes);
+            attrs
+        }
         // What an open file was opened for holds, whatever the mode says by now.
         Some(open) if changes.size.is_some() => open.file.set_attrs(&changes).await?,
         _ => set_named(fs, header, args, &changes).await?,
@@ -118,6 +122,17 @@ fn is_times_alone(changes: &SetAttrs) -> bool {
 }
 
 impl FileSystem {
+    /// The kernel has handed on what it has of a file that it writes alone, and said when that was written: it believes in that time and in the size
+    /// that has come of it, until it writes more. Whoever asks for attributes then need not wait for it to be looked at.
+    fn has_handed_on(&self, number: u64, attrs: &Attrs, changes: &SetAttrs) {
+        if let Some(SetTime::To(mtime)) = changes.mtime
+            && self.write_back.is_written(number)
+            && !self.write_back.is_shared(number)
+        {
+            self.nodes.believe(number, Some(&Attrs { mtime, ..*attrs }));
+        }
+    }
+
     /// The answer to this process itself, which sets attributes for the kernel to believe them.
     ///
     /// # Errors
