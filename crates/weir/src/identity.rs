@@ -5,17 +5,21 @@
 //! clients alive under one name would take everything from each other again and again, so a name is used by who has the lock on its file: the
 //! system lets go of it when the process ends, however it does.
 
-use std::fs::{DirBuilder, File, OpenOptions};
+use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, Read, Seek, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use uuid::Uuid;
 
 /// Longest file of a name: a URL, a path, and the name.
 const FILE_MAX: u64 = 16 * 1024;
+/// How long a name is waited for that is in use: a process that was killed loses its mount at once, and its files when its last thread has ended.
+const ENDING: Duration = Duration::from_secs(2);
+/// How often it is looked whether it still is.
+const LOOK: Duration = Duration::from_millis(10);
 
 /// A name, and the right to use it while this lives.
 pub struct Identity {
@@ -36,15 +40,15 @@ impl Identity {
     /// The name for a mount of `url` at `dir`. None where it cannot be had, as another process uses it, or nothing can be kept: then a client
     /// is as good as ever, but after it was killed its locks stay for a lease.
     pub fn of_mount(url: &str, dir: &Path) -> Option<Identity> {
-        let kept = folder().map_or(Ok(None), |folder| Identity::kept_in(&folder, url, dir));
+        let kept = folder().map_or(Ok(None), |folder| Identity::kept_in(&folder, url, dir, ENDING));
         kept.unwrap_or_else(|error| {
             tracing::debug!("the name of the mount at {} is not kept: {error}", dir.display());
             None
         })
     }
 
-    /// The same, kept in this folder.
-    fn kept_in(folder: &Path, url: &str, dir: &Path) -> io::Result<Option<Identity>> {
+    /// The same, kept in this folder, with so much patience for who uses it.
+    fn kept_in(folder: &Path, url: &str, dir: &Path, patience: Duration) -> io::Result<Option<Identity>> {
         let (path, head) = file_of(folder, url, dir)?;
         let mut options = OpenOptions::new();
         options
@@ -53,13 +57,7 @@ impl Identity {
             .create(true)
             .mode(0o600)
             .custom_flags(rustix::fs::OFlags::NOFOLLOW.bits() as i32);
-        let mut file = options.open(&path)?;
-        if let Err(error) = file.try_lock() {
-            return match error {
-                std::fs::TryLockError::WouldBlock => Ok(None),
-                std::fs::TryLockError::Error(error) => Err(error),
-            };
-        }
+        let Some(mut file) = locked(&options, &path, patience)? else { return Ok(None) };
         let mut found = Vec::new();
         (&file).take(FILE_MAX).read_to_end(&mut found)?;
         let name = found.strip_prefix(&head[..]).and_then(|name| name.try_into().ok());
@@ -97,6 +95,21 @@ impl Identity {
     }
 }
 
+/// The file at this path, locked; none if it stays in use.
+fn locked(options: &OpenOptions, path: &Path, patience: Duration) -> io::Result<Option<File>> {
+    let start = Instant::now();
+    loop {
+        // Each time: who ends in order removes it.
+        let file = options.open(path)?;
+        match file.try_lock() {
+            Ok(()) => return Ok(Some(file)),
+            Err(TryLockError::WouldBlock) if start.elapsed() < patience => std::thread::sleep(LOOK),
+            Err(TryLockError::WouldBlock) => return Ok(None),
+            Err(TryLockError::Error(error)) => return Err(error),
+        }
+    }
+}
+
 /// The file of the name for a mount of `url` at `dir`, and what it begins with.
 fn file_of(folder: &Path, url: &str, dir: &Path) -> io::Result<(PathBuf, Vec<u8>)> {
     // However it is written, with a slash at the end or without.
@@ -126,7 +139,7 @@ mod tests {
     use super::*;
 
     fn get(folder: &Path, url: &str, dir: &str) -> Option<Identity> {
-        Identity::kept_in(folder, url, Path::new(dir)).unwrap()
+        Identity::kept_in(folder, url, Path::new(dir), Duration::ZERO).unwrap()
     }
 
     /// Ends without a word, as a process does that is killed; its name.
@@ -152,6 +165,24 @@ mod tests {
         assert_eq!(second.name(), name);
         drop(second);
         assert_ne!(get("weir://a/", "/mnt").unwrap().name(), name);
+    }
+
+    #[test]
+    fn a_name_is_waited_for_while_its_user_ends() {
+        let folder = tempfile::tempdir().unwrap();
+        let first = get(folder.path(), "weir://a/", "/mnt").unwrap();
+        let path = first.path.clone();
+        let name = kill(first);
+        // All that is left of a process that was killed, for a while.
+        let ending = File::open(path).unwrap();
+        ending.lock().unwrap();
+        let next = |patience| Identity::kept_in(folder.path(), "weir://a/", Path::new("/mnt"), patience).unwrap();
+        assert!(next(Duration::ZERO).is_none());
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| next(Duration::MAX).unwrap().name());
+            drop(ending);
+            assert_eq!(waits.join().unwrap(), name);
+        });
     }
 
     #[test]
