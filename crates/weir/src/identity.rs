@@ -174,12 +174,21 @@ mod tests {
         let path = first.path.clone();
         let name = kill(first);
         // All that is left of a process that was killed, for a while.
-        let ending = File::open(path).unwrap();
+        let ending = File::open(&path).unwrap();
         ending.lock().unwrap();
+        let open = || {
+            let all = std::fs::read_dir("/proc/self/fd").unwrap();
+            all.filter(|fd| fd.as_ref().is_ok_and(|fd| std::fs::read_link(fd.path()).is_ok_and(|to| to == path)))
+                .count()
+        };
         let next = |patience| Identity::kept_in(folder.path(), "weir://a/", Path::new("/mnt"), patience).unwrap();
         assert!(next(Duration::ZERO).is_none());
         std::thread::scope(|scope| {
             let waits = scope.spawn(|| next(Duration::MAX).unwrap().name());
+            // It has found it in use.
+            while open() < 2 && !waits.is_finished() {
+                std::thread::yield_now();
+            }
             drop(ending);
             assert_eq!(waits.join().unwrap(), name);
         });
