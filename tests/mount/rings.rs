@@ -230,3 +230,58 @@ fn bytes_of_all_lengths_go_by_rings() {
     });
     place.unmount();
 }
+
+/// A program that never rests, until this is dropped.
+struct Restless(Child);
+
+impl Restless {
+    fn start() -> Restless {
+        Restless(Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap())
+    }
+}
+
+impl Drop for Restless {
+    fn drop(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+/// The policies of the scheduler of a process's rings (`policy`, the 41st field of `/proc/PID/task/TID/stat`): 0 is that of all others.
+fn policies_of_rings(process: rustix::process::Pid) -> Vec<u32> {
+    let tasks = fs::read_dir(format!("/proc/{process}/task")).unwrap();
+    // A thread that has just ended tells nothing.
+    let stats = tasks.filter_map(|task| fs::read_to_string(task.unwrap().path().join("stat")).ok());
+    let rings = stats.filter(|stat| stat.contains("(fuse-ring-"));
+    rings.map(|stat| stat.rsplit_once(") ").unwrap().1.split(' ').nth(38).unwrap().parse().unwrap()).collect()
+}
+
+#[test]
+fn rings_give_way_only_while_they_are_asked_and_starve_nobody() {
+    if !over_rings() || !can_mount() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let cluster = Cluster::start(&dir.path().join("data"));
+    let place = Place::new(&cluster, &dir.path().join("mnt"), &[]);
+    let write = |name: &str, count: usize| {
+        let mut file = File::create(place.at(name)).unwrap();
+        (0..count).for_each(|n| file.write_all(format!("line {n:9}\n").as_bytes()).unwrap());
+        file.sync_all().unwrap();
+        let want: String = (0..count).map(|n| format!("line {n:9}\n")).collect();
+        assert!(fs::read_to_string(place.at(name)).unwrap() == want);
+    };
+    write("alone", 50_000);
+    let processors = std::thread::available_parallelism().unwrap().get();
+    let restless: Vec<_> = (0..2 * processors).map(|_| Restless::start()).collect();
+    write("crowded", 10_000);
+    drop(restless);
+    // Whoever comes next finds threads that get their share.
+    let begun = std::time::Instant::now();
+    while policies_of_rings(place.daemon()).iter().any(|policy| *policy != 0) {
+        assert!(begun.elapsed().as_secs() < 60, "nobody asks, and they give way");
+        std::thread::yield_now();
+    }
+    assert_eq!(policies_of_rings(place.daemon()).len(), processors);
+    place.unmount();
+}

@@ -5,6 +5,7 @@
 //! INIT, interrupts and what is forgotten still come by the device, and what the kernel is told without having asked goes
 //! there: so another transport stands behind this one.
 
+mod affinity;
 mod entry;
 mod nudge;
 mod ring;
@@ -14,6 +15,7 @@ use crate::abi;
 use crate::dispatch::Dispatcher;
 use crate::reply::Reply;
 use crate::transport::Transport;
+use affinity::Watch;
 use ring::{Over, Ring, Server};
 use rustix::fd::RawFd;
 use rustix::thread::{CpuSet, sched_setaffinity};
@@ -74,13 +76,15 @@ impl Uring {
         let queues = queues.filter(|count| *count > 0).ok_or_else(|| io::Error::other("too many processors"))?;
         // Processors that are off now share the threads of the others.
         let count = std::thread::available_parallelism().map_or(1, usize::from).min(queues.into());
+        let watch = Watch::new().inspect_err(|error| tracing::debug!("rings give way to nobody: {error}"));
+        let watch = watch.ok().map(Arc::new);
         let (mut rings, mut threads, mut waiting) = (Vec::new(), Vec::new(), Vec::new());
         for number in 0..count {
             let own: Vec<u16> = (number as u16..queues).step_by(count).collect();
             let ring = Arc::new(Ring::new(own.len(), payload)?);
             rings.push(ring.clone());
             let ((go, start), (made, ready)) = (mpsc::channel(), mpsc::channel());
-            let over = Over { device, place: place.into() };
+            let over = Over { device, place: place.into(), watch: watch.clone() };
             let run = move || serve(ring, number as u32, &own, &over, &made, &start);
             threads.push(Builder::new().name(format!("fuse-ring-{number}")).spawn(run)?);
             ready.recv().unwrap_or_else(|_| Err(io::Error::other("its thread died")))?;

@@ -1,5 +1,6 @@
 //! A ring: a thread that takes the requests of one processor, or of several, and hands replies back.
 
+use super::affinity::{Pulse, Watch};
 use super::entry::Entry;
 use super::nudge::nudge;
 use crate::abi::uring as abi;
@@ -93,6 +94,8 @@ pub(super) struct Over {
     pub(super) device: RawFd,
     /// Where the file system is mounted.
     pub(super) place: Arc<Path>,
+    /// Who looks after the threads, if that can be.
+    pub(super) watch: Option<Arc<Watch>>,
 }
 
 /// The thread of a ring.
@@ -106,6 +109,8 @@ pub(super) struct Server {
     buffers: Arc<Buffers>,
     /// Where it is mounted.
     place: Arc<Path>,
+    /// Tells of requests to those who look after the thread.
+    pulse: Option<Arc<Pulse>>,
 }
 
 impl Server {
@@ -115,7 +120,11 @@ impl Server {
         kernel.submitter().register_files(&[over.device])?;
         let queues = queues.iter().map(|&number| Queue { number, all: 0, free: 0, behind: false }).collect();
         let buffers = Buffers::new(ring.payload);
-        let mut server = Server { ring, number, kernel, queues, alive: 0, buffers, place: over.place.clone() };
+        let pulse = over.watch.as_ref().and_then(|watch| {
+            watch.join().inspect_err(|error| tracing::debug!(number, "a ring that gives way to nobody: {error}")).ok()
+        });
+        let place = over.place.clone();
+        let mut server = Server { ring, number, kernel, queues, alive: 0, buffers, place, pulse };
         server.listen()?;
         Ok(server)
     }
@@ -230,6 +239,9 @@ impl Server {
             let error = io::Error::from_raw_os_error(-completion.result());
             tracing::debug!(index, "the kernel gives an entry up: {error}");
             return Ok(());
+        }
+        if let Some(pulse) = &self.pulse {
+            pulse.beat();
         }
         let index = index as usize;
         let Some(entry) = self.ring.entries[index].get() else { return Ok(()) };

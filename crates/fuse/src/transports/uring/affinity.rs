@@ -1,0 +1,318 @@
+//! Wake affinity: who gets a reply goes on running where it asked.
+//!
+//! Linux wakes a task on an idle processor if there is one. The thread of a ring works on the processor of whoever asked, which so is busy
+//! with that thread when the reply is there: the asker is moved to another processor, which has to be interrupted out of its sleep for it, asks
+//! the next thing there, and is moved back. That costs several times what the request does, most of all in virtual machines.
+//!
+//! A processor that runs nothing but tasks of the policy `SCHED_IDLE` counts as idle (`select_idle_sibling` of `kernel/sched/fair.c`), and such a
+//! task gives way at once. So the thread of a ring has that policy while one request comes after the other. As it gets next to nothing of a
+//! processor that others want as well, it is watched, and has the policy of all others again as soon as it gets less done than before.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::{self, JoinHandle, Thread};
+use std::time::{Duration, Instant};
+
+/// How often it is looked at a thread that has much to do.
+const LOOK: Duration = Duration::from_millis(5);
+/// Requests that come before it is looked at a thread again that had little to do.
+const WAKES: u64 = 64;
+/// Requests per second from which on a thread gives way.
+const MANY: u64 = 4000;
+/// Requests per second below which it does not, whatever it was before.
+const FEW: u64 = 1000;
+/// How long a thread does not give way after that was found to be slower; twice as long each time.
+const PAUSE: Duration = Duration::from_millis(50);
+/// And at most.
+const PAUSE_MAX: Duration = Duration::from_secs(10);
+/// How long a thread has to have given way, and got as much done, for all that to be forgotten.
+const PROVEN: Duration = Duration::from_secs(1);
+
+/// Says whether the threads of a mount that have something to do are to give way.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Judge {
+    give_way: bool,
+    /// Requests per second when they began to give way; those of the last look where they do not.
+    rate: u64,
+    /// For how long they have given way.
+    lasted: Duration,
+    /// Fewer than half as many requests came up to the last look.
+    slower: bool,
+    /// They have just ceased to, at this rate: it is yet to be seen whether more gets done so.
+    ceased: Option<u64>,
+    /// For how long they must not.
+    pause: Duration,
+    /// For how long they must not next time.
+    next_pause: Duration,
+}
+
+impl Judge {
+    fn new() -> Judge {
+        let (lasted, pause) = (Duration::ZERO, Duration::ZERO);
+        Judge { give_way: false, rate: 0, lasted, slower: false, ceased: None, pause, next_pause: PAUSE }
+    }
+
+    /// So many requests have come since the last look, so long ago; and of a thread that gave way it has become known that it was kept from running.
+    fn look(&mut self, elapsed: Duration, requests: u64, starved: bool) {
+        let rate = u64::try_from(u128::from(requests) * 1_000_000_000 / elapsed.as_nanos().max(1)).unwrap_or(u64::MAX);
+        let starved = starved && self.pause.is_zero();
+        if self.give_way {
+            self.lasted += elapsed;
+            if self.lasted >= PROVEN {
+                self.next_pause = PAUSE;
+            }
+            // Not for a moment's sake, in which it had to wait for a server.
+            let slow_before = std::mem::replace(&mut self.slower, rate < self.rate / 2);
+            if starved || rate < FEW || (slow_before && self.slower) {
+                (self.give_way, self.ceased, self.rate) = (false, Some(rate), rate);
+            }
+            if starved {
+                self.hold_back();
+            }
+            return;
+        }
+        self.rate = rate;
+        self.pause = self.pause.saturating_sub(elapsed);
+        let better = self.ceased.take().is_some_and(|slow| rate >= MANY.max(2 * slow));
+        if starved || better {
+            self.hold_back();
+        }
+        if rate >= MANY && self.pause.is_zero() {
+            (self.give_way, self.lasted, self.slower) = (true, Duration::ZERO, false);
+        }
+    }
+
+    fn hold_back(&mut self) {
+        self.ceased = None;
+        self.pause = self.next_pause;
+        self.next_pause = (2 * self.next_pause).min(PAUSE_MAX);
+    }
+
+    /// Nothing was asked for so long, or nearly.
+    fn rested(&mut self, time: Duration) {
+        self.pause = self.pause.saturating_sub(time);
+    }
+
+    /// Whether nothing changes as long as nothing more is asked.
+    fn is_at_rest(&self) -> bool {
+        !self.give_way && self.ceased.is_none() && self.rate < MANY
+    }
+}
+
+/// The policy of the scheduler for a thread, by its number; a priority of real time is none of ours.
+fn set_policy(thread: i32, gives_way: bool) -> io::Result<()> {
+    let policy = if gives_way { libc::SCHED_IDLE } else { libc::SCHED_OTHER };
+    let none = libc::sched_param { sched_priority: 0 };
+    // SAFETY: numbers, and what the kernel reads. By number, as not every C library passes this call on.
+    let done = unsafe { libc::syscall(libc::SYS_sched_setscheduler, thread, policy, &raw const none) };
+    if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// The policy that a thread has.
+fn policy(thread: i32) -> io::Result<i32> {
+    // SAFETY: numbers.
+    let policy = unsafe { libc::syscall(libc::SYS_sched_getscheduler, thread) };
+    if policy < 0 { Err(io::Error::last_os_error()) } else { Ok(policy as i32) }
+}
+
+/// Whether a thread that gives way may be told not to any more: root's may, and those whose `RLIMIT_NICE` reaches to their own niceness.
+fn may_come_back() -> io::Result<()> {
+    let there_and_back = || set_policy(0, true).and_then(|()| set_policy(0, false));
+    thread::Builder::new().spawn(there_and_back)?.join().unwrap_or_else(|_| Err(io::Error::other("panic")))
+}
+
+/// What a thread of a ring tells those who look after it.
+pub(super) struct Pulse {
+    thread: i32,
+    /// What the system says of it (`/proc/PID/task/TID/stat`), and how long it ran and waited, in nanoseconds (`schedstat` beside it).
+    state: File,
+    times: File,
+    requests: AtomicU64,
+    watch: Arc<Shared>,
+}
+
+impl Pulse {
+    /// It has got a request.
+    pub(super) fn beat(&self) {
+        let before = self.requests.fetch_add(1, Relaxed);
+        if before % WAKES == WAKES - 1 && !self.watch.awake.load(Relaxed) && !self.watch.awake.swap(true, SeqCst) {
+            self.watch.wake();
+        }
+    }
+
+    /// Whether it runs, or would if it had a processor.
+    fn is_runnable(&self) -> io::Result<bool> {
+        let mut text = [0; 128];
+        let len = self.state.read_at(&mut text, 0)?;
+        // "12 (a name (perhaps)) R 1 ..."
+        let name_ends = text[..len].iter().rposition(|byte| *byte == b')').ok_or(io::ErrorKind::InvalidData)?;
+        Ok(text[..len].get(name_ends + 2) == Some(&b'R'))
+    }
+
+    /// How long it has waited for a processor in all; the last time is known when it has got one.
+    fn waited(&self) -> io::Result<Duration> {
+        let mut text = [0; 80];
+        let len = self.times.read_at(&mut text, 0)?;
+        let waited =
+            std::str::from_utf8(&text[..len]).ok().and_then(|text| text.split_whitespace().nth(1)?.parse().ok());
+        waited.map(Duration::from_nanos).ok_or_else(|| io::ErrorKind::InvalidData.into())
+    }
+}
+
+/// A thread that is looked after.
+struct Known {
+    pulse: Arc<Pulse>,
+    /// Requests up to the last look.
+    before: u64,
+    gives_way: bool,
+    /// It was told not to any more when it seemed to be kept from running, after it had waited for so long in all.
+    suspect: Option<Duration>,
+}
+
+impl Known {
+    /// Requests since the last look.
+    fn news(&mut self) -> u64 {
+        let requests = self.pulse.requests.load(Relaxed);
+        requests - std::mem::replace(&mut self.before, requests)
+    }
+
+    /// Looks whether it is kept from running, so long after the last time. Whether it was is known the next time.
+    fn was_starved(&mut self, elapsed: Duration, news: u64) -> bool {
+        let suspect = self.suspect.take();
+        let waited = suspect.and_then(|before| Some(self.pulse.waited().ok()?.saturating_sub(before)));
+        let starved = waited.is_some_and(|waited| waited >= elapsed / 2);
+        if self.gives_way && news == 0 && self.pulse.is_runnable().unwrap_or(false) {
+            self.suspect = self.pulse.waited().ok();
+        }
+        starved
+    }
+
+    fn set(&mut self, gives_way: bool) {
+        if self.gives_way == gives_way {
+            return;
+        }
+        match set_policy(self.pulse.thread, gives_way) {
+            Ok(()) => self.gives_way = gives_way,
+            // Tried again at the next look.
+            Err(error) => {
+                tracing::debug!(thread = self.pulse.thread, gives_way, "the policy of the scheduler: {error}")
+            }
+        }
+    }
+}
+
+/// What threads share with the one that looks after them.
+#[derive(Default)]
+struct Shared {
+    threads: Mutex<Vec<Known>>,
+    /// Whether it looks from time to time, and need not be woken.
+    awake: AtomicBool,
+    ended: AtomicBool,
+    watcher: OnceLock<Thread>,
+}
+
+impl Shared {
+    fn threads(&self) -> MutexGuard<'_, Vec<Known>> {
+        self.threads.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wake(&self) {
+        if let Some(watcher) = self.watcher.get() {
+            watcher.unpark();
+        }
+    }
+
+    /// Looks after all until it is told to end.
+    fn run(&self) {
+        let (mut judge, mut last) = (Judge::new(), Instant::now());
+        while !self.ended.load(SeqCst) {
+            if judge.is_at_rest() {
+                self.awake.store(false, SeqCst);
+                thread::park();
+                // Little was done in that time, however much the last moment had of it.
+                self.threads().iter_mut().for_each(|known| _ = known.news());
+                judge.rested(last.elapsed());
+                last = Instant::now();
+            }
+            thread::park_timeout(LOOK);
+            let elapsed = last.elapsed();
+            last += elapsed;
+            self.look(&mut judge, elapsed);
+        }
+    }
+
+    fn look(&self, judge: &mut Judge, elapsed: Duration) {
+        let (mut all, mut starved, gave_way) = (0, false, judge.give_way);
+        let mut threads = self.threads();
+        let news: Vec<u64> = threads.iter_mut().map(Known::news).collect();
+        for (known, news) in threads.iter_mut().zip(&news) {
+            all += news;
+            starved |= known.was_starved(elapsed, *news);
+        }
+        judge.look(elapsed, all, starved);
+        if judge.give_way != gave_way {
+            tracing::trace!(give_way = judge.give_way, all, starved, "the threads of rings");
+        }
+        // Those that have nothing to do are not kept from beginning.
+        threads.iter_mut().zip(&news).for_each(|(known, news)| known.set(judge.give_way && *news > 0));
+    }
+}
+
+/// Looks after the threads of rings, until it is dropped: when they have ended.
+pub(super) struct Watch {
+    shared: Arc<Shared>,
+    watcher: Option<JoinHandle<()>>,
+}
+
+impl Watch {
+    /// Nobody yet.
+    ///
+    /// # Errors
+    /// This process may not do that, or can start no thread.
+    pub(super) fn new() -> io::Result<Watch> {
+        may_come_back()?;
+        let shared = Arc::<Shared>::default();
+        let watch = shared.clone();
+        let watcher = thread::Builder::new().name("fuse-affinity".to_owned()).spawn(move || watch.run())?;
+        let _ = shared.watcher.set(watcher.thread().clone());
+        Ok(Watch { shared, watcher: Some(watcher) })
+    }
+
+    /// The calling thread is looked after from here on.
+    ///
+    /// # Errors
+    /// Somebody has given it another policy, which it keeps; the system does not tell whether it runs.
+    pub(super) fn join(&self) -> io::Result<Arc<Pulse>> {
+        let thread = rustix::thread::gettid().as_raw_nonzero().get();
+        if policy(thread)? != libc::SCHED_OTHER {
+            return Err(io::Error::other("it has a policy of its own"));
+        }
+        let open = |what| File::open(format!("/proc/self/task/{thread}/{what}"));
+        let (state, times, watch) = (open("stat")?, open("schedstat")?, self.shared.clone());
+        let pulse = Arc::new(Pulse { thread, state, times, requests: AtomicU64::new(0), watch });
+        pulse.waited()?;
+        if !pulse.is_runnable()? {
+            return Err(io::Error::other("it runs, and the system says that it does not"));
+        }
+        self.shared.threads().push(Known { pulse: pulse.clone(), before: 0, gives_way: false, suspect: None });
+        Ok(pulse)
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.shared.ended.store(true, SeqCst);
+        self.shared.wake();
+        if let Some(watcher) = self.watcher.take() {
+            let _ = watcher.join();
+        }
+        // They know the watch, and it them.
+        self.shared.threads().clear();
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,142 @@
+//! Threads that give way, in a world that is asked of how much they get done.
+
+use super::*;
+
+/// Requests that are carried out from one look to the next.
+#[derive(Clone, Copy, Debug)]
+struct World {
+    /// While threads have the policy of all others, and while they give way.
+    done: [u64; 2],
+    /// Whether one that gives way gets no processor.
+    starves: bool,
+}
+
+fn look(judge: &mut Judge, world: World) -> bool {
+    let done = world.done[usize::from(judge.give_way)];
+    judge.look(LOOK, done, world.starves && judge.give_way);
+    judge.give_way
+}
+
+/// After how many of so many looks they give way.
+fn looks(judge: &mut Judge, count: usize, world: World) -> usize {
+    (0..count).filter(|_| look(judge, world)).count()
+}
+
+const ALONE: World = World { done: [100, 200], starves: false };
+const CROWDED: World = World { done: [100, 0], starves: true };
+const QUIET: World = World { done: [1, 1], starves: false };
+const SECOND: usize = 200;
+
+#[test]
+fn who_is_asked_much_gives_way_and_goes_on_so() {
+    let mut judge = Judge::new();
+    assert_eq!(looks(&mut judge, 1000, ALONE), 1000);
+    // No less than half of what it was, but for a moment.
+    let (half, less) = (World { done: [100, 50], ..ALONE }, World { done: [100, 49], ..ALONE });
+    assert_eq!(looks(&mut judge, 1000, half), 1000);
+    assert!(look(&mut judge, less) && look(&mut judge, half));
+    assert!(look(&mut judge, less) && !look(&mut judge, less));
+}
+
+#[test]
+fn who_is_asked_little_does_not() {
+    let mut judge = Judge::new();
+    assert_eq!(looks(&mut judge, 1000, World { done: [19, 19], starves: false }), 0);
+    assert!(judge.is_at_rest());
+    // It ceases to at once when it gets quiet, and begins as soon as it is not: nobody had kept it from anything.
+    assert!(look(&mut judge, ALONE) && !judge.is_at_rest());
+    assert!(!look(&mut judge, QUIET) && !judge.is_at_rest());
+    assert!(!look(&mut judge, QUIET) && judge.is_at_rest());
+    assert!(look(&mut judge, ALONE));
+}
+
+#[test]
+fn who_gets_no_processor_tries_ever_less_often() {
+    let mut judge = Judge::new();
+    // Ten minutes: each try lasts for one look.
+    let tries = looks(&mut judge, 600 * SECOND, CROWDED);
+    assert!((60..80).contains(&tries), "{tries}");
+    assert!(looks(&mut judge, 10 * SECOND, CROWDED) <= 2);
+    // As soon as there is one it comes to that, and after a second all is forgotten.
+    assert!(looks(&mut judge, 11 * SECOND, ALONE) > 0);
+    assert_eq!(looks(&mut judge, 2 * SECOND, ALONE), 2 * SECOND);
+    assert_eq!(judge.next_pause, PAUSE);
+    // Rest counts as well.
+    assert!(look(&mut judge, CROWDED) == judge.give_way && !judge.pause.is_zero());
+    judge.rested(PAUSE);
+    assert!(look(&mut judge, ALONE));
+}
+
+#[test]
+fn one_that_starves_counts_for_all() {
+    // Others go on as before meanwhile.
+    let mut judge = Judge::new();
+    let tries = looks(&mut judge, 60 * SECOND, World { done: [100, 200], starves: true });
+    assert!((8..20).contains(&tries), "{tries}");
+}
+
+#[test]
+fn who_gets_less_done_is_held_back_as_well() {
+    // Somebody leaves a processor for some of the time.
+    let mut judge = Judge::new();
+    let gave_way = looks(&mut judge, 60 * SECOND, World { done: [100, 40], starves: false });
+    assert!((16..40).contains(&gave_way), "{gave_way}");
+}
+
+#[test]
+fn after_every_history_it_gives_way_only_to_get_more_done() {
+    // Every history of six looks: what is done in each, and whether one starves if they give way.
+    let kinds = [0, 4, 19, 20, 100].map(|done| [false, true].map(|starves| World { done: [done, done], starves }));
+    let kinds: Vec<World> = kinds.into_iter().flatten().collect();
+    let count = kinds.len() as u64;
+    for history in 0..count.pow(6) {
+        let (mut judge, mut rest, mut began, mut slow) = (Judge::new(), history, None, 0);
+        for at in 0..6 {
+            let world = kinds[(rest % count) as usize];
+            rest /= count;
+            let rate = world.done[0] * 200;
+            let slower = began.is_some_and(|began| rate < began / 2);
+            slow = if slower { slow + 1 } else { 0 };
+            let keeps_on = began.is_some() && !world.starves && rate >= FEW && slow < 2;
+            match (began, look(&mut judge, world)) {
+                (None, true) => {
+                    assert!(rate >= MANY && judge.pause.is_zero(), "{history} at {at}");
+                    began = Some(rate);
+                }
+                (None, false) => assert!(rate < MANY || !judge.pause.is_zero(), "{history} at {at}"),
+                (Some(_), true) => assert!(keeps_on, "{history} at {at}"),
+                (Some(_), false) => {
+                    assert!(!keeps_on && world.starves != judge.pause.is_zero(), "{history} at {at}");
+                    began = None;
+                }
+            }
+            assert!(judge.next_pause <= PAUSE_MAX, "{history} at {at}");
+        }
+    }
+}
+
+#[test]
+fn a_real_thread_gives_way_while_it_is_asked_and_not_afterwards() {
+    let Ok(watch) = Watch::new() else {
+        return eprintln!("NOT TESTED: who gives way here may not come back");
+    };
+    let (tell, told) = std::sync::mpsc::channel();
+    let (stop, stopped) = std::sync::mpsc::channel::<()>();
+    let watch = &watch;
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            let pulse = watch.join().unwrap();
+            // Whoever has it run with others on few processors may see it come back meanwhile.
+            while policy(pulse.thread).unwrap() != libc::SCHED_IDLE {
+                pulse.beat();
+            }
+            tell.send(pulse.thread).unwrap();
+            stopped.recv().unwrap_err();
+        });
+        let thread = told.recv().unwrap();
+        while policy(thread).unwrap() != libc::SCHED_OTHER {
+            thread::yield_now();
+        }
+        drop(stop);
+    });
+}
