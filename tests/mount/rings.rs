@@ -247,13 +247,17 @@ impl Drop for Restless {
     }
 }
 
-/// The policies of the scheduler of a process's rings (`policy`, the 41st field of `/proc/PID/task/TID/stat`): 0 is that of all others.
-fn policies_of_rings(process: rustix::process::Pid) -> Vec<u32> {
+/// The names of a process's threads, and their policies of the scheduler (`policy`, the 41st field of `/proc/PID/task/TID/stat`): 0 is that of all others.
+fn policies(process: rustix::process::Pid) -> Vec<(String, u32)> {
     let tasks = fs::read_dir(format!("/proc/{process}/task")).unwrap();
     // A thread that has just ended tells nothing.
     let stats = tasks.filter_map(|task| fs::read_to_string(task.unwrap().path().join("stat")).ok());
-    let rings = stats.filter(|stat| stat.contains("(fuse-ring-"));
-    rings.map(|stat| stat.rsplit_once(") ").unwrap().1.split(' ').nth(38).unwrap().parse().unwrap()).collect()
+    let of_one = |stat: String| {
+        let (name, rest) = stat.rsplit_once(") ").unwrap();
+        let name = name.split_once('(').unwrap().1;
+        (name.to_owned(), rest.split(' ').nth(38).unwrap().parse().unwrap())
+    };
+    stats.map(of_one).collect()
 }
 
 #[test]
@@ -278,10 +282,11 @@ fn rings_give_way_only_while_they_are_asked_and_starve_nobody() {
     drop(restless);
     // Whoever comes next finds threads that get their share.
     let begun = std::time::Instant::now();
-    while policies_of_rings(place.daemon()).iter().any(|policy| *policy != 0) {
-        assert!(begun.elapsed().as_secs() < 60, "nobody asks, and they give way");
+    while policies(place.daemon()).iter().any(|(_, policy)| *policy != 0) {
+        assert!(begun.elapsed().as_secs() < 60, "nobody asks, and they give way: {:?}", policies(place.daemon()));
         std::thread::yield_now();
     }
-    assert_eq!(policies_of_rings(place.daemon()).len(), processors);
+    let rings = policies(place.daemon()).iter().filter(|(name, _)| name.starts_with("fuse-ring-")).count();
+    assert_eq!(rings, processors);
     place.unmount();
 }

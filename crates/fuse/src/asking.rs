@@ -17,6 +17,7 @@ pub(crate) fn spawn<T: Send + 'static>(
     ask: impl FnOnce() -> T + Send + 'static,
 ) -> io::Result<JoinHandle<T>> {
     let apart = move || {
+        crate::thread_begins();
         // Where that does not work (Linux before 5.9), all is as it would be without.
         let _ = let_go_of_descriptors();
         ask()

@@ -37,6 +37,7 @@ mod write_back;
 pub use config::{Carrier, Config, KNOWN_FILES, Powers, driver};
 pub use guard::stand_guard;
 pub use mounted::{Mounted, detach_dead, place_of, remount, unmount};
+pub use transports::uring::thread_begins;
 
 /// A number of errno, such as 2 for "no such file or directory".
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -27,6 +27,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
 
 pub(crate) use crate::abi::uring::SWITCH;
+pub use affinity::thread_begins;
 
 const EINVAL: Errno = Errno(22);
 /// In tickets: what came by the device has none of these bits.

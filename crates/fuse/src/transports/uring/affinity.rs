@@ -102,6 +102,18 @@ impl Judge {
     }
 }
 
+/// Whether a thread of this process has ever given way because of what is here.
+static EVER: AtomicBool = AtomicBool::new(false);
+
+/// To be called first by every thread that requests may start, as those of a runtime: it would go on giving way like the one that has
+/// started it. Where nobody does because of a mount, the policy of a thread is as it was.
+pub fn thread_begins() {
+    if EVER.load(Relaxed) && policy(0).is_ok_and(|policy| policy == libc::SCHED_IDLE) {
+        // Allowed, as it was tried before anybody gave way.
+        let _ = set_policy(0, false);
+    }
+}
+
 /// The policy of the scheduler for a thread, by its number; a priority of real time is none of ours.
 fn set_policy(thread: i32, gives_way: bool) -> io::Result<()> {
     let policy = if gives_way { libc::SCHED_IDLE } else { libc::SCHED_OTHER };
@@ -194,6 +206,7 @@ impl Known {
         if self.gives_way == gives_way {
             return;
         }
+        EVER.fetch_or(gives_way, Relaxed);
         match set_policy(self.pulse.thread, gives_way) {
             Ok(()) => self.gives_way = gives_way,
             // Tried again at the next look.

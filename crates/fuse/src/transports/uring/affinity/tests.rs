@@ -140,3 +140,23 @@ fn a_real_thread_gives_way_while_it_is_asked_and_not_afterwards() {
         drop(stop);
     });
 }
+
+#[test]
+fn who_is_started_by_one_that_gives_way_does_not() {
+    if may_come_back().is_err() {
+        return eprintln!("NOT TESTED: who gives way here may not come back");
+    }
+    let policy_of_new = |begins: fn()| {
+        let own = move || {
+            begins();
+            policy(0).unwrap()
+        };
+        thread::spawn(own).join().unwrap()
+    };
+    let both = thread::spawn(move || {
+        set_policy(0, true).unwrap();
+        EVER.store(true, Relaxed);
+        [policy_of_new(|| {}), policy_of_new(thread_begins)]
+    });
+    assert_eq!(both.join().unwrap(), [libc::SCHED_IDLE, libc::SCHED_OTHER]);
+}
