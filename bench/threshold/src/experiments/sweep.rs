@@ -18,10 +18,11 @@ pub enum Kind {
 }
 
 /// Every way of writing, and how it is asked for.
-pub const WAYS: [(&str, &[&str]); 5] = [
+pub const WAYS: [(&str, &[&str]); 6] = [
     ("direct", &["--each", "--write-threshold", "0"]),
     ("indirect", &["--write-threshold", "max"]),
     ("T=64K", &["--write-threshold", "64K"]),
+    ("T=256K", &["--write-threshold", "256K"]),
     ("auto", &["--write-threshold", "auto"]),
     ("direct, gathered", &["--write-threshold", "0"]),
 ];
@@ -217,7 +218,9 @@ impl Found {
                 &self.ratio(INDIRECT, DIRECT, at(256 << 10)),
             );
         }
-        for (way, name) in [(2, "T=64K"), (3, "auto")] {
+        for (way, (name, _)) in
+            WAYS.iter().enumerate().filter(|(_, (name, _))| name.starts_with("T=") || *name == "auto")
+        {
             let (worst, shares) = self.least(way);
             let what = format!("{name} over the better of both, worst at {}", bytes(worst as f64));
             table.target(what, Bound::AtLeast(0.95), &shares);
