@@ -22,7 +22,7 @@ const LOOK: Duration = Duration::from_millis(5);
 const WAKES: u64 = 64;
 /// Requests per second from which on a thread gives way.
 const MANY: u64 = 4000;
-/// Requests per second below which it does not, whatever it was before.
+/// Requests per second below which it does not, whatever it was before; of the mount, and of each thread.
 const FEW: u64 = 1000;
 /// How long a thread does not give way after that was found to be slower; twice as long each time.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -30,6 +30,11 @@ const PAUSE: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(10);
 /// How long a thread has to have given way, and got as much done, for all that to be forgotten.
 const PROVEN: Duration = Duration::from_secs(1);
+
+/// Requests per second.
+fn rate(requests: u64, elapsed: Duration) -> u64 {
+    u64::try_from(u128::from(requests) * 1_000_000_000 / elapsed.as_nanos().max(1)).unwrap_or(u64::MAX)
+}
 
 /// Says whether the threads of a mount that have something to do are to give way.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -57,7 +62,7 @@ impl Judge {
 
     /// So many requests have come since the last look, so long ago; and of a thread that gave way it has become known that it was kept from running.
     fn look(&mut self, elapsed: Duration, requests: u64, starved: bool) {
-        let rate = u64::try_from(u128::from(requests) * 1_000_000_000 / elapsed.as_nanos().max(1)).unwrap_or(u64::MAX);
+        let rate = rate(requests, elapsed);
         let starved = starved && self.pause.is_zero();
         if self.give_way {
             self.lasted += elapsed;
@@ -174,14 +179,39 @@ impl Pulse {
     }
 }
 
+/// What is known of one thread.
+#[derive(Default)]
+struct Standing {
+    gives_way: bool,
+    /// It got little done while it gave way, and seemed to be kept from more, after it had waited for so long in all.
+    suspect: Option<Duration>,
+}
+
+impl Standing {
+    /// So many requests have come to it in so long a time. Whether it was kept from running while it gave way is known one look later: how long
+    /// it `waits` in all is counted when it gets a processor, which it does when it has the policy of all others.
+    fn was_starved(
+        &mut self,
+        elapsed: Duration,
+        requests: u64,
+        is_runnable: impl FnOnce() -> bool,
+        waits: impl Fn() -> Option<Duration>,
+    ) -> bool {
+        let before = self.suspect.take();
+        let waited = before.and_then(|before| Some(waits()?.saturating_sub(before)));
+        if self.gives_way && rate(requests, elapsed) < FEW && is_runnable() {
+            self.suspect = waits();
+        }
+        waited.is_some_and(|waited| waited >= elapsed / 2)
+    }
+}
+
 /// A thread that is looked after.
 struct Known {
     pulse: Arc<Pulse>,
     /// Requests up to the last look.
     before: u64,
-    gives_way: bool,
-    /// It was told not to any more when it seemed to be kept from running, after it had waited for so long in all.
-    suspect: Option<Duration>,
+    standing: Standing,
 }
 
 impl Known {
@@ -191,24 +221,19 @@ impl Known {
         requests - std::mem::replace(&mut self.before, requests)
     }
 
-    /// Looks whether it is kept from running, so long after the last time. Whether it was is known the next time.
     fn was_starved(&mut self, elapsed: Duration, news: u64) -> bool {
-        let suspect = self.suspect.take();
-        let waited = suspect.and_then(|before| Some(self.pulse.waited().ok()?.saturating_sub(before)));
-        let starved = waited.is_some_and(|waited| waited >= elapsed / 2);
-        if self.gives_way && news == 0 && self.pulse.is_runnable().unwrap_or(false) {
-            self.suspect = self.pulse.waited().ok();
-        }
-        starved
+        let pulse = &self.pulse;
+        let (runnable, waits) = (|| pulse.is_runnable().unwrap_or(false), || pulse.waited().ok());
+        self.standing.was_starved(elapsed, news, runnable, waits)
     }
 
     fn set(&mut self, gives_way: bool) {
-        if self.gives_way == gives_way {
+        if self.standing.gives_way == gives_way {
             return;
         }
         EVER.fetch_or(gives_way, Relaxed);
         match set_policy(self.pulse.thread, gives_way) {
-            Ok(()) => self.gives_way = gives_way,
+            Ok(()) => self.standing.gives_way = gives_way,
             // Tried again at the next look.
             Err(error) => {
                 tracing::debug!(thread = self.pulse.thread, gives_way, "the policy of the scheduler: {error}")
@@ -242,7 +267,7 @@ impl Shared {
     fn run(&self) {
         let (mut judge, mut last) = (Judge::new(), Instant::now());
         while !self.ended.load(SeqCst) {
-            if judge.is_at_rest() {
+            if judge.is_at_rest() && self.threads().iter().all(|known| !known.standing.gives_way) {
                 self.awake.store(false, SeqCst);
                 thread::park();
                 // Little was done in that time, however much the last moment had of it.
@@ -269,8 +294,9 @@ impl Shared {
         if judge.give_way != gave_way {
             tracing::trace!(give_way = judge.give_way, all, starved, "the threads of rings");
         }
-        // Those that have nothing to do are not kept from beginning.
-        threads.iter_mut().zip(&news).for_each(|(known, news)| known.set(judge.give_way && *news > 0));
+        // Those that have little to do have nothing to gain, and who asks them is not to wait for it.
+        let busy = |news: u64| rate(news, elapsed) >= FEW;
+        threads.iter_mut().zip(&news).for_each(|(known, news)| known.set(judge.give_way && busy(*news)));
     }
 }
 
@@ -310,7 +336,7 @@ impl Watch {
         if !pulse.is_runnable()? {
             return Err(io::Error::other("it runs, and the system says that it does not"));
         }
-        self.shared.threads().push(Known { pulse: pulse.clone(), before: 0, gives_way: false, suspect: None });
+        self.shared.threads().push(Known { pulse: pulse.clone(), before: 0, standing: Standing::default() });
         Ok(pulse)
     }
 }

@@ -116,6 +116,26 @@ fn after_every_history_it_gives_way_only_to_get_more_done() {
 }
 
 #[test]
+fn who_is_kept_from_running_is_told_from_who_has_nothing_to_do() {
+    let starved = |gives_way: bool, requests: u64, runnable: bool, then_waited: Duration| {
+        let mut standing = Standing { gives_way, suspect: None };
+        let before = Duration::from_secs(7);
+        assert!(!standing.was_starved(LOOK, requests, || runnable, || Some(before)), "not known yet");
+        standing.gives_way = false;
+        let known = standing.was_starved(LOOK, 0, || true, || Some(before + then_waited));
+        assert!(!standing.was_starved(LOOK, 0, || true, || Some(before + 9 * LOOK)), "told once");
+        known
+    };
+    // Behind others all the time, or with a request now and then, while other threads of the mount go on.
+    assert!(starved(true, 0, true, LOOK) && starved(true, 4, true, LOOK / 2));
+    // It has slept, or was about to run, or got its work done; and one that did not give way had its share.
+    assert!(!starved(true, 0, false, LOOK) && !starved(true, 0, true, LOOK / 3));
+    assert!(!starved(true, 5, true, LOOK) && !starved(false, 0, true, LOOK));
+    let mut unknown = Standing { gives_way: true, suspect: None };
+    assert!(!unknown.was_starved(LOOK, 0, || true, || None) && !unknown.was_starved(LOOK, 0, || true, || None));
+}
+
+#[test]
 fn a_real_thread_gives_way_while_it_is_asked_and_not_afterwards() {
     let Ok(watch) = Watch::new() else {
         return eprintln!("NOT TESTED: who gives way here may not come back");
