@@ -12,7 +12,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
 use std::thread::{self, JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
@@ -40,7 +40,7 @@ fn rate(requests: u64, elapsed: Duration) -> u64 {
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Judge {
     give_way: bool,
-    /// Requests per second when they began to give way; those of the last look where they do not.
+    /// The most requests per second since they give way; those of the last look where they do not.
     rate: u64,
     /// For how long they have given way.
     lasted: Duration,
@@ -71,8 +71,11 @@ impl Judge {
             }
             // Not for a moment's sake, in which it had to wait for a server.
             let slow_before = std::mem::replace(&mut self.slower, rate < self.rate / 2);
+            self.rate = self.rate.max(rate);
             if starved || rate < FEW || (slow_before && self.slower) {
-                (self.give_way, self.ceased, self.rate) = (false, Some(rate), rate);
+                // Who asks little may just have nothing to ask.
+                let ceased = (rate >= FEW).then_some(rate);
+                (self.give_way, self.ceased, self.rate) = (false, ceased, rate);
             }
             if starved {
                 self.hold_back();
@@ -135,14 +138,44 @@ fn policy(thread: i32) -> io::Result<i32> {
     if policy < 0 { Err(io::Error::last_os_error()) } else { Ok(policy as i32) }
 }
 
-/// Whether a thread that gives way may be told not to any more: root's may, and those whose `RLIMIT_NICE` reaches to their own niceness.
+/// Whether a thread that gives way may be told not to any more: with CAP_SYS_NICE, and where `RLIMIT_NICE` reaches to its own niceness. Tried with one
+/// that sleeps, and is left alone if it has to go on giving way: it might not end soon.
 fn may_come_back() -> io::Result<()> {
-    let there_and_back = || set_policy(0, true).and_then(|()| set_policy(0, false));
-    thread::Builder::new().spawn(there_and_back)?.join().unwrap_or_else(|_| Err(io::Error::other("panic")))
+    let (tell, told) = mpsc::channel();
+    let (end, ended) = mpsc::channel::<()>();
+    let sleeps = move || {
+        let _ = tell.send(rustix::thread::gettid().as_raw_nonzero().get());
+        let _ = ended.recv();
+    };
+    let sleeper = thread::Builder::new().spawn(sleeps)?;
+    let thread = told.recv().map_err(io::Error::other)?;
+    set_policy(thread, true)?;
+    set_policy(thread, false)?;
+    drop(end);
+    sleeper.join().map_err(|_| io::Error::other("panic"))
+}
+
+/// What a thread of a ring has while it is looked after; dropped by that thread.
+pub(super) struct Member(Arc<Pulse>);
+
+impl Member {
+    /// It has got a request.
+    pub(super) fn beat(&self) {
+        self.0.beat();
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        // Its number may be another's as soon as it has ended.
+        let mut threads = self.0.watch.threads();
+        threads.retain(|known| known.pulse.thread != self.0.thread);
+        let _ = set_policy(0, false);
+    }
 }
 
 /// What a thread of a ring tells those who look after it.
-pub(super) struct Pulse {
+struct Pulse {
     thread: i32,
     /// What the system says of it (`/proc/PID/task/TID/stat`), and how long it ran and waited, in nanoseconds (`schedstat` beside it).
     state: File,
@@ -152,8 +185,7 @@ pub(super) struct Pulse {
 }
 
 impl Pulse {
-    /// It has got a request.
-    pub(super) fn beat(&self) {
+    fn beat(&self) {
         let before = self.requests.fetch_add(1, Relaxed);
         if before % WAKES == WAKES - 1 && !self.watch.awake.load(Relaxed) && !self.watch.awake.swap(true, SeqCst) {
             self.watch.wake();
@@ -183,26 +215,38 @@ impl Pulse {
 #[derive(Default)]
 struct Standing {
     gives_way: bool,
-    /// It got little done while it gave way, and seemed to be kept from more, after it had waited for so long in all.
-    suspect: Option<Duration>,
+    /// The most requests per second since it gives way.
+    most: u64,
+    /// It got little done while it gave way, and seemed to be kept from more, after it had waited for so long in all; up to a look that came so long
+    /// after the one before.
+    suspect: Option<(Duration, Duration)>,
 }
 
 impl Standing {
-    /// So many requests have come to it in so long a time. Whether it was kept from running while it gave way is known one look later: how long
+    /// So many requests have come to it in so long a time. Whether it was kept from running while it gave way is known later: how long
     /// it `waits` in all is counted when it gets a processor, which it does when it has the policy of all others.
     fn was_starved(
         &mut self,
         elapsed: Duration,
         requests: u64,
-        is_runnable: impl FnOnce() -> bool,
+        is_runnable: impl Fn() -> bool,
         waits: impl Fn() -> Option<Duration>,
     ) -> bool {
-        let before = self.suspect.take();
-        let waited = before.and_then(|before| Some(waits()?.saturating_sub(before)));
-        if self.gives_way && rate(requests, elapsed) < FEW && is_runnable() {
-            self.suspect = waits();
+        let rate = rate(requests, elapsed);
+        let mut starved = false;
+        if let Some((before, looked)) = self.suspect.take() {
+            let waited = waits().unwrap_or(before).saturating_sub(before);
+            if waited.is_zero() && is_runnable() {
+                // It has got no processor yet.
+                self.suspect = Some((before, looked));
+            }
+            starved = waited >= looked / 2;
         }
-        waited.is_some_and(|waited| waited >= elapsed / 2)
+        self.most = if self.gives_way { self.most.max(rate) } else { 0 };
+        if self.gives_way && rate < FEW.max(self.most / 2) && is_runnable() && self.suspect.is_none() {
+            self.suspect = waits().map(|before| (before, elapsed));
+        }
+        starved
     }
 }
 
@@ -276,6 +320,9 @@ impl Shared {
                 last = Instant::now();
             }
             thread::park_timeout(LOOK);
+            if self.ended.load(SeqCst) {
+                return;
+            }
             let elapsed = last.elapsed();
             last += elapsed;
             self.look(&mut judge, elapsed);
@@ -324,7 +371,7 @@ impl Watch {
     ///
     /// # Errors
     /// Somebody has given it another policy, which it keeps; the system does not tell whether it runs.
-    pub(super) fn join(&self) -> io::Result<Arc<Pulse>> {
+    pub(super) fn join(&self) -> io::Result<Member> {
         let thread = rustix::thread::gettid().as_raw_nonzero().get();
         if policy(thread)? != libc::SCHED_OTHER {
             return Err(io::Error::other("it has a policy of its own"));
@@ -337,7 +384,7 @@ impl Watch {
             return Err(io::Error::other("it runs, and the system says that it does not"));
         }
         self.shared.threads().push(Known { pulse: pulse.clone(), before: 0, standing: Standing::default() });
-        Ok(pulse)
+        Ok(Member(pulse))
     }
 }
 
@@ -348,8 +395,6 @@ impl Drop for Watch {
         if let Some(watcher) = self.watcher.take() {
             let _ = watcher.join();
         }
-        // They know the watch, and it them.
-        self.shared.threads().clear();
     }
 }
 

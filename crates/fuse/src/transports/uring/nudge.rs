@@ -16,6 +16,8 @@ const ATTRIBUTE: &str = "user.weir.mount.access";
 /// Has a request come by the queue of this processor, of the file system that is mounted here. Each has a thread of its own: what it asks may
 /// be put aside as well, until the next one comes.
 pub(super) fn nudge(queue: u16, place: &Arc<Path>) {
+    // The thread that asks is not to give way to anybody, from its beginning.
+    crate::thread_begins();
     let place = place.clone();
     // Where it cannot be on that processor, requests of it may have to wait.
     let ask = move || drop(ask(queue, &place));

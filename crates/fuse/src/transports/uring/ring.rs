@@ -1,6 +1,6 @@
 //! A ring: a thread that takes the requests of one processor, or of several, and hands replies back.
 
-use super::affinity::{Pulse, Watch};
+use super::affinity::{Member, Watch};
 use super::entry::Entry;
 use super::nudge::nudge;
 use crate::abi::uring as abi;
@@ -110,7 +110,7 @@ pub(super) struct Server {
     /// Where it is mounted.
     place: Arc<Path>,
     /// Tells of requests to those who look after the thread.
-    pulse: Option<Arc<Pulse>>,
+    pulse: Option<Member>,
 }
 
 impl Server {
