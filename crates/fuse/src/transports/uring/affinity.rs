@@ -40,14 +40,10 @@ fn rate(requests: u64, elapsed: Duration) -> u64 {
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Judge {
     give_way: bool,
-    /// The most requests per second since they give way; those of the last look where they do not.
+    /// Requests per second up to the last look.
     rate: u64,
-    /// For how long they have given way.
+    /// For how long they have given way since one was last kept from running by that.
     lasted: Duration,
-    /// Fewer than half as many requests came up to the last look.
-    slower: bool,
-    /// They have just ceased to, at this rate: it is yet to be seen whether more gets done so.
-    ceased: Option<u64>,
     /// For how long they must not.
     pause: Duration,
     /// For how long they must not next time.
@@ -56,47 +52,27 @@ struct Judge {
 
 impl Judge {
     fn new() -> Judge {
-        let (lasted, pause) = (Duration::ZERO, Duration::ZERO);
-        Judge { give_way: false, rate: 0, lasted, slower: false, ceased: None, pause, next_pause: PAUSE }
+        Judge { give_way: false, rate: 0, lasted: Duration::ZERO, pause: Duration::ZERO, next_pause: PAUSE }
     }
 
     /// So many requests have come since the last look, so long ago; and of a thread that gave way it has become known that it was kept from running.
     fn look(&mut self, elapsed: Duration, requests: u64, starved: bool) {
-        let rate = rate(requests, elapsed);
-        let starved = starved && self.pause.is_zero();
+        self.rate = rate(requests, elapsed);
+        self.pause = self.pause.saturating_sub(elapsed);
         if self.give_way {
             self.lasted += elapsed;
             if self.lasted >= PROVEN {
                 self.next_pause = PAUSE;
             }
-            // Not for a moment's sake, in which it had to wait for a server.
-            let slow_before = std::mem::replace(&mut self.slower, rate < self.rate / 2);
-            self.rate = self.rate.max(rate);
-            if starved || rate < FEW || (slow_before && self.slower) {
-                // Who asks little may just have nothing to ask.
-                let ceased = (rate >= FEW).then_some(rate);
-                (self.give_way, self.ceased, self.rate) = (false, ceased, rate);
-            }
-            if starved {
-                self.hold_back();
-            }
-            return;
         }
-        self.rate = rate;
-        self.pause = self.pause.saturating_sub(elapsed);
-        let better = self.ceased.take().is_some_and(|slow| rate >= MANY.max(2 * slow));
-        if starved || better {
-            self.hold_back();
+        // Of what was there before it ceased nothing new is learnt.
+        if starved && self.pause.is_zero() {
+            (self.give_way, self.lasted, self.pause) = (false, Duration::ZERO, self.next_pause);
+            self.next_pause = (2 * self.next_pause).min(PAUSE_MAX);
         }
-        if rate >= MANY && self.pause.is_zero() {
-            (self.give_way, self.lasted, self.slower) = (true, Duration::ZERO, false);
-        }
-    }
-
-    fn hold_back(&mut self) {
-        self.ceased = None;
-        self.pause = self.next_pause;
-        self.next_pause = (2 * self.next_pause).min(PAUSE_MAX);
+        // Who asks little may just have nothing to ask: that is not held against it.
+        let enough = if self.give_way { FEW } else { MANY };
+        self.give_way = self.rate >= enough && self.pause.is_zero();
     }
 
     /// Nothing was asked for so long, or nearly.
@@ -106,7 +82,7 @@ impl Judge {
 
     /// Whether nothing changes as long as nothing more is asked.
     fn is_at_rest(&self) -> bool {
-        !self.give_way && self.ceased.is_none() && self.rate < MANY
+        !self.give_way && self.rate < MANY
     }
 }
 
@@ -217,14 +193,13 @@ struct Standing {
     gives_way: bool,
     /// The most requests per second since it gives way.
     most: u64,
-    /// It got little done while it gave way, and seemed to be kept from more, after it had waited for so long in all; up to a look that came so long
-    /// after the one before.
+    /// It got little done while it gave way, after it had waited for so long in all; up to a look that came so long after the one before.
     suspect: Option<(Duration, Duration)>,
 }
 
 impl Standing {
-    /// So many requests have come to it in so long a time. Whether it was kept from running while it gave way is known later: how long
-    /// it `waits` in all is counted when it gets a processor, which it does when it has the policy of all others.
+    /// So many requests have come to it in so long a time. Whether it was kept from running while it gave way, and has not just waited for who asks or for servers,
+    /// is known a look later: how long it `waits` in all is counted when it gets a processor, which it does when it has the policy of all others.
     fn was_starved(
         &mut self,
         elapsed: Duration,
@@ -243,7 +218,7 @@ impl Standing {
             starved = waited >= looked / 2;
         }
         self.most = if self.gives_way { self.most.max(rate) } else { 0 };
-        if self.gives_way && rate < FEW.max(self.most / 2) && is_runnable() && self.suspect.is_none() {
+        if self.gives_way && rate < FEW.max(self.most / 2) && self.suspect.is_none() {
             self.suspect = waits().map(|before| (before, elapsed));
         }
         starved

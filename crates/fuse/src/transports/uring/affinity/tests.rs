@@ -31,11 +31,9 @@ const SECOND: usize = 200;
 fn who_is_asked_much_gives_way_and_goes_on_so() {
     let mut judge = Judge::new();
     assert_eq!(looks(&mut judge, 1000, ALONE), 1000);
-    // No less than half of what it was, but for a moment.
-    let (half, less) = (World { done: [100, 100], ..ALONE }, World { done: [100, 99], ..ALONE });
-    assert_eq!(looks(&mut judge, 1000, half), 1000);
-    assert!(look(&mut judge, less) && look(&mut judge, half));
-    assert!(look(&mut judge, less) && !look(&mut judge, less));
+    // Down to what little is worth while.
+    assert_eq!(looks(&mut judge, 1000, World { done: [19, 5], starves: false }), 1000);
+    assert!(!look(&mut judge, World { done: [19, 4], starves: false }));
 }
 
 #[test]
@@ -75,46 +73,38 @@ fn one_that_starves_counts_for_all() {
 }
 
 #[test]
-fn who_gets_less_done_is_held_back_as_well() {
-    // Somebody leaves a processor for some of the time.
-    let mut judge = Judge::new();
-    let gave_way = looks(&mut judge, 60 * SECOND, World { done: [100, 40], starves: false });
-    assert!((16..40).contains(&gave_way), "{gave_way}");
-}
-
-#[test]
-fn after_every_history_it_gives_way_only_to_get_more_done() {
+fn after_every_history_it_gives_way_where_much_is_asked_and_nobody_starves() {
     // Every history of six looks: what is done in each, and whether one starves if they give way.
-    let kinds = [0, 4, 19, 20, 100].map(|done| [false, true].map(|starves| World { done: [done, done], starves }));
+    let kinds = [0, 4, 5, 19, 20].map(|done| [false, true].map(|starves| World { done: [done, done], starves }));
     let kinds: Vec<World> = kinds.into_iter().flatten().collect();
     let count = kinds.len() as u64;
     for history in 0..count.pow(6) {
-        let (mut judge, mut rest, mut began, mut slow) = (Judge::new(), history, None, 0);
+        let (mut judge, mut rest, mut gives_way) = (Judge::new(), history, false);
         for at in 0..6 {
             let world = kinds[(rest % count) as usize];
             rest /= count;
-            let rate = world.done[0] * 200;
-            let slower = began.is_some_and(|most| rate < most / 2);
-            slow = if slower { slow + 1 } else { 0 };
-            let keeps_on = began.is_some() && !world.starves && rate >= FEW && slow < 2;
-            match (began, look(&mut judge, world)) {
-                (None, true) => {
-                    assert!(rate >= MANY && judge.pause.is_zero(), "{history} at {at}");
-                    began = Some(rate);
-                }
-                (None, false) => assert!(rate < MANY || !judge.pause.is_zero(), "{history} at {at}"),
-                (Some(most), true) => {
-                    assert!(keeps_on, "{history} at {at}");
-                    began = Some(most.max(rate));
-                }
-                (Some(_), false) => {
-                    assert!(!keeps_on && world.starves != judge.pause.is_zero(), "{history} at {at}");
-                    began = None;
-                }
-            }
+            let enough = world.done[0] >= if gives_way { 5 } else { 20 };
+            let starved = gives_way && world.starves;
+            gives_way = look(&mut judge, world);
+            assert_eq!(gives_way, enough && !starved && judge.pause.is_zero(), "{history} at {at}");
+            assert!(!starved || !judge.pause.is_zero(), "{history} at {at}");
             assert!(judge.next_pause <= PAUSE_MAX, "{history} at {at}");
         }
     }
+}
+
+#[test]
+fn tries_that_end_for_want_of_requests_prove_as_much() {
+    // A writer that waits for servers each 0.8 s.
+    let mut judge = Judge::new();
+    assert!(look(&mut judge, ALONE) && !look(&mut judge, CROWDED));
+    assert_eq!(judge.next_pause, 2 * PAUSE);
+    judge.rested(PAUSE);
+    for _ in 0..2 {
+        assert_eq!(looks(&mut judge, 160, ALONE), 160);
+        assert!(!look(&mut judge, QUIET));
+    }
+    assert_eq!(judge.next_pause, PAUSE);
 }
 
 #[test]
@@ -131,8 +121,10 @@ fn who_is_kept_from_running_is_told_from_who_has_nothing_to_do() {
     };
     // Behind others all the time, or with a request now and then, while other threads of the mount go on.
     assert!(starved(true, 0, true, LOOK) && starved(true, 9, true, LOOK / 2));
+    // So it was, too, if it was about to sleep when it was looked at.
+    assert!(starved(true, 0, false, LOOK));
     // It has slept, or was about to run, or got its work done; and one that did not give way had its share.
-    assert!(!starved(true, 0, false, LOOK) && !starved(true, 0, true, LOOK / 3));
+    assert!(!starved(true, 0, false, Duration::ZERO) && !starved(true, 0, true, LOOK / 3));
     assert!(!starved(true, 10, true, LOOK) && !starved(false, 0, true, LOOK));
     let mut unknown = Standing { gives_way: true, ..Standing::default() };
     assert!(!unknown.was_starved(LOOK, 0, || true, || None) && !unknown.was_starved(LOOK, 0, || true, || None));
@@ -143,16 +135,6 @@ fn who_is_kept_from_running_is_told_from_who_has_nothing_to_do() {
     late.gives_way = false;
     assert!(!late.was_starved(LOOK, 0, || true, waits(LOOK)));
     assert!(late.was_starved(LOOK, 0, || true, waits(3 * LOOK)));
-}
-
-#[test]
-fn what_it_got_done_since_it_gives_way_counts() {
-    // It began slowly, and ten times as much has come since.
-    let mut judge = Judge::new();
-    let [begins, goes_on] = [20, 200].map(|done| World { done: [done, done], starves: false });
-    assert!(look(&mut judge, begins) && look(&mut judge, goes_on));
-    let held = World { done: [99, 99], starves: false };
-    assert!(look(&mut judge, held) && !look(&mut judge, held));
 }
 
 #[test]
