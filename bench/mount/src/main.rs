@@ -89,6 +89,11 @@ impl Cli {
         self.rows.is_empty() || self.rows.iter().any(|part| row.contains(part.as_str()))
     }
 
+    /// Whether a row has to be carried out, if only for what it leaves to those that are measured.
+    fn needs(&self, row: &Row) -> bool {
+        self.wants(row.name) || ROWS.iter().any(|other| other.behind == Some(row.name) && self.wants(other.name))
+    }
+
     /// What amounts are divided by.
     fn scale(&self) -> usize {
         if self.quick { 16 } else { 1 }
@@ -147,7 +152,7 @@ fn measure(cli: &Cli, sides: &[Side]) -> Outcome<Findings> {
         for side in sides {
             side.begin()?;
         }
-        for (number, row) in ROWS.iter().enumerate().filter(|(_, row)| cli.wants(row.name)) {
+        for (number, row) in ROWS.iter().enumerate().filter(|(_, row)| cli.needs(row)) {
             for turn in 0..sides.len() {
                 // Each begins in turn.
                 let index = (turn + round) % sides.len();
@@ -156,6 +161,9 @@ fn measure(cli: &Cli, sides: &[Side]) -> Outcome<Findings> {
                     counter.clear()?;
                 }
                 let Some(measured) = side.measure(row, cli.scale())? else { continue };
+                if !cli.wants(row.name) {
+                    continue;
+                }
                 let found = findings.entry((number, index)).or_default();
                 found.push(row, measured);
                 if let (Some(counter), What::Weir | What::Fuse) = (&counter, side.what()) {
