@@ -13,6 +13,7 @@ use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::time::Duration;
 
 /// A cluster with two mounts, if there can be any.
 fn two() -> Option<(tempfile::TempDir, Cluster, [Place; 2])> {
@@ -79,6 +80,28 @@ impl Drop for TellsOfFailure<'_> {
 }
 
 /// Names are looked for in vain until the mount knows by itself what is not there; whatever the other one makes then is found as soon as that is done.
+/// As `tail -f` on another machine sees what a program prints.
+#[test]
+fn what_is_neither_synced_nor_closed_is_seen_all_the_same() {
+    let Some((_dir, _cluster, [one, two])) = two() else { return };
+    let mut log = File::create(one.at("log")).unwrap();
+    let seen = File::open(two.at("log")).unwrap();
+    for round in 1..=3 {
+        log.write_all(b"a line\n").unwrap();
+        let text = "a line\n".repeat(round);
+        // Both what the file is said to be and what is in it.
+        while seen.metadata().unwrap().len() < text.len() as u64 {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let mut found = vec![0; text.len()];
+        seen.read_exact_at(&mut found, 0).unwrap();
+        assert_eq!(String::from_utf8(found).unwrap(), text);
+    }
+    drop((log, seen));
+    one.unmount();
+    two.unmount();
+}
+
 #[test]
 fn what_was_looked_for_in_vain_is_found_once_others_have_made_it() {
     const DIRS: usize = 30;

@@ -27,7 +27,7 @@ use crate::drivers::Layout;
 use crate::extents::Extents;
 use crate::file::Appending;
 use crate::governor::Ruling;
-use crate::mount::{Inner, OpenFlags, usual};
+use crate::mount::{Inner, OpenFlags, Times, usual};
 use crate::{Error, Node, Result};
 use layout::kinds::native::Update;
 use layout::policy::{Policy, Settings};
@@ -131,6 +131,8 @@ struct State {
     turns: u64,
     /// Whether a task is at work making everything durable because the window is full.
     relieving: bool,
+    /// When what gathers leaves by itself, and what has left is made durable.
+    times: Times,
     /// Whether a task commits what was written, so that the window does not fill.
     committing: bool,
 }

@@ -1,6 +1,7 @@
 //! A mounted file system.
 
 mod attrs;
+mod behind;
 mod dirs;
 mod leaving;
 pub(crate) mod names;
@@ -9,6 +10,8 @@ mod open;
 mod policy;
 
 pub use attrs::XattrMode;
+use behind::Behind;
+pub(crate) use behind::{Due, Times};
 pub use dirs::{Entry, ReadDir};
 pub(crate) use open::CURRENT;
 pub use open::{CreateOptions, OpenFlags, OpenOptions};
@@ -81,6 +84,7 @@ pub(crate) struct Inner {
     stamps: AtomicU64,
     opening: Mutex<Opening>,
     leaving: Leaving,
+    behind: Behind,
     /// Losses of changes that who syncs names was told of.
     losses: AtomicU64,
 }
@@ -193,6 +197,7 @@ impl Mount {
             stamps,
             opening,
             leaving: Leaving::default(),
+            behind: Behind::default(),
             losses: AtomicU64::new(0),
         };
         let inner = Arc::new(inner);

@@ -159,6 +159,32 @@ async fn what_gathers_leaves_after_its_delay() {
     file.close().await.unwrap();
 }
 
+/// Straight to the iods, too: others find it though nobody syncs it, and after a while more nothing is left to be made durable.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_has_left_is_durable_in_a_while() {
+    let cluster = Cluster::start(2).await;
+    let (mount, other) =
+        (cluster.mount(with("write_threshold=0,gather_delay=5ms")).await, cluster.mount(options()).await);
+    let file = create(&mount, &mount.root(), "f").await;
+    let (node, _) = other.lookup(&other.root(), b"f").await.unwrap();
+    let reader = opened(&other, &node, None, "").await;
+    for round in 1..=2u64 {
+        file.write_at(round * 100, Bytes::from_static(b"abc")).await.unwrap();
+        while other.getattr(&node).await.unwrap().size < round * 100 + 3 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        assert_eq!(reader.read_at(round * 100, 3).await.unwrap().to_vec(), b"abc");
+        let commits = || mount.counters().rpc("COMMIT");
+        while commits() < round || mount.counters().operation("LAYOUTCOMMIT") < round {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        file.fsync().await.unwrap();
+        assert_eq!((commits(), mount.counters().operation("LAYOUTCOMMIT")), (round, round), "it was durable");
+    }
+    reader.close().await.unwrap();
+    file.close().await.unwrap();
+}
+
 /// What is set for a directory counts for whoever opens files there afterwards, in all mounts, in the same round trips.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_directory_rules_all_clients_and_costs_no_round_trip() {

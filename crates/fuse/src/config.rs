@@ -67,9 +67,12 @@ pub struct Config {
 /// The write threshold of mounts.
 const THRESHOLD: u64 = 64 << 10;
 
-/// How files of a mount are used where nobody says anything: what there is of small writes goes through the mgr.
+/// How long what is written gathers in a mount at most: programs that run for days are watched from other machines, and lose no more than that.
+const GATHER_DELAY: Duration = Duration::from_secs(1);
+
+/// How files of a mount are used where nobody says anything: what there is of small writes goes through the mgr, and does not gather for long.
 pub fn driver() -> Policy {
-    Policy { write_threshold: Rule::Fixed(THRESHOLD), ..Policy::default() }
+    Policy { write_threshold: Rule::Fixed(THRESHOLD), gather_delay: GATHER_DELAY, ..Policy::default() }
 }
 
 /// Files that the kernel may know by default.

@@ -166,7 +166,8 @@ parts! {
     Access access: Access = Access::Direct, Access::from_name, values::access_text, "page, direct or odirect";
     /// How many bytes of a file gather in a client before they leave; `full`: a whole request for each iod.
     GatherSize gather_size: u64 = FULL, values::gather_size, values::gather_size_text, "a size, as in 64K or 1M, nor full";
-    /// How long they gather before they leave by themselves; `max`: until there are enough of them, or somebody needs them.
+    /// How long they gather before they leave by themselves, to be durable some seconds later; `max`: until there are enough of them, or somebody
+    /// needs them.
     GatherDelay gather_delay: Duration = NEVER, parse_time, format_time, "a time, as in 5ms or 2s, nor max";
     /// How long the mgr may keep small writes to join them; set in its configuration alone (`gather_delay_ms`).
     MgrGatherDelay mgr_gather_delay: Duration = Duration::from_millis(2), parse_time, format_time, "a time, as in 5ms or 2s";

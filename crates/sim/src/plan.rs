@@ -72,6 +72,7 @@ pub const POLICIES: &[(&str, &str)] = &[
     ("gather_size", "1K"),
     ("gather_delay", "max"),
     ("gather_delay", "5ms"),
+    ("gather_delay", "1s"),
     ("layout", "auto"),
     ("layout", "open"),
     ("layout", "first-io"),

@@ -104,6 +104,8 @@ impl Inode {
         let inode = self.clone();
         net::task::spawn_on(&self.mount.runtime, async move {
             inode.make_durable().await;
+            // The mgr is told later.
+            inode.settle_in_a_while(&inode.policy());
             inode.state().relieving = false;
             // Writers that began to wait meanwhile count on somebody being at work.
             inode.mount.relieve_if_full();

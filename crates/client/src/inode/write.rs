@@ -6,6 +6,7 @@ use super::{Batch, Inode, State};
 use crate::drivers::{Layout, NotDone, Payload, Written};
 use crate::extents::Extents;
 use crate::governor::Ruling;
+use crate::mount::Due;
 use crate::{Error, Result};
 use bytes::Bytes;
 use layout::Distribution;
@@ -13,7 +14,6 @@ use layout::list_io::{Request, RequestLimits, plan};
 use layout::policy::{Access, FULL, NEVER, Policy};
 use layout::threshold::{self, ALWAYS_MGR, Path, Verdict};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 use tokio::time::Instant;
 use types::limits::{FILE_SIZE_MAX, PAYLOAD_MAX};
 use types::{ByteRange, Status, Timestamp, Verifier, leaves_hole};
@@ -128,8 +128,9 @@ impl Inode {
                     self.mount.window.release(len as u64);
                     return Err(revoked_error());
                 }
-                if state.pending.is_empty() {
-                    self.let_go_after(policy.gather_delay, state.next_batch);
+                if state.pending.is_empty() && policy.gather_delay != NEVER {
+                    state.times.leave = Instant::now().checked_add(policy.gather_delay);
+                    state.times.leave.into_iter().for_each(|at| self.mount.due_at(at));
                 }
                 state.ruling = Some(ruling.clone());
                 let replaced = state.pending.insert(at, part);
@@ -158,23 +159,31 @@ impl Inode {
         self.take_error(key)
     }
 
-    /// Sees to it that what begins to gather leaves after this time; `batch` is the number that it will leave under.
-    fn let_go_after(self: &Arc<Self>, delay: Duration, batch: u64) {
-        if delay == NEVER {
+    /// When what is noted here is to be done, and when there is more.
+    pub(crate) fn is_due_by(&self, now: Instant) -> (Due, Option<Instant>) {
+        self.state().times.take(now)
+    }
+
+    /// Does what it is time for; failures are told later.
+    pub(crate) async fn do_due(self: Arc<Self>, due: Due) {
+        if due.leave {
+            self.hand_over(false).await;
+        }
+        if due.settle && !self.is_clean() {
+            self.make_durable().await;
+            if let Err(error) = self.report().await {
+                tracing::debug!(file = %self.node.id, "{error}; told by what comes next");
+            }
+        }
+    }
+
+    /// Sees to it that what has left is made durable in a while, where what gathers leaves by itself, too.
+    pub(super) fn settle_in_a_while(self: &Arc<Self>, policy: &Policy) {
+        if policy.gather_delay == NEVER {
             return;
         }
-        let inode = Arc::downgrade(self);
-        net::task::spawn_on(&self.mount.runtime, async move {
-            tokio::time::sleep(delay).await;
-            let Some(inode) = inode.upgrade() else { return };
-            let waits = {
-                let state = inode.state();
-                state.next_batch == batch && !state.pending.is_empty()
-            };
-            if waits {
-                inode.hand_over(false).await;
-            }
-        });
+        let at = self.state().times.settle_from(Instant::now());
+        at.into_iter().for_each(|at| self.mount.due_at(at));
     }
 
     /// Whether enough has gathered to leave.
@@ -215,6 +224,9 @@ impl Inode {
         }
         let _leaving = self.leaving.lock().await;
         let policy = self.policy();
+        if !last {
+            self.settle_in_a_while(&policy);
+        }
         let long_enough = self.has_layout().await;
         let (verdict, straight) = {
             let state = self.state();

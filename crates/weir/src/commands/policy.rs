@@ -31,7 +31,8 @@ use types::{FileKind, Status};
   access            page: through the page cache of a mount; direct: past it, writes gather in the client;
                     odirect: each write is sent, and answered, before it returns (direct)
   gather_size       how many bytes gather before they leave: a size, 0 (each write leaves), full: a request for each iod (full)
-  gather_delay      how long they gather at most: a time as 5ms, max: until there are enough, or fsync or close (max)
+  gather_delay      how long they gather at most: a time as 5ms, after which others see them, and 5 s later they are
+                    durable; max: until there are enough, or fsync or close (mounts 1s, else max)
   mgr_gather_delay  the same at the mgr; set as gather_delay_ms in its configuration (2ms)
   read_ahead        how far is read ahead of who reads in order or in strides; with access=page only root's
                     mounts can go beyond 128K (1M)
