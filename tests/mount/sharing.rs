@@ -102,6 +102,33 @@ fn what_is_neither_synced_nor_closed_is_seen_all_the_same() {
     two.unmount();
 }
 
+/// Who has a file open, and does nothing but read, comes to where it ends by now: longer and shorter, whichever way its bytes go.
+#[test]
+fn who_only_reads_comes_to_the_end_that_others_have_made() {
+    let Some((_dir, _cluster, [one, two])) = two() else { return };
+    for len in [100, 5_000, 300_000] {
+        let path = one.at("f");
+        fs::write(&path, vec![b'a'; len]).unwrap();
+        let reader = File::open(two.at("f")).unwrap();
+        let at = |offset: usize| {
+            let mut found = [0; 100];
+            let len = reader.read_at(&mut found, offset as u64).unwrap();
+            String::from_utf8(found[..len].to_vec()).unwrap()
+        };
+        assert_eq!(at(len - 60), "a".repeat(60));
+        OpenOptions::new().append(true).open(&path).unwrap().write_all(&[b'b'; 20]).unwrap();
+        while at(len - 60) != "a".repeat(60) + &"b".repeat(20) {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        OpenOptions::new().write(true).open(&path).unwrap().set_len(10).unwrap();
+        assert_eq!((at(len - 60), at(0)), (String::new(), "a".repeat(10)), "{len}");
+        drop(reader);
+        fs::remove_file(&path).unwrap();
+    }
+    one.unmount();
+    two.unmount();
+}
+
 #[test]
 fn what_was_looked_for_in_vain_is_found_once_others_have_made_it() {
     const DIRS: usize = 30;

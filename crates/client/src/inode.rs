@@ -125,6 +125,8 @@ struct State {
     unsure: bool,
     /// Whether others may have changed the size since it was learnt.
     doubtful: bool,
+    /// When it was learnt.
+    learnt: Option<Instant>,
     /// Whether the file was made without waiting until that was durable, and nothing since has made it so.
     unsynced: bool,
     /// Counts what makes bytes that were read before worthless, apart from what changes the stamp.
@@ -250,6 +252,7 @@ impl Inode {
         let mut state = self.state();
         if state.stamp <= stamp {
             state.doubtful = false;
+            state.learnt = Some(Instant::now());
             let size = size.max(state.own_end());
             if size != std::mem::replace(&mut state.size, size) {
                 state.turns += 1;

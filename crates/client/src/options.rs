@@ -25,6 +25,8 @@ pub struct Options {
     pub negative: u32,
     /// What is waited for until it is on disk.
     pub durable: Durable,
+    /// How long it is believed how long an open file is: who reads up to its end later than that sees what others have written there meanwhile.
+    pub size_valid: Duration,
     /// How files are used where nobody says anything else.
     pub driver: Policy,
     /// What this mount says about that, over server and directories: it can be changed later ([`crate::Mount::set_policy`]).
@@ -72,6 +74,7 @@ impl Default for Options {
             lent: true,
             negative: 4,
             durable: Durable::Close,
+            size_valid: Duration::from_secs(1),
             driver: Policy::default(),
             policy: Settings::default(),
             environment: Settings::default(),

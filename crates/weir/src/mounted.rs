@@ -152,6 +152,7 @@ impl How {
             lent: !self.no_lent,
             negative: if self.no_negative { 0 } else { options.negative },
             durable,
+            size_valid: Duration::from_secs_f64(self.attr_timeout),
             ..options
         }
     }

@@ -12,6 +12,8 @@ use layout::list_io::{Request, RequestLimits, plan};
 use layout::policy::{LayoutWhen, Policy};
 use layout::threshold::{self, Path};
 use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
 use types::limits::PAYLOAD_MAX;
 use types::{Attrs, ByteRange};
 use wire::nfs4::OP_PUTFH;
@@ -24,33 +26,62 @@ const RUNS_SHORT: u64 = 16 << 10;
 /// How often the size is asked for while other processes of this mount change it.
 const SIZE_TRIES: u32 = 16;
 
+/// How long who reads up to the end of a file waits to be told whether it is still there.
+const END_WAIT: Duration = Duration::from_secs(1);
+
 type Runs = Vec<(u64, Found)>;
 
 impl Inode {
     /// See [`crate::File::read_at`].
     pub(crate) async fn read(self: &Arc<Self>, policy: Policy, offset: u64, len: usize) -> Result<ReadResult> {
+        let found = self.read_once(&policy, offset, len).await?;
+        // The mgr has found an end of the file before the one that was known here.
+        if self.is_doubtful() { self.read_once(&policy, offset, len).await } else { Ok(found) }
+    }
+
+    async fn read_once(self: &Arc<Self>, policy: &Policy, offset: u64, len: usize) -> Result<ReadResult> {
         // An answer is of no use that a write of this mount overtook: it may be from before it, and before a cut of others.
         for _ in 0..SIZE_TRIES {
-            if !self.state().doubtful {
+            if !self.is_doubtful() {
                 break;
             }
             self.learn_attrs().await?;
         }
+        let wanted = offset.saturating_add(len as u64);
+        if wanted > self.size() {
+            self.learn_end().await;
+        }
         let size = self.size();
-        let end = offset.saturating_add(len as u64).min(size);
+        let end = wanted.min(size);
         if offset >= end {
             return Ok(ReadResult { segments: Vec::new(), eof: offset >= size });
         }
         let range = ByteRange { offset, len: end - offset };
         self.expose(range).await;
         let own = self.state().kept(range);
-        let layout = if self.reads_straight(&policy, range.len).await { self.layout(false, None).await? } else { None };
+        let layout = if self.reads_straight(policy, range.len).await { self.layout(false, None).await? } else { None };
         let mut runs = match layout {
             Some(layout) => self.read_direct(layout, range).await?,
             None => self.read_via_mgr(range).await?,
         };
         runs.sort_unstable_by_key(|(at, _)| *at);
         Ok(ReadResult { segments: join(overlay(runs, &own), range)?, eof: end >= self.size() })
+    }
+
+    /// Somebody reads up to the end of the file: others may have moved it since it was learnt where that is. Who reads what is there already
+    /// need not wait for an mgr that is away.
+    async fn learn_end(&self) {
+        let valid = self.mount.options.size_valid;
+        if self.is_alone() || self.state().learnt.is_some_and(|learnt| learnt.elapsed() < valid) {
+            return;
+        }
+        let what = match tokio::time::timeout(END_WAIT, self.learn_attrs()).await {
+            Ok(Ok(_)) => return,
+            Ok(Err(error)) => error.to_string(),
+            Err(late) => late.to_string(),
+        };
+        tracing::debug!(file = %self.node.id, "its end stays where it was: {what}");
+        self.state().learnt = Some(Instant::now());
     }
 
     /// Whether a read of so many bytes goes straight to the iods.
@@ -148,6 +179,9 @@ impl Inode {
                     self.report().await?;
                     told = true;
                     continue;
+                }
+                if !self.is_alone() {
+                    self.state().doubt();
                 }
                 runs.push((at, Found::Nothing(chunk.end() - at)));
                 break;
