@@ -6,7 +6,7 @@
 //!
 //! A processor that runs nothing but tasks of the policy `SCHED_IDLE` counts as idle (`select_idle_sibling` of `kernel/sched/fair.c`), and such a
 //! task gives way at once. So the thread of a ring has that policy while one request comes after the other. As it gets next to nothing of a
-//! processor that others want as well, it is watched, and has the policy of all others again as soon as it gets less done than before.
+//! processor that others want as well, it is watched, and has the policy of all others again as soon as it has waited long for one.
 
 use std::fs::File;
 use std::io;
@@ -24,11 +24,11 @@ const WAKES: u64 = 64;
 const MANY: u64 = 4000;
 /// Requests per second below which it does not, whatever it was before; of the mount, and of each thread.
 const FEW: u64 = 1000;
-/// How long a thread does not give way after that was found to be slower; twice as long each time.
+/// How long a thread does not give way after one was kept from running by that; twice as long each time.
 const PAUSE: Duration = Duration::from_millis(50);
 /// And at most.
 const PAUSE_MAX: Duration = Duration::from_secs(10);
-/// How long a thread has to have given way, and got as much done, for all that to be forgotten.
+/// How long threads have to have given way in all, without that, for all that to be forgotten.
 const PROVEN: Duration = Duration::from_secs(1);
 
 /// Requests per second.
@@ -198,6 +198,11 @@ struct Standing {
 }
 
 impl Standing {
+    /// Whether nothing of it is to be found out by another look.
+    fn is_at_rest(&self) -> bool {
+        !self.gives_way && self.suspect.is_none()
+    }
+
     /// So many requests have come to it in so long a time. Whether it was kept from running while it gave way, and has not just waited for who asks or for servers,
     /// is known a look later: how long it `waits` in all is counted when it gets a processor, which it does when it has the policy of all others.
     fn was_starved(
@@ -286,7 +291,7 @@ impl Shared {
     fn run(&self) {
         let (mut judge, mut last) = (Judge::new(), Instant::now());
         while !self.ended.load(SeqCst) {
-            if judge.is_at_rest() && self.threads().iter().all(|known| !known.standing.gives_way) {
+            if judge.is_at_rest() && self.threads().iter().all(|known| known.standing.is_at_rest()) {
                 self.awake.store(false, SeqCst);
                 thread::park();
                 // Little was done in that time, however much the last moment had of it.
