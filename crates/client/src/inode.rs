@@ -125,8 +125,11 @@ struct State {
     unsure: bool,
     /// Whether others may have changed the size since it was learnt.
     doubtful: bool,
-    /// When it was learnt.
+    /// When it was learnt, and whether it is being asked for because that is long ago.
     learnt: Option<Instant>,
+    asking: bool,
+    /// The mgr has found an end of the file before the one that was known here: who reads there has to look once more.
+    shorter: bool,
     /// Whether the file was made without waiting until that was durable, and nothing since has made it so.
     unsynced: bool,
     /// Counts what makes bytes that were read before worthless, apart from what changes the stamp.
@@ -251,12 +254,8 @@ impl Inode {
     pub(crate) fn learn_size(&self, size: u64, stamp: u64) -> u64 {
         let mut state = self.state();
         if state.stamp <= stamp {
-            state.doubtful = false;
+            state.accept(size);
             state.learnt = Some(Instant::now());
-            let size = size.max(state.own_end());
-            if size != std::mem::replace(&mut state.size, size) {
-                state.turns += 1;
-            }
         } else {
             // It may tell of a time before what was done here since.
             state.doubt();
@@ -410,6 +409,15 @@ impl Drop for Inode {
 
 impl State {
     /// Others may have changed the size.
+    /// The server said that the file is as long as this, and nothing has changed that here since it was asked.
+    fn accept(&mut self, size: u64) {
+        self.doubtful = false;
+        let size = size.max(self.own_end());
+        if size != std::mem::replace(&mut self.size, size) {
+            self.turns += 1;
+        }
+    }
+
     fn doubt(&mut self) {
         self.doubtful = true;
         self.turns += 1;

@@ -35,8 +35,8 @@ impl Inode {
     /// See [`crate::File::read_at`].
     pub(crate) async fn read(self: &Arc<Self>, policy: Policy, offset: u64, len: usize) -> Result<ReadResult> {
         let found = self.read_once(&policy, offset, len).await?;
-        // The mgr has found an end of the file before the one that was known here.
-        if self.is_doubtful() { self.read_once(&policy, offset, len).await } else { Ok(found) }
+        // The mgr may have found an end of the file before the one that was known here.
+        if std::mem::take(&mut self.state().shorter) { self.read_once(&policy, offset, len).await } else { Ok(found) }
     }
 
     async fn read_once(self: &Arc<Self>, policy: &Policy, offset: u64, len: usize) -> Result<ReadResult> {
@@ -70,18 +70,39 @@ impl Inode {
 
     /// Somebody reads up to the end of the file: others may have moved it since it was learnt where that is. Who reads what is there already
     /// need not wait for an mgr that is away.
-    async fn learn_end(&self) {
-        let valid = self.mount.options.size_valid;
-        if self.is_alone() || self.state().learnt.is_some_and(|learnt| learnt.elapsed() < valid) {
+    async fn learn_end(self: &Arc<Self>) {
+        if self.is_alone() {
             return;
         }
-        let what = match tokio::time::timeout(END_WAIT, self.learn_attrs()).await {
-            Ok(Ok(_)) => return,
-            Ok(Err(error)) => error.to_string(),
-            Err(late) => late.to_string(),
-        };
-        tracing::debug!(file = %self.node.id, "its end stays where it was: {what}");
-        self.state().learnt = Some(Instant::now());
+        {
+            let mut state = self.state();
+            let valid = self.mount.options.size_valid;
+            if state.asking || state.learnt.is_some_and(|learnt| learnt.elapsed() < valid) {
+                return;
+            }
+            state.asking = true;
+        }
+        let inode = self.clone();
+        // By itself: the request must not be given up when it is not waited for any more.
+        let asked = net::task::spawn_on(&self.mount.runtime, async move { inode.ask_end().await });
+        // It tells of failures.
+        let _ = tokio::time::timeout(END_WAIT, asked).await;
+    }
+
+    async fn ask_end(&self) {
+        let stamp = self.stamp();
+        let mut compound = Compound::new("asking for the end");
+        compound.putfh(&self.node.handle).getattr();
+        let results = self.mount.session.call(compound).await;
+        let attrs = results.and_then(|mut results| results.done(&[OP_PUTFH]).and_then(|()| results.attrs()));
+        let mut state = self.state();
+        (state.asking, state.learnt) = (false, Some(Instant::now()));
+        match attrs {
+            // What was written here since counts for more.
+            Ok(attrs) if state.stamp <= stamp => state.accept(attrs.size),
+            Ok(_) => {}
+            Err(error) => tracing::debug!(file = %self.node.id, "{error}; its end stays where it was"),
+        }
     }
 
     /// Whether a read of so many bytes goes straight to the iods.
@@ -181,7 +202,9 @@ impl Inode {
                     continue;
                 }
                 if !self.is_alone() {
-                    self.state().doubt();
+                    let mut state = self.state();
+                    state.doubt();
+                    state.shorter = true;
                 }
                 runs.push((at, Found::Nothing(chunk.end() - at)));
                 break;
