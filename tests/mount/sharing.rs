@@ -79,7 +79,6 @@ impl Drop for TellsOfFailure<'_> {
     }
 }
 
-/// Names are looked for in vain until the mount knows by itself what is not there; whatever the other one makes then is found as soon as that is done.
 /// As `tail -f` on another machine sees what a program prints.
 #[test]
 fn what_is_neither_synced_nor_closed_is_seen_all_the_same() {
@@ -129,6 +128,7 @@ fn who_only_reads_comes_to_the_end_that_others_have_made() {
     two.unmount();
 }
 
+/// Names are looked for in vain until the mount knows by itself what is not there; whatever the other one makes then is found as soon as that is done.
 #[test]
 fn what_was_looked_for_in_vain_is_found_once_others_have_made_it() {
     const DIRS: usize = 30;

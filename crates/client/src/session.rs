@@ -38,6 +38,8 @@ use xdr::{Segments, Xdr};
 const MINOR: u32 = 2;
 /// The procedure that carries COMPOUNDs (RFC 8881 §16.2).
 const COMPOUND: u32 = 1;
+/// For how long an answer shows that the mgr is there.
+const LATELY: Duration = Duration::from_secs(1);
 
 /// A session. Clones share it.
 #[derive(Clone)]
@@ -189,6 +191,19 @@ impl Session {
     pub(crate) async fn call(&self, compound: Compound) -> Result<Results> {
         // Apart, so that what needs no request, such as most reads and writes of files, need not carry room for one.
         Box::pin(self.shared.call(compound)).await
+    }
+
+    /// Returns when the mgr has answered something lately, or now.
+    ///
+    /// # Errors
+    /// It is away.
+    pub(crate) async fn answers(&self) -> Result<()> {
+        let lately =
+            lock(&self.shared.table).session.as_ref().is_some_and(|session| session.is_heard_of(LATELY, now()));
+        if !lately {
+            self.call(Compound::new("looking whether the mgr is there")).await?;
+        }
+        Ok(())
     }
 
     /// Returns when the mgr has heard of us within a lease: at once, or after asking it.

@@ -4,7 +4,7 @@
 mod cluster;
 
 use bytes::Bytes;
-use client::{CreateOptions, ErrorKind, File, Mount, OpenFlags, Options};
+use client::{CreateOptions, ErrorKind, File, Mount, OpenFlags, Options, Origin, Settings};
 use cluster::{Cluster, options};
 use std::path::Path;
 use std::sync::Arc;
@@ -43,6 +43,27 @@ fn lose_bytes(dir: &Path) {
             std::fs::File::options().write(true).open(entry.path()).unwrap().set_len(HEAD).unwrap();
         }
     }
+}
+
+/// Nobody has asked for it to be handed on, so it is not given up when that cannot be done for longer than requests are tried.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_leaves_by_the_clock_stays_while_the_mgr_is_away() {
+    let mut cluster = Cluster::start(1).await;
+    let policy = Settings::parse(Origin::Mount, "write_threshold=max,gather_delay=5ms").unwrap();
+    let mount = cluster.mount(Options { retry_timeout: Duration::from_millis(1500), policy, ..options() }).await;
+    let file = create(&mount, "f").await;
+    cluster.mgr.take().unwrap().stop().await;
+    // Until the mount takes it for away, and then for as long as what it does by itself is tried.
+    let root = mount.root();
+    mount.getattr(&root).await.unwrap_err();
+    file.write_at(0, fill(1, 100)).await.unwrap();
+    for _ in 0..3 {
+        mount.getattr(&root).await.unwrap_err();
+        file.write_at(100, fill(2, 100)).await.unwrap();
+    }
+    cluster.start_mgr_again().await;
+    file.close().await.unwrap();
+    assert!(read_back(&mount, "f").await == [fill(1, 100), fill(2, 100)].concat());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

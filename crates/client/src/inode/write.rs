@@ -128,9 +128,8 @@ impl Inode {
                     self.mount.window.release(len as u64);
                     return Err(revoked_error());
                 }
-                if state.pending.is_empty() && policy.gather_delay != NEVER {
-                    state.times.leave = Instant::now().checked_add(policy.gather_delay);
-                    state.times.leave.into_iter().for_each(|at| self.mount.due_at(at));
+                if state.pending.is_empty() || state.times.leave.is_none() {
+                    self.leave_in_a_while(&mut state, &policy);
                 }
                 state.ruling = Some(ruling.clone());
                 let replaced = state.pending.insert(at, part);
@@ -164,16 +163,38 @@ impl Inode {
         self.state().times.take(now)
     }
 
-    /// Does what it is time for; failures are told later.
+    /// Does what it is time for; failures are told later. An mgr that does not answer is waited for: nobody has asked for this, and what would be given up
+    /// is safe here until then.
     pub(crate) async fn do_due(self: Arc<Self>, due: Due) {
-        if due.leave {
-            self.hand_over(false).await;
+        let answers = self.mount.session.answers().await;
+        if let Err(error) = &answers {
+            tracing::debug!(file = %self.node.id, "{error}; what was written is handed on later");
         }
-        if due.settle && !self.is_clean() {
-            self.make_durable().await;
-            if let Err(error) = self.report().await {
-                tracing::debug!(file = %self.node.id, "{error}; told by what comes next");
+        if answers.is_err() {
+            let policy = self.policy();
+            let mut state = self.state();
+            self.leave_in_a_while(&mut state, &policy);
+            state.times.settle_from(Instant::now());
+        } else {
+            if due.leave {
+                self.hand_over(false).await;
             }
+            if due.settle && !self.is_clean() {
+                self.make_durable().await;
+                if let Err(error) = self.report().await {
+                    tracing::debug!(file = %self.node.id, "{error}; told by what comes next");
+                }
+            }
+        }
+        let next = self.state().times.done();
+        next.into_iter().for_each(|at| self.mount.due_at(at));
+    }
+
+    /// Sees to it that what gathers leaves in a while, if nothing else has it leave before.
+    fn leave_in_a_while(self: &Arc<Self>, state: &mut State, policy: &Policy) {
+        if policy.gather_delay != NEVER {
+            state.times.leave = Instant::now().checked_add(policy.gather_delay);
+            state.times.leave.into_iter().for_each(|at| self.mount.due_at(at));
         }
     }
 

@@ -16,13 +16,15 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// And how many times as long as that has taken.
 const PAUSE_TIMES: u32 = 20;
 
-/// When something is to be done about a file.
+/// When something is to be done about a file, one thing at a time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Times {
     /// What gathers leaves.
     pub(crate) leave: Option<Instant>,
     /// What has left is made durable, and the mgr told how long the file is.
     settle: Option<Instant>,
+    /// Something is being done, which may take as long as servers are away.
+    busy: bool,
 }
 
 /// What it is time for.
@@ -42,9 +44,23 @@ impl Times {
 
     /// What it is time for by `now`, each once, and when there is more to be done.
     pub(crate) fn take(&mut self, now: Instant) -> (Due, Option<Instant>) {
+        if self.busy {
+            return Default::default();
+        }
         let due = |time: &mut Option<Instant>| time.take_if(|at| *at <= now).is_some();
         let due = Due { leave: due(&mut self.leave), settle: due(&mut self.settle) };
-        (due, self.leave.into_iter().chain(self.settle).min())
+        self.busy = due != Due::default();
+        (due, if self.busy { None } else { self.next() })
+    }
+
+    /// What it was time for is done, or was tried; when there is more to be done.
+    pub(crate) fn done(&mut self) -> Option<Instant> {
+        self.busy = false;
+        self.next()
+    }
+
+    fn next(&self) -> Option<Instant> {
+        self.leave.into_iter().chain(self.settle).min()
     }
 }
 
@@ -142,11 +158,13 @@ mod tests {
         assert_eq!(times.settle_from(at(0)), Some(start + SETTLED));
         assert_eq!(times.settle_from(at(3)), None, "what left first counts");
         assert_eq!(times.take(at(0)), (due(false, false), Some(at(1))));
-        assert_eq!(times.take(at(1)), (due(true, false), Some(at(5))));
-        assert_eq!(times.take(at(4)), (due(false, false), Some(at(5))));
+        assert_eq!(times.take(at(1)), (due(true, false), None));
+        // One thing at a time; what comes to be due meanwhile is done afterwards.
         times.leave = Some(at(7));
-        assert_eq!(times.take(at(6)), (due(false, true), Some(at(7))));
+        assert_eq!(times.take(at(6)), (due(false, false), None));
+        assert_eq!((times.done(), times.take(at(6))), (Some(at(5)), (due(false, true), None)));
         assert_eq!(times.settle_from(at(6)), Some(at(6) + SETTLED));
-        assert_eq!(times.take(at(20)), (due(true, true), None));
+        assert_eq!((times.done(), times.take(at(20))), (Some(at(7)), (due(true, true), None)));
+        assert_eq!((times.done(), times.take(at(99))), (None, (due(false, false), None)));
     }
 }
