@@ -408,7 +408,6 @@ impl Drop for Inode {
 }
 
 impl State {
-    /// Others may have changed the size.
     /// The server said that the file is as long as this, and nothing has changed that here since it was asked.
     fn accept(&mut self, size: u64) {
         self.doubtful = false;
@@ -418,6 +417,7 @@ impl State {
         }
     }
 
+    /// Others may have changed the size.
     fn doubt(&mut self) {
         self.doubtful = true;
         self.turns += 1;
