@@ -1,6 +1,6 @@
 //! The writer: small values gather in one buffer, payloads join the list uncopied.
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::Bytes;
 
 /// Opaque data from this size on become a segment of their own instead of being copied.
 const OWN_SEGMENT: usize = 1024;
@@ -12,7 +12,7 @@ const ROOM: usize = 128;
 pub struct Writer {
     done: Vec<Bytes>,
     done_len: usize,
-    head: BytesMut,
+    head: Vec<u8>,
 }
 
 /// A finished message: segments in order.
@@ -57,11 +57,11 @@ impl Segments {
         if let [one] = &self.parts[..] {
             return one.clone();
         }
-        let mut all = BytesMut::with_capacity(self.len);
+        let mut all = Vec::with_capacity(self.len);
         for part in &self.parts {
-            all.put_slice(part);
+            all.extend_from_slice(part);
         }
-        all.freeze()
+        all.into()
     }
 }
 
@@ -76,18 +76,23 @@ impl From<Bytes> for Segments {
 impl Writer {
     /// An empty message.
     pub fn new() -> Self {
-        Writer { head: BytesMut::with_capacity(ROOM), ..Self::default() }
+        Self::with_capacity(ROOM)
+    }
+
+    /// An empty message with room for this many bytes of small values.
+    pub fn with_capacity(bytes: usize) -> Self {
+        Writer { head: Vec::with_capacity(bytes), ..Self::default() }
     }
 
     /// An empty message that gathers its small values in `buffer`, whose content is dropped; see [`Writer::into_buffer`].
-    pub fn reusing(mut buffer: BytesMut) -> Self {
+    pub fn reusing(mut buffer: Vec<u8>) -> Self {
         buffer.clear();
         Writer { head: buffer, ..Self::default() }
     }
 
     /// The message in one buffer, to be changed and later reused; a copy only if a payload had joined the list.
-    pub fn into_buffer(self) -> BytesMut {
-        if self.done.is_empty() { self.head } else { BytesMut::from(self.finish().to_bytes()) }
+    pub fn into_buffer(self) -> Vec<u8> {
+        if self.done.is_empty() { self.head } else { self.finish().to_bytes().into() }
     }
 
     /// Bytes written so far.
@@ -109,28 +114,28 @@ impl Writer {
     fn seal(&mut self) {
         if !self.head.is_empty() {
             self.done_len += self.head.len();
-            self.done.push(self.head.split().freeze());
+            self.done.push(std::mem::take(&mut self.head).into());
         }
     }
 
     /// Unsigned integer (RFC 4506 §4.2).
     pub fn u32(&mut self, v: u32) {
-        self.head.put_u32(v);
+        self.head.extend_from_slice(&v.to_be_bytes());
     }
 
     /// Integer (§4.1).
     pub fn i32(&mut self, v: i32) {
-        self.head.put_i32(v);
+        self.head.extend_from_slice(&v.to_be_bytes());
     }
 
     /// Unsigned hyper integer (§4.5).
     pub fn u64(&mut self, v: u64) {
-        self.head.put_u64(v);
+        self.head.extend_from_slice(&v.to_be_bytes());
     }
 
     /// Hyper integer (§4.5).
     pub fn i64(&mut self, v: i64) {
-        self.head.put_i64(v);
+        self.head.extend_from_slice(&v.to_be_bytes());
     }
 
     /// Boolean (§4.4).
@@ -140,7 +145,7 @@ impl Writer {
 
     /// Fixed-length opaque (§4.9), padded; copied.
     pub fn fixed(&mut self, data: &[u8]) {
-        self.head.put_slice(data);
+        self.head.extend_from_slice(data);
         self.pad(data.len());
     }
 
@@ -176,7 +181,7 @@ impl Writer {
     /// Bytes as they are: no length, no padding.
     pub fn raw(&mut self, data: &Bytes) {
         if data.len() < OWN_SEGMENT {
-            self.head.put_slice(data);
+            self.head.extend_from_slice(data);
         } else {
             self.seal();
             self.done_len += data.len();
@@ -204,7 +209,8 @@ impl Writer {
     }
 
     fn pad(&mut self, len: usize) {
-        self.head.put_bytes(0, len.wrapping_neg() & 3);
+        let zeros = len.wrapping_neg() & 3;
+        self.head.extend_from_slice(&[0; 3][..zeros]);
     }
 }
 
@@ -215,7 +221,7 @@ mod tests {
 
     #[test]
     fn a_buffer_is_reused() {
-        let mut buffer = BytesMut::with_capacity(64);
+        let mut buffer = Vec::with_capacity(64);
         let address = buffer.as_ptr();
         for value in 0..3 {
             let mut w = Writer::reusing(buffer);

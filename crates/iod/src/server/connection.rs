@@ -46,7 +46,7 @@ pub(super) struct Connection<C> {
     pub(super) socket: C,
     pub(super) session: Option<Session>,
     input: BytesMut,
-    pub(super) output: BytesMut,
+    pub(super) output: Vec<u8>,
     pub(super) small: Vec<u8>,
     pub(super) plan: ReadPlan,
 }
@@ -82,7 +82,7 @@ impl<C: Channel> Connection<C> {
             socket,
             session: None,
             input: BytesMut::new(),
-            output: BytesMut::new(),
+            output: Vec::new(),
             small: Vec::new(),
             plan: ReadPlan::default(),
         }
@@ -149,7 +149,7 @@ impl<C: Channel> Connection<C> {
     /// Gives back the memory that busier times have left.
     fn rest(&mut self) {
         self.input = BytesMut::new();
-        self.output = BytesMut::new();
+        self.output = Vec::new();
         self.small = Vec::new();
         self.plan = ReadPlan::default();
     }

@@ -6,6 +6,10 @@ use wire::nfs4::compound::{ArgsHeader, OpNumber, Ops};
 use wire::nfs4::*;
 use xdr::{Malformed, Segments, Writer, Xdr};
 
+/// Bytes of operations, and how many of them, that most requests stay below: those need not move while they grow.
+const ROOM: usize = 256;
+const OPERATIONS: usize = 8;
+
 /// The operations of one request, without the SEQUENCE in front, so that they can be sent again in another session.
 ///
 /// Payloads are kept as they are and never copied.
@@ -20,7 +24,7 @@ pub struct Compound {
 impl Compound {
     /// No operation yet.
     pub fn new() -> Self {
-        Self::default()
+        Compound { out: Writer::with_capacity(ROOM), numbers: Vec::with_capacity(OPERATIONS), ..Self::default() }
     }
 
     /// Asks for the reply to be kept, because to do this twice is not the same as once.

@@ -168,6 +168,9 @@ pub fn cb_opnum(number: u32) -> Option<nfs_cb_opnum4> {
     nfs_cb_opnum4::try_from(i32::try_from(number).ok()?).ok()
 }
 
+/// Room that they begin with: enough for most COMPOUNDs, which would otherwise move while they grow to it.
+const ROOM: usize = 512;
+
 /// Gathers operations (or results) and puts the header with their count in front at the end.
 #[derive(Debug, Default)]
 pub struct OpsWriter {
@@ -178,7 +181,7 @@ pub struct OpsWriter {
 impl OpsWriter {
     /// No operation yet.
     pub fn new() -> Self {
-        Self::default()
+        OpsWriter { count: 0, out: Writer::with_capacity(ROOM) }
     }
 
     /// Operations so far.
