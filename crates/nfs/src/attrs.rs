@@ -12,6 +12,7 @@ mod set;
 
 use crate::fs::FsInfo;
 use crate::values::Values;
+use std::sync::LazyLock;
 use types::limits::BITMAP_WORDS_MAX;
 use types::{Renaming, SetAttrs};
 use wire::nfs4::*;
@@ -299,12 +300,17 @@ pub const STATFS: Mask = Mask::of(&[
 /// Attributes whose values come from the object itself and not from the server or file system.
 pub const NEEDS_OBJECT: Mask = OBJECT.or(Mask::of(&[FATTR4_MOUNTED_ON_FILEID]));
 
+/// What clients of this minor version may ask for or set, in any file system.
+fn since(minor: u32) -> Mask {
+    let rows = ROWS.iter().filter(|row| row.minor <= minor && !PRIVATE.has(row.number));
+    rows.fold(WRITE_ONLY, |mask, row| mask.or(Mask::of(&[row.number])))
+}
+
 /// What `supported_attrs` says to a client of this minor version.
 pub fn supported(info: &FsInfo, minor: u32) -> Mask {
-    let mut mask = WRITE_ONLY;
-    for row in ROWS.iter().filter(|row| row.minor <= minor && !PRIVATE.has(row.number)) {
-        mask = mask.or(Mask::of(&[row.number]));
-    }
+    // Every GETATTR asks, and the table is walked once.
+    static BY_MINOR: LazyLock<[Mask; 3]> = LazyLock::new(|| [0, 1, 2].map(since));
+    let mask = BY_MINOR[(minor as usize).min(2)];
     if info.thresholds { mask } else { mask.without(Mask::of(&[FATTR4_MDSTHRESHOLD])) }
 }
 

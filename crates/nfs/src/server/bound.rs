@@ -24,8 +24,8 @@ pub fn reply_bound(body: &[u8]) -> usize {
     }
     let word = |at: usize| body.get(4 * at..4 * at + 4).map_or(0, |b| u32::from_be_bytes([b[0], b[1], b[2], b[3]]));
     let mut sum = PLAIN;
-    for at in 0..body.len() / 4 {
-        let number = word(at);
+    for (at, bytes) in body.chunks_exact(4).enumerate() {
+        let number = u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
         if number < OP_ACCESS as u32 || number > OP_REMOVEXATTR as u32 {
             continue;
         }
