@@ -46,7 +46,9 @@ pub(crate) async fn carry_out(fs: &FileSystem, request: Request) -> Answer {
         Op::Write { fh, offset, write_flags, flags, data } => {
             write::write(fs, header, fh, (offset, data), (write_flags, flags)).await
         }
+        Op::Flush { fh, lock_owner } => flush::flush(fs, header, fh, lock_owner).await,
         // Apart, so that those above need not carry room for what the largest of the others needs.
+        Op::Release { fh } => Box::pin(release::release(fs, fh)).await,
         _ => Box::pin(seldom(fs, request)).await,
     }
 }
@@ -72,8 +74,6 @@ async fn seldom(fs: &FileSystem, request: Request) -> Answer {
         Op::Create { name, flags, mode, open_flags } => {
             create::create(fs, header, &name, (flags, open_flags), mode).await
         }
-        Op::Flush { fh, lock_owner } => flush::flush(fs, header, fh, lock_owner).await,
-        Op::Release { fh } => release::release(fs, fh).await,
         Op::Fsync { fh } => fsync::fsync(fs, fh).await,
         Op::Statfs => statfs::statfs(fs).await,
         // Every other operation on a directory is durable when it is answered; of files, fsync and close take care.
@@ -97,6 +97,7 @@ async fn seldom(fs: &FileSystem, request: Request) -> Answer {
         Op::Forget { .. } | Op::BatchForget { .. } | Op::Interrupt { .. } => Ok(Reply::None),
         // Carried out above.
         Op::Lookup { .. } | Op::Getattr { .. } | Op::Read { .. } | Op::Write { .. } => Err(ENOSYS),
+        Op::Flush { .. } | Op::Release { .. } => Err(ENOSYS),
         Op::Syncfs | Op::Unknown => Err(ENOSYS),
     }
 }

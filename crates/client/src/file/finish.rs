@@ -35,7 +35,8 @@ impl Open {
         let written = self.durable().await;
         let mere = if written.is_ok() { self.inode.remove_mere_open(self.key).await } else { None };
         let Some(stateid) = mere else {
-            return self.end_after(written, SetAttrs::default(), None, false).await.map(|_| ());
+            // Apart: most opens are left by the way below, and need no room for this one.
+            return Box::pin(self.end_after(written, SetAttrs::default(), None, false)).await.map(|_| ());
         };
         let (id, mount) = (self.inode.node.id, self.inode.mount.clone());
         mount.leave(Left { handle: self.inode.node.handle.clone(), stateid, caller: self.origin.caller.clone() });

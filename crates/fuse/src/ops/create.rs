@@ -47,7 +47,7 @@ pub(crate) async fn create(
         && open_flags & abi::OPEN_KILL_SUIDGID != 0
         && options.open.truncate
     {
-        fs.drop_privileges(header, &file.node()).await?;
+        Box::pin(fs.drop_privileges(header, &file.node())).await?;
     }
     fs.changed_in(header, after, unseen);
     // One that others made in the meantime the kernel may know, with another size.

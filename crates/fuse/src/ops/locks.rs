@@ -104,7 +104,7 @@ async fn take(
         Some(file) => file,
         None if open.file.may_lock(what.1) || !lock.flock => &open.file,
         None => {
-            let file = open.for_locks.get_or_try_init(|| open_for_locks(fs, header)).await?;
+            let file = open.for_locks.get_or_try_init(|| Box::pin(open_for_locks(fs, header))).await?;
             // What it has by the other open would be held beside; flock(2) may let others in while it changes the kind.
             open.file.unlock(lock.owner, what.0).await?;
             file

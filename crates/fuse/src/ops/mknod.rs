@@ -23,7 +23,7 @@ pub(crate) async fn mknod(fs: &FileSystem, header: &Header, name: &[u8], mode: u
             let options = CreateOptions { mode: permissions, exclusive: true, ..CreateOptions::default() };
             let file = mount.create(&dir, name, options).await?;
             let (node, attrs) = (file.node(), file.attrs());
-            file.close().await?;
+            Box::pin(file.close()).await?;
             return Ok(fs.entry(Body::with_capacity(128), header, &node, &attrs).reply());
         }
         _ => return Err(EINVAL),

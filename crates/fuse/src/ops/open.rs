@@ -36,7 +36,7 @@ async fn open_found(fs: &FileSystem, header: &Header, flags: u32, open_flags: u3
     let file = open_file(fs, header, &node, options, flags).await?;
     // Not before: who may not cut the file takes nothing from it.
     if file.attrs().mode & 0o6000 != 0 && open_flags & abi::OPEN_KILL_SUIDGID != 0 && options.flags.truncate {
-        fs.drop_privileges(header, &node).await?;
+        Box::pin(fs.drop_privileges(header, &node)).await?;
     }
     let attrs = file.attrs();
     fs.renew(header.node, &attrs);

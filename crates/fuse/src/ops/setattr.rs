@@ -39,7 +39,7 @@ pub(crate) async fn setattr(fs: &FileSystem, header: &Header, args: &SetAttr) ->
         _ => set_named(fs, header, args, &changes).await?,
     };
     let attrs = match args.valid & fattr::KILL_SUIDGID != 0 && attrs.mode & 0o6000 != 0 {
-        true => fs.drop_privileges(header, &fs.node(header)?).await?,
+        true => Box::pin(fs.drop_privileges(header, &fs.node(header)?)).await?,
         false => attrs,
     };
     if changes.mode.is_some() {
