@@ -57,6 +57,33 @@ fn bytes_are_those_of_other_clients() {
 }
 
 #[test]
+fn a_file_with_a_length_that_no_disk_holds_can_be_used() {
+    let Some((dir, cluster, place)) = mounted(&[]) else { return };
+    // Further than a file of most local file systems reaches, so that the iods may refuse the byte.
+    const FAR: u64 = 70_368_743_129_083;
+    let path = place.at("far");
+    let file = File::create(&path).unwrap();
+    let written = file.write_all_at(b"x", FAR).and_then(|()| file.sync_all());
+    drop(file);
+    OpenOptions::new().write(true).open(&path).unwrap().set_len(FAR).unwrap();
+    assert_eq!(fs::metadata(&path).unwrap().len(), FAR);
+    // The mgr ends, and has noted what it had begun.
+    let url = cluster.url.clone();
+    cluster.kill();
+    let cluster = Cluster::start_again(&url, &dir.path().join("data"));
+    assert_eq!(fs::metadata(&path).unwrap().len(), FAR, "{written:?}");
+    let mut file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+    file.write_all(b"begin").unwrap();
+    file.set_len(7).unwrap();
+    drop(file);
+    assert_eq!(fs::read(&path).unwrap(), b"begin\0\0");
+    cluster.text(["stat", "/far"]);
+    fs::remove_file(&path).unwrap();
+    cluster.run(["fsck"]);
+    place.unmount();
+}
+
+#[test]
 fn names_of_all_kinds() {
     let Some((_dir, _cluster, place)) = mounted(&[]) else { return };
     let deep = place.at("a/b/c");
@@ -314,6 +341,15 @@ fn what_was_told_before_a_change_is_not_told_again() {
     place.unmount();
 }
 
+/// Sets what it refers to when it is dropped.
+struct Sets<'a>(&'a AtomicBool);
+
+impl Drop for Sets<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, SeqCst);
+    }
+}
+
 /// Lock files of old: who opens a name that others make and remove all the time has it, or there is none. One that others replace all the time
 /// is always there.
 #[test]
@@ -325,13 +361,14 @@ fn names_that_come_and_go_are_there_or_not() {
     std::thread::scope(|scope| {
         for _ in 0..3 {
             scope.spawn(|| {
+                // Also when this thread panics: the others would go on for ever.
+                let _done = Sets(&done);
                 for round in 0..400 {
                     if let Err(error) = OpenOptions::new().write(true).open(&lock) {
                         assert_eq!(error.kind(), ErrorKind::NotFound, "round {round}: {error}");
                     }
                     File::open(&table).unwrap_or_else(|error| panic!("round {round}: {error}"));
                 }
-                done.store(true, SeqCst);
             });
         }
         scope.spawn(|| {

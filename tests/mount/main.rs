@@ -6,15 +6,21 @@
 #[path = "../../crates/weir/tests/end_to_end/cluster.rs"]
 #[allow(dead_code)]
 mod cluster;
+mod coherence;
 mod deaths;
 mod descriptors;
+#[path = "../../crates/client/tests/support/dice.rs"]
+mod dice;
 mod files;
+#[path = "../../crates/client/tests/support/histories.rs"]
+mod histories;
 mod holes;
 #[path = "../../crates/weir/tests/end_to_end/lab.rs"]
 #[allow(dead_code)]
 mod lab;
 mod mappings;
 mod memory;
+mod names;
 mod place;
 mod policy;
 #[path = "../../crates/client/tests/support/proxy.rs"]

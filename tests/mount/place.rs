@@ -62,6 +62,11 @@ impl Place {
         Place { dir: dir.to_owned() }
     }
 
+    /// What somebody else has mounted at a directory, and unmounts.
+    pub fn there(dir: &Path) -> Place {
+        Place { dir: dir.to_owned() }
+    }
+
     /// A path in it.
     pub fn at(&self, name: &str) -> PathBuf {
         self.dir.join(name)

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
 /// A cluster with two mounts, if there can be any.
-fn two() -> Option<(tempfile::TempDir, Cluster, [Place; 2])> {
+pub fn two() -> Option<(tempfile::TempDir, Cluster, [Place; 2])> {
     two_with(&[])
 }
 
@@ -544,7 +544,9 @@ fn a_directory_that_another_mount_removes_is_empty_to_who_has_it_open() {
     // Programs that other tests start meanwhile must not keep the mount busy with a copy.
     let dir = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let open = |path: PathBuf| rustix::fs::open(path, dir, Mode::empty()).unwrap();
-    let (held, other) = (open(two.at(deep)), open(two.at(deep)));
+    let (held, mut other) = (open(two.at(deep)), rustix::fs::Dir::new(open(two.at(deep))).unwrap());
+    let names = |dir: &mut rustix::fs::Dir| dir.by_ref().filter(|entry| !is_dot(entry)).collect::<Vec<_>>();
+    assert_eq!(names(&mut other).len(), 1);
     // The kernel knows the name from here on.
     rustix::fs::statat(&held, "f", AtFlags::empty()).unwrap();
     fs::remove_dir_all(one.at("d")).unwrap();
@@ -553,8 +555,8 @@ fn a_directory_that_another_mount_removes_is_empty_to_who_has_it_open() {
     assert_eq!(rustix::fs::mkdirat(&held, "g", Mode::RWXU), Err(Errno::NOENT));
     let made = rustix::fs::openat(&held, "g", OFlags::CREATE | OFlags::WRONLY, Mode::RUSR);
     assert_eq!(made.map(drop), Err(Errno::NOENT));
-    let names = |dir| rustix::fs::Dir::new(dir).unwrap().filter(|entry| !is_dot(entry)).collect::<Vec<_>>();
-    let found = names(other);
+    other.rewind();
+    let found = names(&mut other);
     assert!(found.iter().all(|entry| matches!(entry, Err(Errno::NOENT))), "{found:?}");
     // A path is looked up anew, also where the kernel believes in a directory that was there before.
     fs::create_dir_all(one.at("d/1")).unwrap();
@@ -567,7 +569,7 @@ fn a_directory_that_another_mount_removes_is_empty_to_who_has_it_open() {
     let names = fs::read_dir(one.at("d/1")).unwrap().map(|entry| entry.unwrap().file_name());
     assert_eq!(names.collect::<BTreeSet<_>>(), ["a", "b"].map(OsString::from).into());
     one.unmount();
-    drop(held);
+    drop((held, other));
     two.unmount();
 }
 

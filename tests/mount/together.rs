@@ -1,6 +1,6 @@
 //! A mount in the process of its cluster, which reaches its mgr without a socket, also beside one that has a process of its own.
 
-use crate::cluster::{Cluster, WEIR, signal, succeed};
+use crate::cluster::{Cluster, WEIR, own_address, signal, succeed};
 use crate::place::{Place, can_mount, options};
 use rustix::process::Signal;
 use std::fs::{self, File, OpenOptions};
@@ -70,7 +70,7 @@ fn works_with_a_mount_of_its_own_process_on_the_same_files() {
     }
     let dir = tempfile::tempdir().unwrap();
     let at = dir.path().join("inside");
-    let mut cluster = mounted("127.0.0.1:0", &dir.path().join("data"), &at, &[]);
+    let mut cluster = mounted(&format!("{}:0", own_address()), &dir.path().join("data"), &at, &[]);
     let other = Place::new(&cluster, &dir.path().join("outside"), &[]);
     for name in ["taken", "here", "there"] {
         fs::create_dir(at.join(name)).unwrap();
@@ -136,7 +136,7 @@ fn killed_while_files_are_made(more: &[&str]) {
     const THREADS: usize = 4;
     let dir = tempfile::tempdir().unwrap();
     let (data, at) = (dir.path().join("data"), dir.path().join("mnt"));
-    let mut cluster = mounted("127.0.0.1:0", &data, &at, more);
+    let mut cluster = mounted(&format!("{}:0", own_address()), &data, &at, more);
     let text = |thread: usize, n: usize| format!("file {n} of {thread} ").repeat(1 + n * 131 % 700);
     for round in 0..3 {
         let (closed, removed): ([AtomicUsize; THREADS], [AtomicUsize; THREADS]) = Default::default();

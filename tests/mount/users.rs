@@ -133,6 +133,12 @@ fn files_may_do_what_the_mount_allows() {
     assert_eq!(by(Path::new(WEIR), &["-o", "dev,nodiratime,noexec"]), ([true, false, true], false));
     assert_eq!(by(&helper, &["-n", "-o", "rw,noatime,lazytime"]), ([false, false, false], true));
     assert_eq!(by(&helper, &["-o", "rw,noexec,nosuid,nodev,user=x"]), ([true, true, true], false));
+    // The types that /proc/mounts shows, and how mount(8) calls the program for all types of FUSE.
+    for (name, named) in [("mount.fuse.weir", &[][..]), ("mount.fuse", &["-t", "fuse.weir"])] {
+        let helper = dir.path().join(name);
+        std::os::unix::fs::symlink(WEIR, &helper).unwrap();
+        assert_eq!(by(&helper, &[&["-o", "rw,nodev"], named].concat()), ([false, true, false], true), "{name}");
+    }
     succeed(Command::new(WEIR).args(["mount", &cluster.url]).arg(&mnt));
     let again =
         |options: &str| Command::new(WEIR).args(["mount", &cluster.url]).arg(&mnt).args(["-o", options]).output();

@@ -9,7 +9,7 @@ use nfs::client::fattr;
 use nfs::fs::Told;
 use nfs::values::Values;
 use std::sync::Arc;
-use types::{Attrs, Status};
+use types::{Attrs, FileId, Status};
 use wire::nfs4::*;
 use wire::rpc::Auth;
 use xdr::Xdr;
@@ -24,7 +24,24 @@ pub(crate) struct Compound {
     builder: Builder,
     once: bool,
     caller: Caller,
+    checks: Checks,
 }
+
+/// Which operations of a COMPOUND check paths ([`crate::Mount::expecting`]): a bit for each, by its place.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Checks(u64);
+
+impl Checks {
+    /// The operations of a check.
+    const OPERATIONS: [nfs_opnum4; 3] = [OP_PUTFH, OP_LOOKUP, OP_VERIFY];
+
+    /// Whether the operation at this place checks a path.
+    fn has(self, place: usize) -> bool {
+        place < u64::BITS as usize && self.0 >> place & 1 == 1
+    }
+}
+
+const _: () = assert!(types::limits::COMPOUND_OPS_MAX <= u64::BITS);
 
 /// A compound ready to be sent, as often as needed.
 #[derive(Debug)]
@@ -36,12 +53,14 @@ pub(crate) struct Sealed {
     pub(crate) once: bool,
     /// Who asks.
     pub(crate) caller: Caller,
+    /// The operations that check paths.
+    pub(crate) checks: Checks,
 }
 
 impl Compound {
     /// No operation yet; `what` is what people are told it was for, as in `looking up "a"`.
     pub(crate) fn new(what: impl Into<String>) -> Self {
-        Compound { what: what.into(), builder: Builder::new(), once: false, caller: None }
+        Compound { what: what.into(), builder: Builder::new(), once: false, caller: None, checks: Checks::default() }
     }
 
     /// Asks in this name.
@@ -90,6 +109,18 @@ impl Compound {
         self.op(OP_PUTFH, &PUTFH4args { object: handle.clone() })
     }
 
+    /// Appends the check that a path from this directory leads to the file with this id; the current filehandle is then that file.
+    pub(crate) fn check(&mut self, from: &Bytes, names: &[Bytes], id: FileId) -> &mut Self {
+        let begin = self.builder.len();
+        self.putfh(from);
+        for name in names {
+            self.op(OP_LOOKUP, &LOOKUP4args { objname: name.clone() });
+        }
+        self.op(OP_VERIFY, &VERIFY4args { obj_attributes: nfs::attrs::encode_id(id) });
+        self.checks.0 |= (begin..self.builder.len()).fold(0, |bits, place| bits | 1 << place);
+        self
+    }
+
     /// Appends GETATTR of everything in [`Attrs`].
     pub(crate) fn getattr(&mut self) -> &mut Self {
         self.getattr_of(fattr::ATTRS)
@@ -107,7 +138,8 @@ impl Compound {
 
     /// Ends writing.
     pub(crate) fn seal(self) -> Sealed {
-        Sealed { what: self.what, request: self.builder.build(), once: self.once, caller: self.caller }
+        let Compound { what, builder, once, caller, checks } = self;
+        Sealed { what, request: builder.build(), once, caller, checks }
     }
 }
 
@@ -128,6 +160,8 @@ pub(crate) struct Results {
     inner: std::result::Result<Inner, nfsstat4>,
     /// Where it is kept how long requests wait.
     load: Arc<Load>,
+    /// The operations that check paths.
+    checks: Checks,
 }
 
 /// Why a result is not there.
@@ -150,13 +184,13 @@ impl From<Refusal> for Failed {
 
 impl Results {
     /// The results of a request.
-    pub(crate) fn new(what: &str, inner: Inner, load: &Arc<Load>) -> Self {
-        Results { what: what.to_owned(), inner: Ok(inner), load: load.clone() }
+    pub(crate) fn new(compound: &Sealed, inner: Inner, load: &Arc<Load>) -> Self {
+        Results { what: compound.what.clone(), inner: Ok(inner), load: load.clone(), checks: compound.checks }
     }
 
     /// No results, as the request as a whole was refused.
-    pub(crate) fn refused(what: &str, status: nfsstat4) -> Self {
-        Results { what: what.to_owned(), inner: Err(status), load: Arc::default() }
+    pub(crate) fn refused(compound: &Sealed, status: nfsstat4) -> Self {
+        Results { what: compound.what.clone(), inner: Err(status), load: Arc::default(), checks: Checks::default() }
     }
 
     /// An error of this compound.
@@ -191,6 +225,27 @@ impl Results {
     pub(crate) fn done(&mut self, numbers: &[nfs_opnum4]) -> Result<()> {
         let mut all = || numbers.iter().try_for_each(|n| Ok(self.inner()?.done(*n)?));
         all().map_err(|failed| self.error(&failed))
+    }
+
+    /// Checks that the next file of [`Mount::arrive`](crate::Mount::arrive) was reached.
+    ///
+    /// # Errors
+    /// An expected path leads elsewhere: [`Error::is_moved`], with [`Status::Access`] if the caller may not walk it. Otherwise as [`Results::done`].
+    pub(crate) fn arrived(&mut self) -> Result<()> {
+        let mut checked = false;
+        while self.inner.as_ref().is_ok_and(|inner| self.checks.has(inner.taken())) {
+            checked = true;
+            match self.inner().and_then(|inner| Ok(inner.done_any(&Checks::OPERATIONS)?)) {
+                Ok(()) => {}
+                Err(Failed::Nfs(status)) => {
+                    let why = if status == NFS4ERR_ACCESS { Status::Access } else { Status::Stale };
+                    let what = format!("{}: the path leads elsewhere by now", self.what);
+                    return Err(Error::status(why, what).with_move());
+                }
+                Err(failed) => return Err(self.error(&failed)),
+            }
+        }
+        if checked { Ok(()) } else { self.done(&[OP_PUTFH]) }
     }
 
     /// The result of [`Compound::getattr`].

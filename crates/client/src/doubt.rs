@@ -24,9 +24,9 @@ pub async fn make<T, F: Future<Output = Result<T>>>(mut attempt: impl FnMut() ->
     attempt().await
 }
 
-/// What `name` in `dir` is now, if it is anything.
+/// What `name` in `dir` is now, if it is anything, whatever paths lead to `dir` by now.
 async fn look(mount: &Mount, dir: &Node, name: &[u8]) -> Result<Option<(Node, Attrs)>> {
-    match mount.lookup(dir, name).await {
+    match mount.expecting(Vec::new()).lookup(dir, name).await {
         Err(error) if error.is(Status::NoEnt) => Ok(None),
         other => other.map(Some),
     }

@@ -27,12 +27,14 @@ pub struct Error {
     state_lost: bool,
     /// See [`Error::is_in_doubt`].
     in_doubt: bool,
+    /// See [`Error::is_moved`].
+    moved: bool,
 }
 
 impl Error {
     /// An error of this kind; the message says what was tried, what came of it and what to do next.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Error { kind, message: message.into(), state_lost: false, in_doubt: false }
+        Error { kind, message: message.into(), state_lost: false, in_doubt: false, moved: false }
     }
 
     /// A server's refusal while doing `what`.
@@ -83,6 +85,17 @@ impl Error {
     /// look for can look, or try again and be content to find it done.
     pub fn is_in_doubt(&self) -> bool {
         self.in_doubt
+    }
+
+    /// The same error, of a request whose expected path leads elsewhere.
+    pub(crate) fn with_move(self) -> Self {
+        Error { moved: true, ..self }
+    }
+
+    /// Whether the mgr refused the request because an expected path ([`Mount::expecting`](crate::Mount::expecting)) leads elsewhere, so that nothing
+    /// was done.
+    pub fn is_moved(&self) -> bool {
+        self.moved
     }
 
     /// Whose fault it is.

@@ -157,6 +157,14 @@ impl File {
         self.inode().size()
     }
 
+    /// The size: as this client knows it while no other one may have changed it, else as the mgr says.
+    ///
+    /// # Errors
+    /// The mgr cannot be asked.
+    pub async fn size_now(&self) -> Result<u64> {
+        self.inode().size_now().await
+    }
+
     /// Asks the server for the attributes; the size counts own writes that the server does not know of yet.
     pub async fn refresh(&self) -> Result<Attrs> {
         self.inode().learn_attrs().await
@@ -179,13 +187,58 @@ impl File {
     /// That of an earlier write, if one failed meanwhile: this write has then not been accepted.
     pub async fn write_at(&self, offset: u64, data: Bytes) -> Result<()> {
         self.for_writing()?;
-        self.inode().write(self.key(), &self.open().origin.ruling, offset, data).await
+        self.inode().write(Some(self.key()), &self.open().origin.ruling, [(offset, data)]).await
+    }
+
+    /// As [`File::write_at`], of several runs of bytes, each with its place, that leave together where they do not gather.
+    ///
+    /// # Errors
+    /// As there; then some of the runs may have been accepted.
+    pub async fn write_list(&self, runs: Vec<(u64, Bytes)>) -> Result<()> {
+        self.for_writing()?;
+        self.inode().write(Some(self.key()), &self.open().origin.ruling, runs).await
+    }
+
+    /// As [`File::write_at`], for bytes that somebody else wrote before, such as a kernel that writes its page cache back.
+    /// The failure of an earlier write is not reported to the one who hands them on: it stays for the next `write_at`,
+    /// `fsync` or `close`.
+    pub async fn write_behind(&self, offset: u64, data: Bytes) -> Result<()> {
+        self.write_list_behind(vec![(offset, data)]).await
+    }
+
+    /// As [`File::write_behind`], of several runs of bytes.
+    pub async fn write_list_behind(&self, runs: Vec<(u64, Bytes)>) -> Result<()> {
+        self.for_writing()?;
+        self.inode().write(None, &self.open().origin.ruling, runs).await
+    }
+
+    /// Lets the file reach to `end`, unless it does already: no byte that anybody wrote changes, and new ones are a hole.
+    pub async fn grow(&self, end: u64) -> Result<()> {
+        self.for_writing()?;
+        self.inode().grow(self.key(), &self.open().origin.ruling, end).await
     }
 
     /// Whether nobody else has the file open, as was asked for at opening by this or another open here, and nobody has asked for it
     /// since: until [`crate::Keeper::hand_on`] what is written here need not be seen by others.
     pub fn is_alone(&self) -> bool {
         self.inode().is_alone()
+    }
+
+    /// Whether it was opened for reading, too or only.
+    pub fn is_readable(&self) -> bool {
+        self.open().origin.flags.read
+    }
+
+    /// Under which delegation no other client writes it, as far as the mgr has promised that: the first one since it is open here is 1, and one that
+    /// is given after another was lost has another number.
+    pub fn delegation(&self) -> Option<u64> {
+        self.inode().delegation_number()
+    }
+
+    /// Whether no other client writes it, so that bytes and attributes may be cached until [`crate::Keeper::hand_on`]; or nobody asked for more than
+    /// close-to-open.
+    pub fn may_be_cached(&self) -> bool {
+        !self.inode().is_shared()
     }
 
     /// Whether it was made without waiting for the disk ([`crate::CreateOptions::unsynced`]), and nothing has made that durable since.
@@ -260,6 +313,13 @@ impl File {
     pub async fn set_attrs(&self, changes: &SetAttrs) -> Result<Attrs> {
         self.for_writing()?;
         self.inode().set_attrs(Some(self.key()), &self.open().origin.caller, changes).await
+    }
+
+    /// As [`File::set_attrs`], but that an earlier write failed is not reported here: it stays for the next `write_at`,
+    /// `fsync` or `close`.
+    pub async fn set_attrs_behind(&self, changes: &SetAttrs) -> Result<Attrs> {
+        self.for_writing()?;
+        self.inode().set_attrs(None, &self.open().origin.caller, changes).await
     }
 
     /// Returns when servers have every byte that was written before. They may still lose them: see [`File::fsync`]. For those who

@@ -1,8 +1,8 @@
 //! What a mount knows of one open file, shared by everybody here who has it open: layout, size, and bytes on their way.
 
-mod alone;
 mod commit;
 mod copy;
+mod delegation;
 mod layouts;
 mod locks;
 mod opens;
@@ -11,9 +11,9 @@ mod seek;
 mod strays;
 mod write;
 
-use alone::Alone;
-pub use alone::Keeper;
-pub(crate) use alone::append_return;
+use delegation::Delegation;
+pub use delegation::Keeper;
+pub(crate) use delegation::append_return;
 use layouts::LayoutState;
 pub(crate) use layouts::layoutget;
 pub use locks::HeldLock;
@@ -30,7 +30,7 @@ use crate::governor::Ruling;
 use crate::mount::{Inner, OpenFlags, Times, usual};
 use crate::{Error, Node, Result};
 use layout::kinds::native::Update;
-use layout::policy::{Policy, Settings};
+use layout::policy::{Policy, Settings, Sharing};
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -48,8 +48,8 @@ pub(crate) struct Inode {
     own: Mutex<Settings>,
     /// Losses of changes that who syncs the file was told of.
     losses: AtomicU64,
-    /// Whether others may have it open.
-    alone: Mutex<Alone>,
+    /// What the mgr has delegated.
+    delegation: Mutex<Delegation>,
     /// The layout; the lock also keeps operations on the layout's stateid in order.
     layout: AsyncMutex<LayoutState>,
     /// Held while an open is made again.
@@ -66,8 +66,8 @@ pub(crate) struct Inode {
     leaving: AsyncMutex<()>,
     /// Whether a cut is on its way to the mgr; [`Self::order`] is held then.
     cutting: watch::Sender<bool>,
-    /// Held for reading while a close reports what was written, for writing while the file is cut: a report that the mgr
-    /// hears after the cut would make the file as long again as it was before.
+    /// Held for reading by a close, from before its open ends until the mgr has its report; for writing while attributes
+    /// are set: a later report would give the file the size and the time again that it had before.
     reporting: RwLock<()>,
     /// Held for reading while a request is sent, for writing while uncommitted bytes are sent again.
     lanes: Mutex<BTreeMap<Lane, Arc<LaneLocks>>>,
@@ -125,6 +125,14 @@ struct State {
     unsure: bool,
     /// Whether others may have changed the size since it was learnt.
     doubtful: bool,
+    /// Whether an open promises what `sharing=coherent` does.
+    coherent: bool,
+    /// Whether a cache above keeps bytes under the delegation ([`crate::OpenOptions::alone`]).
+    exclusive: bool,
+    /// How many delegations were given.
+    delegations: u64,
+    /// When a delegation was last asked for, or lost.
+    asked: Option<Instant>,
     /// When it was learnt, and whether it is being asked for because that is long ago.
     learnt: Option<Instant>,
     asking: bool,
@@ -182,7 +190,7 @@ impl Inode {
             node,
             state: Mutex::new(State { stamp, ..State::default() }),
             own: Mutex::default(),
-            alone: Mutex::default(),
+            delegation: Mutex::default(),
             layout: AsyncMutex::default(),
             reopening: AsyncMutex::default(),
             appending: AsyncMutex::default(),
@@ -252,7 +260,13 @@ impl Inode {
 
     /// The server told the size, asked when the stamp was this. Bytes of ours that it does not know of yet count.
     pub(crate) fn learn_size(&self, size: u64, stamp: u64) -> u64 {
+        let shared = self.is_shared();
         let mut state = self.state();
+        if shared {
+            // The servers know of every write that has returned, but what went straight to iods and was not reported yet.
+            state.size = size.max(state.own_end_of(|lane| lane != Lane::Mgr));
+            return state.size;
+        }
         if state.stamp <= stamp {
             state.accept(size);
             state.learnt = Some(Instant::now());
@@ -266,8 +280,9 @@ impl Inode {
     /// The attributes of this file that came along with something else, asked for when the stamp was this, as they are with what was written here.
     pub(crate) fn met(&self, mut attrs: Attrs, stamp: u64) -> Attrs {
         let known = {
+            let shared = self.is_shared();
             let state = self.state();
-            (state.stamp > stamp).then_some(state.size)
+            (!shared && state.stamp > stamp).then_some(state.size)
         };
         attrs.size = known.unwrap_or_else(|| self.learn_size(attrs.size, stamp));
         self.shown(attrs)
@@ -275,8 +290,9 @@ impl Inode {
 
     /// What bytes that are read from now on are of; none while others may have changed the size.
     pub(crate) fn version(&self) -> Option<Version> {
+        let shared = self.is_shared();
         let state = self.state();
-        (!state.doubtful).then_some(Version { stamp: state.stamp, turns: state.turns })
+        (!shared && !state.doubtful).then_some(Version { stamp: state.stamp, turns: state.turns })
     }
 
     /// Whether others may have changed the size since it was learnt.
@@ -286,14 +302,25 @@ impl Inode {
 
     /// What to show of a file of which the server says this: it does not know yet of all that was written here, nor when.
     pub(crate) fn shown(&self, attrs: Attrs) -> Attrs {
+        let shared = self.is_shared();
         let state = self.state();
-        let written = state.written.filter(|_| !state.is_clean());
+        // The mgr knows when it took what it may still lose.
+        let told = shared && state.is_clean_but(Lane::Mgr);
+        let written = state.written.filter(|_| !told && !state.is_clean());
         let later = |time: Timestamp| written.map_or(time, |written| time.max(written));
         let (mtime, ctime) = (later(attrs.mtime), later(attrs.ctime));
-        let size = attrs.size.max(state.own_end());
+        let size = attrs.size.max(state.own_end_of(|lane| !shared || lane != Lane::Mgr));
         // What takes no room is taken for empty by programs that look for holes.
         let used = attrs.used.saturating_add(size - attrs.size).min(size).next_multiple_of(512);
         Attrs { size, used, mtime, ctime, ..attrs }
+    }
+
+    /// The file is opened by somebody for whom this counts.
+    pub(crate) fn opened_under(&self, ruling: &Ruling, exclusive: bool) {
+        let coherent = self.policy_by(ruling).sharing == Sharing::Coherent;
+        let mut state = self.state();
+        state.coherent |= coherent;
+        state.exclusive |= exclusive;
     }
 
     /// Adds an open by this owner.
@@ -425,9 +452,15 @@ impl State {
 
     /// One past the last byte written here of which the mgr need not know yet, or which can still be lost.
     fn own_end(&self) -> u64 {
+        self.own_end_of(|_| true)
+    }
+
+    /// As [`State::own_end`], of what these lanes' servers may lose and all that they have not answered for.
+    fn own_end_of(&self, counts: impl Fn(Lane) -> bool) -> u64 {
         let pending = self.pending.end();
         let in_flight = self.in_flight.values().flat_map(|batch| &batch.ranges).map(|range| range.end());
-        let uncommitted = self.uncommitted.values().flatten().flat_map(|sent| &sent.parts).map(|part| part.end());
+        let lanes = self.uncommitted.iter().filter(|(lane, _)| counts(**lane));
+        let uncommitted = lanes.flat_map(|(_, sent)| sent).flat_map(|sent| &sent.parts).map(|part| part.end());
         in_flight.chain(uncommitted).chain(self.unreported).max().unwrap_or(0).max(pending)
     }
 
@@ -449,7 +482,13 @@ impl State {
     }
 
     fn is_clean(&self) -> bool {
-        self.pending.is_empty() && self.in_flight.is_empty() && self.uncommitted.is_empty() && self.unreported.is_none()
+        self.uncommitted.is_empty() && self.is_clean_but(Lane::Mgr)
+    }
+
+    /// Whether nothing is left but what the server of this lane may still lose.
+    fn is_clean_but(&self, but: Lane) -> bool {
+        let uncommitted = self.uncommitted.keys().any(|lane| *lane != but);
+        self.pending.is_empty() && self.in_flight.is_empty() && !uncommitted && self.unreported.is_none()
     }
 }
 

@@ -30,7 +30,7 @@ pub use error::{Error, ErrorKind};
 pub use file::{File, HeldLock, ReadResult, Segment};
 pub use inode::Keeper;
 pub use layout::policy::{Access, Effective, Origin, Part, Policy, Settings};
-pub use mount::{CreateOptions, Entry, Mount, Node, OpenFlags, OpenOptions, ReadDir, XattrMode};
+pub use mount::{CreateOptions, Entry, Mount, Node, OpenFlags, OpenOptions, ReadDir, Walk, XattrMode};
 pub use nfs::spans::LockKind;
 pub use options::{Durable, Options};
 pub use placement::Placement;

@@ -8,6 +8,7 @@ pub(crate) mod names;
 mod negative;
 mod open;
 mod policy;
+mod walks;
 
 pub use attrs::XattrMode;
 use behind::Behind;
@@ -15,6 +16,7 @@ pub(crate) use behind::{Due, Times};
 pub use dirs::{Entry, ReadDir};
 pub(crate) use open::CURRENT;
 pub use open::{CreateOptions, OpenFlags, OpenOptions};
+pub use walks::Walk;
 
 use crate::compound::{Caller, Compound};
 use crate::counters::Tally;
@@ -28,11 +30,11 @@ use crate::{Counters, Error, Options, Result, Target, governor};
 use bytes::Bytes;
 use layout::Origin;
 use leaving::Leaving;
-pub(crate) use leaving::Left;
+pub(crate) use leaving::{Left, Queued};
 use nfs::client::fattr;
 use policy::Timing;
 pub(crate) use policy::usual;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use tokio::runtime::Handle;
@@ -47,6 +49,8 @@ pub struct Mount {
     pub(crate) inner: Arc<Inner>,
     /// In whose name it asks.
     pub(crate) caller: Caller,
+    /// The paths that operations by name expect.
+    walks: Option<Arc<[Walk]>>,
 }
 
 /// A file of any kind, by identity: stays valid when it is renamed, and becomes stale when it is gone.
@@ -75,15 +79,14 @@ pub(crate) struct Inner {
     /// Where files that are dropped without being closed are closed.
     pub(crate) runtime: Handle,
     root: Node,
-    inodes: Arc<Inodes>,
-    /// Who keeps bytes of files that this mount has alone.
+    pub(crate) inodes: Arc<Inodes>,
+    /// Who caches files above this mount.
     pub(crate) keeper: OnceLock<Arc<dyn Keeper>>,
     /// Distinguishes the open owners of this mount.
     owners: AtomicU64,
     /// Rises with everything done here that changes the size of a file.
     stamps: AtomicU64,
     opening: Mutex<Opening>,
-    leaving: Leaving,
     behind: Behind,
     /// Losses of changes that who syncs names was told of.
     losses: AtomicU64,
@@ -92,6 +95,9 @@ pub(crate) struct Inner {
 /// Opens that the mgr has not answered yet, and what was forgotten meanwhile.
 #[derive(Default)]
 struct Opening {
+    /// How many were sent in all, and which of them are not answered.
+    asked: u64,
+    unanswered: BTreeSet<u64>,
     /// The stamps when they were sent, and how many were at each.
     sent: BTreeMap<u64, usize>,
     /// Files that were closed here since, with their stamps: the size in an answer may be from before that.
@@ -105,12 +111,15 @@ pub(crate) struct Asking<'a> {
     pub(crate) stamp: u64,
     /// The epoch of the session then.
     pub(crate) epoch: u64,
+    /// How many were sent before.
+    number: u64,
 }
 
 impl Drop for Asking<'_> {
     fn drop(&mut self) {
         let mut opening = self.mount.opening();
-        let Opening { sent, closed } = &mut *opening;
+        let Opening { sent, closed, unanswered, .. } = &mut *opening;
+        unanswered.remove(&self.number);
         if let Some(count) = sent.get_mut(&self.stamp) {
             *count -= 1;
             if *count == 0 {
@@ -128,6 +137,8 @@ pub(crate) struct Inodes {
     table: Mutex<HashMap<FileId, Weak<Inode>>>,
     /// Names that are known not to be there.
     pub(crate) names: negative::Names,
+    /// Opens that are to be closed.
+    pub(crate) leaving: Leaving,
 }
 
 impl Inodes {
@@ -196,20 +207,19 @@ impl Mount {
             owners,
             stamps,
             opening,
-            leaving: Leaving::default(),
             behind: Behind::default(),
             losses: AtomicU64::new(0),
         };
         let inner = Arc::new(inner);
         inner.names().belong_to(&inner);
-        Ok(Mount { inner, caller: None })
+        Ok(Mount { inner, caller: None, walks: None })
     }
 
     /// The same mount, asking in another name. Files that it opens are read and written in that name by everybody who has
     /// them; the server alone decides what is allowed. Of more than 16 groups the first are sent (RFC 5531 §8.2).
     pub fn acting_as(&self, cred: &Cred) -> Mount {
         let auth = crate::session::auth_of(&self.inner.options, cred);
-        Mount { inner: self.inner.clone(), caller: Some(Arc::new(auth)) }
+        Mount { inner: self.inner.clone(), caller: Some(Arc::new(auth)), walks: None }
     }
 
     /// A round trip in the name of this mount's caller.
@@ -268,8 +278,19 @@ impl Inner {
     /// The mgr is about to be asked to open a file.
     pub(crate) fn ask(&self) -> Asking<'_> {
         let stamp = self.stamp();
-        *self.opening().sent.entry(stamp).or_default() += 1;
-        Asking { mount: self, stamp, epoch: self.session.epoch() }
+        let mut opening = self.opening();
+        *opening.sent.entry(stamp).or_default() += 1;
+        let number = opening.asked;
+        opening.asked += 1;
+        opening.unanswered.insert(number);
+        Asking { mount: self, stamp, epoch: self.session.epoch(), number }
+    }
+
+    /// How many opens were sent, and how many of them before the first that is not answered: what the mgr took back before the first number was reached
+    /// cannot be in an answer any more once the second has.
+    pub(crate) fn opens_asked(&self) -> (u64, u64) {
+        let opening = self.opening();
+        (opening.asked, opening.unanswered.first().copied().unwrap_or(opening.asked))
     }
 
     /// Nobody has this file open any more; something here changed its size when the stamp was this.

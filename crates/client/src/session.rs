@@ -351,7 +351,7 @@ impl Shared {
                     let error = nfs_error(status, what);
                     return Ok(if status == NFS4ERR_GRACE { Next::Grace(error) } else { Next::Anew(error) });
                 }
-                Next::Done(Results::new(what, RawResults::new(results), &self.load))
+                Next::Done(Results::new(compound, RawResults::new(results), &self.load))
             }
             Outcome::Wait => Next::Repeat(because("the mgr is still at work on it")),
             Outcome::Bind => Next::Repeat(because("the connection is not bound to the session")),
@@ -359,7 +359,7 @@ impl Shared {
             // Done or refused: how it ended is forgotten.
             Outcome::Executed if compound.once => return Err(unknown(compound, &because("the reply was lost"))),
             Outcome::Executed => Next::Anew(because("the reply was lost")),
-            Outcome::Refused(status) => Next::Done(Results::refused(what, status)),
+            Outcome::Refused(status) => Next::Done(Results::refused(compound, status)),
             Outcome::SessionLost => Next::Dead(Error::connection(format!("{what}: the mgr has ended the session"))),
             Outcome::Malformed(e) => {
                 return Err(Error::protocol(format!("{what}: the mgr sent a reply that makes no sense: {e}")));

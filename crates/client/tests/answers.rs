@@ -86,6 +86,8 @@ async fn what_was_done_and_forgotten_is_in_doubt_and_not_done_twice() {
 #[tokio::test]
 async fn a_reclaim_that_is_to_wait_is_waited_for() {
     let (mgr, mount) = mounted().await;
+    // Without a delegation, which is claimed apart.
+    mount.set_policy(b"sharing", Some(b"close-to-open")).unwrap();
     let root = mount.root();
     let file = mount.create(&root, b"f", CreateOptions::default()).await.unwrap();
     let seen = Arc::new(Mutex::new(Vec::new()));

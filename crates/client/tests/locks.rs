@@ -282,6 +282,7 @@ async fn a_lock_that_is_waited_for_is_had_in_the_end_although_the_mgr_restarts()
 async fn who_appends_alone_asks_seldom() {
     let mgr = MemoryMgr::start().await;
     let (mount, other) = (mgr.mount(options()).await, mgr.mount(options()).await);
+    mount.set_policy(b"sharing", Some(b"close-to-open")).unwrap();
     let (mine, theirs) = (create(&mount, "f").await, open(&other, "f").await);
     let before = (mount.counters().operation("LOCK"), mount.counters().operation("WRITE"));
     for i in 0..100u64 {

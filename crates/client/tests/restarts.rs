@@ -298,6 +298,8 @@ async fn a_close_reports_the_size_to_a_mgr_that_forgot_the_layout() {
 async fn what_others_cut_off_after_a_restart_is_not_said_to_be_durable() {
     let mut cluster = Cluster::start(2).await;
     let mount = cluster.mount(options()).await;
+    // With a delegation the truncation would wait for what is written here.
+    mount.set_policy(b"sharing", Some(b"close-to-open")).unwrap();
     let file = create(&mount, "f").await;
     let data = fill(5, 3 << 20);
     file.write_at(0, data.clone()).await.unwrap();
@@ -319,6 +321,8 @@ async fn what_others_cut_off_after_a_restart_is_not_said_to_be_durable() {
 async fn a_report_that_a_cut_overtook_does_not_bring_the_length_back() {
     let mut cluster = Cluster::start(1).await;
     let mount = cluster.mount(options()).await;
+    // With a delegation the truncation would wait for what is written here.
+    mount.set_policy(b"sharing", Some(b"close-to-open")).unwrap();
     let file = create(&mount, "f").await;
     file.write_at(0, fill(5, 100)).await.unwrap();
     file.fsync().await.unwrap();

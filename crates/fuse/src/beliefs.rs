@@ -15,6 +15,8 @@ use types::{Attrs, Timestamp};
 
 /// The handles of FUSE's files: `FILEID_INO64_GEN` of Linux `include/linux/exportfs.h`.
 const FILEID_INO64_GEN: i32 = 0x81;
+/// How often the kernel is told that it shall not believe the attributes of a file any more.
+const EXPIRES: usize = 1000;
 /// Bytes of one: both halves of the node id, and the generation.
 const FILEID_LEN: usize = 12;
 
@@ -33,14 +35,16 @@ pub(crate) struct Beliefs {
     place: OnceLock<(PathBuf, (u32, u32))>,
     /// Threads of this process that are setting attributes, and to what.
     setting: Mutex<HashMap<u32, Told>>,
+    /// Threads of this process that ask for attributes, for the kernel to believe in those it has no longer; and what it was answered then, if it asked.
+    expiring: Mutex<HashMap<u32, Option<u64>>>,
 }
 
 /// What the kernel is being told of a file.
 #[derive(Clone)]
 pub(crate) struct Told {
     attrs: Attrs,
-    /// The modification time that was set first.
-    mark: Timestamp,
+    /// The modification time that was set first, of a file that is written to its page cache though it is shared. No write sets that.
+    mark: Option<Timestamp>,
     /// The file, as long as it is being told.
     path: Arc<CString>,
 }
@@ -51,10 +55,16 @@ impl Told {
         self.attrs
     }
 
+    /// Whether the file is told of as a shared one that is written to its page cache.
+    pub(crate) fn is_of_shared(&self) -> bool {
+        self.mark.is_some()
+    }
+
     /// Whether nothing was written to the page cache of the file since the kernel was told the time: writing would have changed that.
     pub(crate) fn is_untouched(&self) -> bool {
+        let Some(mark) = self.mark else { return false };
         let believed = rustix::fs::statx(CWD, &*self.path, AtFlags::STATX_DONT_SYNC, StatxFlags::BASIC_STATS);
-        believed.is_ok_and(|believed| !differs(&believed, &Attrs { mtime: self.mark, ..self.attrs }).1)
+        believed.is_ok_and(|believed| !differs(&believed, &Attrs { mtime: mark, ..self.attrs }).1)
     }
 }
 
@@ -74,19 +84,76 @@ impl Beliefs {
 
     /// The mount is at this directory now.
     pub(crate) fn mounted_at(&self, dir: &Path) {
-        let mounts = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
-        let device = mounting::device_at(&mounts, dir);
-        let numbers = device.as_deref().and_then(|device| device.split_once(':'));
-        if let Some((major, minor)) = numbers
-            && let (Ok(major), Ok(minor)) = (major.parse(), minor.parse())
-        {
-            let _ = self.place.set((dir.to_owned(), (major, minor)));
+        if let Some(device) = mounting::device_numbers_at(dir) {
+            let _ = self.place.set((dir.to_owned(), device));
         }
     }
 
     /// What a thread of this process is setting attributes to, if it is.
     pub(crate) fn set_by(&self, thread: u32) -> Option<Told> {
         self.setting().get(&thread).cloned()
+    }
+
+    fn expiring(&self) -> MutexGuard<'_, HashMap<u32, Option<u64>>> {
+        self.expiring.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a thread of this process asks for attributes in [`Beliefs::expire`] or [`Beliefs::show_size`].
+    pub(crate) fn is_expiring(&self, thread: u32) -> bool {
+        self.expiring().contains_key(&thread)
+    }
+
+    /// Such a thread is about to be answered that the file is so long.
+    pub(crate) fn answers(&self, thread: u32, size: u64) {
+        if let Some(answered) = self.expiring().get_mut(&thread) {
+            *answered = Some(size);
+        }
+    }
+
+    /// Has the kernel ask for the attributes of a file, which it is told to believe for no time: from then on it asks before each read of the file. An
+    /// `INVAL_INODE` does not do that, as the kernel does not count the size among what it has to ask for. As [`Beliefs::correct`], in a thread for that.
+    ///
+    /// The kernel takes no notice of an answer if, before the answer arrives, it is told to forget pages or a program truncates the file. So this asks
+    /// until the kernel asks the mount for the size: it does not while it believes in one.
+    ///
+    /// # Errors
+    /// `NotFound`: the kernel has forgotten the file. `TimedOut`: it always finds a reason to believe what it believes.
+    pub(crate) fn expire(&self, number: u64) -> io::Result<()> {
+        let (file, _) = self.look(number)?;
+        for _ in 0..EXPIRES {
+            if self.ask(&file, AtFlags::empty(), StatxFlags::SIZE)?.is_some() {
+                return Ok(());
+            }
+            self.ask(&file, AtFlags::STATX_FORCE_SYNC, StatxFlags::BASIC_STATS)?;
+        }
+        Err(io::ErrorKind::TimedOut.into())
+    }
+
+    /// Has the kernel ask how long a file is, until it believes the answer: it takes no notice of one beside a write that ends meanwhile. For mounts that do
+    /// not write back. As [`Beliefs::correct`], in a thread for that.
+    ///
+    /// # Errors
+    /// Those of [`Beliefs::expire`].
+    pub(crate) fn show_size(&self, number: u64) -> io::Result<()> {
+        let (file, _) = self.look(number)?;
+        for _ in 0..EXPIRES {
+            let answered = self.ask(&file, AtFlags::STATX_FORCE_SYNC, StatxFlags::BASIC_STATS)?;
+            let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+            let believed = rustix::fs::statx(&file, c"", flags, StatxFlags::BASIC_STATS)?;
+            if answered == Some(believed.stx_size) {
+                return Ok(());
+            }
+        }
+        Err(io::ErrorKind::TimedOut.into())
+    }
+
+    /// Asks for attributes in this thread; which size the kernel was answered, if it asked for that.
+    fn ask(&self, file: &OwnedFd, how: AtFlags, what: StatxFlags) -> io::Result<Option<u64>> {
+        let thread = rustix::thread::gettid().as_raw_nonzero().get() as u32;
+        self.expiring().insert(thread, None);
+        let told = rustix::fs::statx(file, c"", AtFlags::EMPTY_PATH | how, what);
+        let answered = self.expiring().remove(&thread).flatten();
+        Ok(told.map(|_| answered)?)
     }
 
     /// The kernel's inode of this number, if it has one, and what it believes of it. Opening the directory asks this very file system.
@@ -110,19 +177,19 @@ impl Beliefs {
     /// # Errors
     /// `NotFound`: the kernel has forgotten the file. With every error, what it believes is not known.
     ///
-    /// `refresh` asks how the file is once more, as these may be old by now. Of a *shared* file, which is written to its page cache meanwhile, only the
-    /// size counts: then the time goes first, `refresh` has what was written before written back, and who answers the setting of the size looks whether
+    /// `refresh` asks how the file is once more, as these may be old by now. Of a *shared* file, which is written to its page cache meanwhile, the
+    /// size counts, and the time if `times`: then the time goes first, `refresh` has what was written before written back, and who answers the setting of the size looks whether
     /// something was since.
     pub(crate) fn correct(
         &self,
         number: u64,
         attrs: &Attrs,
-        shared: bool,
+        (shared, times): (bool, bool),
         refresh: impl FnOnce() -> io::Result<Attrs>,
     ) -> io::Result<Option<Attrs>> {
         let (file, believed) = self.look(number)?;
         let (size, mtime) = differs(&believed, attrs);
-        if !size && (shared || !mtime) {
+        if !size && (!mtime || shared && !times) {
             return Ok(None);
         }
         let thread = rustix::thread::gettid().as_raw_nonzero().get() as u32;
@@ -130,14 +197,18 @@ impl Beliefs {
         let here = std::fs::read_link("/proc/thread-self")?;
         let path = format!("/proc/{}/fd/{}", here.display(), file.as_raw_fd());
         let path = Arc::new(CString::new(path).map_err(io::Error::other)?);
-        let setting = |attrs: Attrs, mark| Told { attrs, mark, path: path.clone() };
-        self.setting().insert(thread, setting(*attrs, attrs.mtime));
+        let mark = shared.then(|| if size { earlier_than_writes(attrs.mtime) } else { attrs.mtime });
+        let setting = |attrs: Attrs| Told { attrs, mark, path: path.clone() };
+        self.setting().insert(thread, setting(*attrs));
         let _setting = Setting(self, thread);
-        if shared {
-            set_time(&path, attrs.mtime)?;
+        if let Some(mark) = mark {
+            set_time(&path, mark)?;
+            if !size {
+                return Ok(None);
+            }
         }
         let fresh = refresh()?;
-        self.setting().insert(thread, setting(fresh, attrs.mtime));
+        self.setting().insert(thread, setting(fresh));
         let len = i64::try_from(fresh.size).map_err(io::Error::other)?;
         // SAFETY: a string that ends, and a number.
         if unsafe { libc::truncate64(path.as_ptr(), len) } < 0 {
@@ -146,6 +217,17 @@ impl Beliefs {
         set_time(&path, fresh.mtime)?;
         Ok(Some(fresh))
     }
+}
+
+/// This time, or one just before now if it is not over: no write from now on sets it. The kernel takes the times of writes from a clock that moves
+/// once in some milliseconds.
+fn earlier_than_writes(time: Timestamp) -> Timestamp {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
+    let before = match now.tv_nsec {
+        0 => Timestamp { secs: now.tv_sec - 1, nanos: 999_999_999 },
+        nanos => Timestamp { secs: now.tv_sec, nanos: nanos as u32 - 1 },
+    };
+    time.min(before)
 }
 
 fn set_time(path: &CStr, mtime: Timestamp) -> io::Result<()> {

@@ -60,25 +60,6 @@ fn groups_in(status: &[u8]) -> Vec<u32> {
     text.split_whitespace().filter_map(|group| group.parse().ok()).collect()
 }
 
-/// Whether a thread is in a system call that writes to a file, as far as can be told.
-pub(crate) fn is_writing(thread: u32) -> bool {
-    // Its number comes first; a thread of io_uring's own tells none.
-    let call = std::fs::read_to_string(format!("/proc/{thread}/syscall")).unwrap_or_default();
-    let number = call.split(' ').next().and_then(|number| number.parse().ok());
-    let writes = [
-        libc::SYS_write,
-        libc::SYS_pwrite64,
-        libc::SYS_writev,
-        libc::SYS_pwritev,
-        libc::SYS_pwritev2,
-        libc::SYS_sendfile,
-        libc::SYS_splice,
-        libc::SYS_io_submit,
-        libc::SYS_io_uring_enter,
-    ];
-    number.is_some_and(|number: libc::c_long| writes.contains(&number))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -3,6 +3,7 @@
 use crate::Errno;
 use crate::abi::{self, opcode};
 use crate::callers::Callers;
+use crate::calls::{self, Call};
 use crate::config::Config;
 use crate::lately::{Lately, Mark};
 use crate::nodes::Nodes;
@@ -11,6 +12,7 @@ use crate::ops::{self, InDirectory};
 use crate::read_ahead::ReadAhead;
 use crate::reply::{Body, Lifetimes, Reply};
 use crate::request::{Header, Request};
+use crate::rewalks::Rewalks;
 use crate::transport::Transport;
 use crate::vanishing::Vanishing;
 use crate::write_back::{NotAlone, Recalled, WriteBack, Writing};
@@ -19,7 +21,7 @@ use rustix::fs::OFlags;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
-use types::Attrs;
+use types::{Attrs, FileId, FileKind};
 
 const ENOENT: Errno = Errno(2);
 const ESTALE: Errno = Errno(116);
@@ -46,6 +48,7 @@ pub(crate) struct FileSystem {
     pub(crate) lately: Lately,
     pub(crate) read_ahead: ReadAhead,
     pub(crate) vanishing: Vanishing,
+    pub(crate) rewalks: Rewalks,
     pub(crate) write_back: WriteBack,
     own: Weak<FileSystem>,
     transport: OnceLock<Weak<dyn Transport>>,
@@ -55,9 +58,9 @@ impl FileSystem {
     /// What is below `root` in a mount.
     ///
     /// # Errors
-    /// It is to be written back, and another one on this client is already.
+    /// Another one on this client caches its files already.
     pub(crate) fn new(mount: Mount, root: Node, config: Config) -> client::Result<Arc<Self>> {
-        let nodes = Nodes::new(root, config.known_files);
+        let nodes = Nodes::new(root, config.known_files, config.entry_valid);
         let callers = Callers::new(mount);
         let write_back = WriteBack::new(config.writeback);
         let fs = Arc::new_cyclic(|own| FileSystem {
@@ -69,13 +72,12 @@ impl FileSystem {
             lately: Lately::default(),
             read_ahead: ReadAhead::default(),
             vanishing: Vanishing::default(),
+            rewalks: Rewalks::default(),
             write_back,
             own: own.clone(),
             transport: OnceLock::new(),
         });
-        if fs.write_back.is_on() {
-            fs.callers.anybody().keep_with(Arc::new(Recalled(fs.own.clone())))?;
-        }
+        fs.callers.anybody().keep_with(Arc::new(Recalled(fs.own.clone())))?;
         Ok(fs)
     }
 
@@ -95,23 +97,52 @@ impl FileSystem {
     }
 
     /// Carries a request out.
-    pub(crate) async fn carry_out(self: Arc<Self>, request: Request) -> Reply {
+    pub(crate) async fn carry_out(self: Arc<Self>, mut request: Request) -> Reply {
+        request.header.expects = self.expects(&request);
         let header = request.header;
+        let again = header.expects.then(|| Box::new(request.clone()));
         let mut outcome = ops::carry_out(&self, request).await;
-        if matches!(outcome, Err(ESTALE)) {
-            outcome = self.gone(&header);
+        match (&outcome, again) {
+            // Boxed, for it is rare.
+            (Err(Errno::MOVED), Some(request)) => outcome = Box::pin(self.moved(*request)).await,
+            (Err(Errno::UNWALKED), Some(request)) => outcome = Box::pin(self.carry_out_unchecked(*request)).await,
+            (Err(ESTALE), _) => outcome = Box::pin(self.gone(&header)).await,
+            _ => self.answered(&header),
         }
         tracing::trace!(unique = header.unique, opcode = header.opcode, node = header.node, failed = ?outcome.as_ref().err());
         outcome.unwrap_or_else(Reply::Failed)
     }
 
-    /// What is said instead of ESTALE where something is asked of, or in, a directory that others have removed. The kernel looks a path up
-    /// anew then; to who has the directory open, and comes again, it is as empty as on a local file system, and its attributes are there.
-    fn gone(&self, header: &Header) -> Answer {
+    /// The answer to a request about a file that others have removed. After ESTALE the kernel walks the path again, once in a system call. A thread
+    /// that has a removed directory open is answered as on a local file system: the directory is empty, and its attributes are there.
+    async fn gone(&self, header: &Header) -> Answer {
+        let in_directory = InDirectory::of(header.opcode);
+        let by_path = matches!(in_directory, Some(InDirectory::Name | InDirectory::Itself));
+        if by_path && self.nodes.comes_again(header.node, header.pid) || !by_path && !header.expects {
+            return self.gone_for_good(header);
+        }
+        let call: Call = calls::look(header.pid, |call| call).await;
+        if self.rewalks.is_walking(header.pid, call.text()) {
+            if !by_path {
+                self.rewalks.end(header.pid);
+            }
+            return self.gone_for_good(header);
+        }
+        if by_path && call.is_fstat() {
+            return self.gone_for_good(header);
+        }
+        if by_path && call.opens() {
+            // For OPEN, `ops::open` has done this already; a lookup or a question for attributes within open(2) has not.
+            self.vanishing.gone(header.pid, header.node);
+        }
+        self.rewalks.begin(header.pid, call.text());
+        Err(ESTALE)
+    }
+
+    /// The answer where the kernel would not walk the path again: the directory is empty, and its attributes are there.
+    pub(crate) fn gone_for_good(&self, header: &Header) -> Answer {
         match InDirectory::of(header.opcode) {
-            Some(InDirectory::Entries) => Err(ENOENT),
-            Some(_) if !self.nodes.comes_again(header.node, header.pid) => Err(ESTALE),
-            Some(InDirectory::Name) => Err(ENOENT),
+            Some(InDirectory::Entries | InDirectory::Name) => Err(ENOENT),
             Some(InDirectory::Itself) => {
                 let attrs = self.nodes.removed(header.node).ok_or(ESTALE)?;
                 Ok(told(header, &attrs, Duration::ZERO))
@@ -135,43 +166,53 @@ impl FileSystem {
         self.nodes.get(header.node)
     }
 
-    /// How long the kernel may believe what it is told of a file: attributes not at all, where it keeps what it shall not.
+    /// Whether other clients may write a file that is open here: the kernel asks for its attributes each time, and what it has of it is no good.
+    pub(crate) fn is_shared(&self, number: u64) -> bool {
+        self.write_back.is_shared(number) || self.callers.anybody().is_shared(FileId(number))
+    }
+
+    /// How long the kernel may believe what it is told of a file: attributes not at all, where others change them.
     fn lifetimes(&self, number: u64) -> Lifetimes {
-        let attrs = if self.write_back.is_shared(number) { Duration::ZERO } else { self.config.attrs_valid };
+        let attrs = if self.is_shared(number) { Duration::ZERO } else { self.config.attrs_valid };
         Lifetimes { entry: self.config.entry_valid, attrs }
     }
 
     /// Appends what a name in the directory that a request is about stands for, which the kernel knows from then on.
-    pub(crate) fn entry(&self, body: Body, header: &Header, node: &Node, attrs: &Attrs) -> Body {
-        self.entry_for(body, header, (node, attrs), (false, None))
+    pub(crate) fn entry(&self, body: Body, header: &Header, name: &[u8], (node, attrs): (&Node, &Attrs)) -> Body {
+        self.entry_for(body, (header, name), (node, attrs), (false, None))
     }
 
-    /// As [`FileSystem::entry`], of a file that was opened by that name, to be `written` to the page cache or not.
-    pub(crate) fn entry_opened(&self, body: Body, header: &Header, file: &File, written: bool) -> Body {
-        self.entry_for(body, header, (&file.node(), &file.attrs()), (written, None))
+    /// As [`FileSystem::entry`], of a name that was just made. Where the file is written to the page cache, as [`FileSystem::attributes_changed`].
+    pub(crate) fn entry_made(&self, body: Body, header: &Header, name: &[u8], (node, attrs): (&Node, &Attrs)) -> Body {
+        let written = self.write_back.is_written(node.id.0);
+        self.entry_for(body, (header, name), (node, attrs), (written, None))
     }
 
     /// As [`FileSystem::entry`], of a file whose attributes were asked for after `mark`, when nothing was asked for but those.
     pub(crate) fn entry_found(
         &self,
         body: Body,
-        header: &Header,
+        (header, name): (&Header, &[u8]),
         (node, attrs): (&Node, &Attrs),
         mark: Option<Mark>,
     ) -> Body {
-        self.entry_for(body, header, (node, attrs), (false, mark))
+        self.entry_for(body, (header, name), (node, attrs), (false, mark))
     }
 
     fn entry_for(
         &self,
         body: Body,
-        header: &Header,
+        (header, name): (&Header, &[u8]),
         (node, attrs): (&Node, &Attrs),
         (written, found): (bool, Option<Mark>),
     ) -> Body {
-        let number = self.nodes.remember(node, header.node, attrs);
+        let number = self.nodes.remember(node, (header.node, name), attrs);
         self.keep_pages(number, attrs);
         let mut lifetimes = self.lifetimes(number);
+        if attrs.kind == FileKind::Symlink {
+            // The kernel follows a symbolic link without a request about it, so that nothing could check its path.
+            lifetimes.entry = Duration::ZERO;
+        }
         // A kernel that does not know the file yet cannot be told before this answer that others want it.
         if written || self.needs_correction(header.pid, number, attrs) {
             // Whoever wants to know asks for attributes then, and the kernel is told before that is answered.
@@ -185,9 +226,22 @@ impl FileSystem {
 
     /// Attributes of a file for the kernel.
     pub(crate) fn attributes(&self, header: &Header, attrs: &Attrs) -> Reply {
+        self.attributes_for(header, attrs, self.lifetimes(header.node).attrs)
+    }
+
+    /// As [`FileSystem::attributes`], after a change that the kernel has asked for. Such an answer it takes notice of also when it was told of something else
+    /// meanwhile: it does not hear here how long to believe a size that others may change by then.
+    pub(crate) fn attributes_changed(&self, header: &Header, attrs: &Attrs) -> Reply {
+        let written = self.write_back.is_written(header.node);
+        let valid = if written { Duration::ZERO } else { self.lifetimes(header.node).attrs };
+        self.attributes_for(header, attrs, valid)
+    }
+
+    /// As [`FileSystem::attributes`], good for so long.
+    pub(crate) fn attributes_for(&self, header: &Header, attrs: &Attrs, valid: Duration) -> Reply {
         self.nodes.tell(header.node, attrs);
         self.keep_pages(header.node, attrs);
-        told(header, attrs, self.lifetimes(header.node).attrs)
+        told(header, attrs, valid)
     }
 
     /// What the kernel was told of a file a moment ago, if it asks for that once more with when the file was made.
@@ -216,14 +270,19 @@ impl FileSystem {
     /// Sees to it that the kernel does not go on with attributes older than these.
     pub(crate) fn renew(&self, number: u64, attrs: &Attrs) {
         self.lately.changed();
-        let news = self.nodes.tell(number, attrs);
-        if news && let Some(transport) = self.transport() {
-            // A negative offset is for attributes alone.
-            let body = Body::with_capacity(24).u64(number).u64(u64::MAX).u64(0).into_vec();
-            if let Err(error) = transport.notify(abi::notify::INVAL_INODE, &body) {
-                // It has forgotten the file.
-                tracing::trace!(node = number, "telling the kernel of new attributes: {error}");
-            }
+        if self.nodes.tell(number, attrs) {
+            self.doubt_attributes(number);
+        }
+    }
+
+    /// Has the kernel ask for the attributes of a file again. It takes no notice of answers that are under way then, which may have it drop pages.
+    pub(crate) fn doubt_attributes(&self, number: u64) {
+        let Some(transport) = self.transport() else { return };
+        // A negative offset is for attributes alone.
+        let body = Body::with_capacity(24).u64(number).u64(u64::MAX).u64(0).into_vec();
+        if let Err(error) = transport.notify(abi::notify::INVAL_INODE, &body) {
+            // It has forgotten the file.
+            tracing::trace!(node = number, "telling the kernel of new attributes: {error}");
         }
     }
 
@@ -236,7 +295,7 @@ impl FileSystem {
         }
         let direct = abi::fopen::DIRECT_IO | abi::fopen::PARALLEL_DIRECT_WRITES;
         let keep = if changed { 0 } else { abi::fopen::KEEP_CACHE };
-        if access != Access::Page {
+        if access != Access::Page || !file.may_be_cached() {
             return (direct, None);
         }
         match self.write_back.begin(file.node().id.0, file, flags) {

@@ -62,7 +62,8 @@ impl Lately {
         self.changes.fetch_add(1, SeqCst);
     }
 
-    fn is_good(&self, mark: Mark) -> bool {
+    /// Whether what was asked for after this mark is still good: this mount has changed nothing since, and it was a moment ago.
+    pub(crate) fn is_good(&self, mark: Mark) -> bool {
         mark.changes == self.changes.load(SeqCst) && mark.at.elapsed() < GOOD_FOR
     }
 

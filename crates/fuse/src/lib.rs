@@ -9,10 +9,12 @@ mod asking;
 mod beliefs;
 mod buffers;
 mod callers;
+mod calls;
 mod config;
 mod control;
 mod crowd;
 mod dispatch;
+mod expectations;
 mod fs;
 mod guard;
 mod lately;
@@ -23,10 +25,13 @@ mod mounting;
 mod nodes;
 mod opens;
 mod ops;
+mod places;
 mod read_ahead;
 pub mod reply;
 pub mod request;
+mod rewalks;
 mod signals;
+mod sync_mount;
 mod transport;
 mod transports;
 mod turns;
@@ -43,6 +48,13 @@ pub use transports::uring::thread_begins;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Errno(pub i32);
 
+impl Errno {
+    /// The path that a request expected leads elsewhere. The kernel never sees this number.
+    pub(crate) const MOVED: Errno = Errno(i32::MAX);
+    /// Whoever asks may not walk the path that the request expected. The kernel never sees this number.
+    pub(crate) const UNWALKED: Errno = Errno(i32::MAX - 1);
+}
+
 impl From<rustix::io::Errno> for Errno {
     fn from(errno: rustix::io::Errno) -> Self {
         Errno(errno.raw_os_error())
@@ -52,6 +64,10 @@ impl From<rustix::io::Errno> for Errno {
 impl From<client::Error> for Errno {
     fn from(error: client::Error) -> Self {
         tracing::debug!("{error}");
-        Errno(error.errno())
+        match (error.is_moved(), error.is(types::Status::Access)) {
+            (true, true) => Errno::UNWALKED,
+            (true, false) => Errno::MOVED,
+            (false, _) => Errno(error.errno()),
+        }
     }
 }

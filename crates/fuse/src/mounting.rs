@@ -140,6 +140,14 @@ fn last_at<'a>(mounts: &'a [u8], dir: &Path) -> Option<(&'a [u8], &'a [u8])> {
     mounts.rsplit(|b| *b == b'\n').find_map(of)
 }
 
+/// The device of what is mounted at a directory.
+pub(crate) fn device_numbers_at(dir: &Path) -> Option<(u32, u32)> {
+    let mounts = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+    let device = device_at(&mounts, dir)?;
+    let (major, minor) = device.split_once(':')?;
+    Some((major.parse().ok()?, minor.parse().ok()?))
+}
+
 /// The number of what is mounted last at a directory, as `/proc/self/mountinfo` has it (proc(5)).
 pub(crate) fn device_at(mounts: &[u8], dir: &Path) -> Option<String> {
     let dir = dir.as_os_str().as_bytes();

@@ -1,13 +1,15 @@
 //! The files that the kernel knows, by the numbers it knows them by.
 
+use crate::places::{Place, Places, Trusted};
 use crate::{Errno, abi};
 use bytes::Bytes;
-use client::Node;
+use client::{Node, Walk};
 use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
-use types::{Attrs, FileId, FileKind, Timestamp};
+use types::{Attrs, FileId, FileKind, Renaming, Timestamp};
 
 const ESTALE: Errno = Errno(116);
 
@@ -21,9 +23,43 @@ pub(crate) struct Nodes {
     /// When this began.
     began: Instant,
     table: Mutex<HashMap<u64, Known>>,
+    names: Mutex<Named>,
+    /// How long the kernel may use names without asking.
+    trusted: Trusted,
     /// Attributes of directories as they are since something was changed in them here. The kernel forgets what it knew of
     /// them then, and asks before it lets anything else be done there.
     fresh: Mutex<Changes>,
+}
+
+/// Files by their names: to the hash of a directory's number and a name in it, the number of a file that may have that name.
+#[derive(Default)]
+struct Named {
+    hasher: RandomState,
+    files: HashMap<u64, u64>,
+}
+
+impl Named {
+    fn get(&self, dir: u64, name: &[u8]) -> Option<u64> {
+        self.files.get(&self.hasher.hash_one((dir, name))).copied()
+    }
+
+    fn insert(&mut self, dir: u64, name: &[u8], number: u64) {
+        self.files.insert(self.hasher.hash_one((dir, name)), number);
+    }
+
+    /// These are no longer names of this file.
+    fn remove(&mut self, places: &[Place], number: u64) {
+        for place in places {
+            let hash = self.hasher.hash_one((place.dir, &*place.name));
+            if self.files.get(&hash) == Some(&number) {
+                self.files.remove(&hash);
+            }
+        }
+        if self.files.capacity() > 4096 && self.files.len() < self.files.capacity() / 8 {
+            let most = self.files.capacity() / 4;
+            self.files.shrink_to(most);
+        }
+    }
 }
 
 /// What is known of directories that were changed here.
@@ -56,10 +92,14 @@ struct Known {
     node: Node,
     /// The number of the directory in which it was found last.
     dir: u64,
+    /// The names by which it was found.
+    places: Places,
     /// How often it was told of it, less how often it has forgotten.
     lookups: u64,
     /// Change attribute and size when it was last told of attributes.
     told: Option<(u64, u64)>,
+    /// The modification time that it was last told.
+    told_time: Timestamp,
     /// Change attribute and size of the file that the kernel's pages are of.
     pages: Option<(u64, u64)>,
     /// Something was written past its pages here since it was opened last, so that they may be older than attributes say.
@@ -74,6 +114,9 @@ struct Known {
     /// The thread that was last told that it is gone; 0: none was; or [`GONE_HERE`].
     gone: u32,
 }
+
+/// Most names on a path that is checked: a longer one does not fit into a COMPOUND ([`Mount::expecting`](client::Mount::expecting)).
+const DEPTH_MAX: usize = 23;
 
 /// What is no thread's number (`PID_MAX_LIMIT` of Linux is 2^22).
 const GONE_HERE: u32 = u32::MAX;
@@ -90,15 +133,34 @@ impl Known {
         // The filehandle is a piece of what came from the network, all of which it keeps in memory: 8 KiB and more.
         let node = Node { id: node.id, handle: Bytes::copy_from_slice(&node.handle) };
         let believed = Some((attrs.size, attrs.mtime));
-        Known { node, dir, lookups: 0, told: None, pages: None, past: false, believed, as_dir: None, told_at, gone: 0 }
+        let (told, told_time, places) = (None, attrs.mtime, Places::default());
+        let (pages, past, as_dir, gone) = (None, false, None, 0);
+        Known { node, dir, places, lookups: 0, told, told_time, pages, past, believed, as_dir, told_at, gone }
     }
 }
 
+/// The names on the path to a place, from the root of the mount on.
+fn path(table: &HashMap<u64, Known>, place: &Place) -> Option<Vec<Bytes>> {
+    let mut names = vec![place.name.clone()];
+    let mut dir = place.dir;
+    while dir != abi::ROOT {
+        if names.len() == DEPTH_MAX {
+            return None;
+        }
+        let above = table.get(&dir)?.places.last()?;
+        names.push(above.name.clone());
+        dir = above.dir;
+    }
+    names.reverse();
+    Some(names)
+}
+
 impl Nodes {
-    /// None but the root, of `most` that the kernel is to know.
-    pub(crate) fn new(root: Node, most: usize) -> Self {
-        let (table, fresh) = (Mutex::default(), Mutex::default());
-        Nodes { root, most, crowded: Arc::default(), began: Instant::now(), table, fresh }
+    /// None but the root, of `most` that the kernel is to know; it caches names for so long.
+    pub(crate) fn new(root: Node, most: usize, entry_valid: Duration) -> Self {
+        let (table, names, fresh) = (Mutex::default(), Mutex::default(), Mutex::default());
+        let trusted = Trusted::new(entry_valid);
+        Nodes { root, most, crowded: Arc::default(), began: Instant::now(), table, names, trusted, fresh }
     }
 
     /// How many files the kernel knows.
@@ -170,12 +232,12 @@ impl Nodes {
         self.get(dir).ok()
     }
 
-    /// The kernel is about to be told of a file that was found in this directory: its number there.
-    pub(crate) fn remember(&self, node: &Node, dir: u64, attrs: &Attrs) -> u64 {
+    /// The kernel is about to be told of a file that was found by this name in this directory: its number there.
+    pub(crate) fn remember(&self, node: &Node, (dir, name): (u64, &[u8]), attrs: &Attrs) -> u64 {
         let number = self.number(node);
         if number != abi::ROOT {
             let mut table = self.table();
-            let now = self.began.elapsed().as_secs() as u32;
+            let now = self.now();
             let known = table.entry(number).or_insert_with(|| Known::new(node, dir, attrs, now));
             if known.told_at != u32::MAX {
                 known.told_at = now;
@@ -183,12 +245,79 @@ impl Nodes {
             known.dir = dir;
             known.lookups += 1;
             known.told = Some((attrs.change, attrs.size));
+            known.told_time = attrs.mtime;
             known.as_dir = (attrs.kind == FileKind::Directory).then(|| Box::new(*attrs));
+            self.name(number, known, (dir, name), now);
             if table.len() > self.most {
                 self.crowded.notify_one();
             }
         }
         number
+    }
+
+    /// Seconds since this began.
+    fn now(&self) -> u32 {
+        self.began.elapsed().as_secs() as u32
+    }
+
+    fn names(&self) -> MutexGuard<'_, Named> {
+        self.names.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A file has this name, as the kernel is told now.
+    fn name(&self, number: u64, known: &mut Known, (dir, name): (u64, &[u8]), now: u32) {
+        if self.names().get(dir, name) == Some(number) && known.places.found_again((dir, name), now) {
+            return;
+        }
+        let dropped = known.places.found((dir, name), known.as_dir.is_some(), (now, self.trusted));
+        let mut names = self.names();
+        names.remove(&dropped, number);
+        names.insert(dir, name, number);
+    }
+
+    /// A name no longer stands for the file that the kernel found by it; whether that file is known.
+    pub(crate) fn unnamed(&self, dir: u64, name: &[u8]) -> bool {
+        let mut table = self.table();
+        let number = self.names().get(dir, name);
+        let Some((number, known)) = number.and_then(|number| Some((number, table.get_mut(&number)?))) else {
+            return false;
+        };
+        let lost = known.places.lost(dir, name);
+        self.names().remove(lost.as_slice(), number);
+        lost.is_some()
+    }
+
+    /// This mount has renamed a file; the kernel moves the name that it knows without a lookup.
+    pub(crate) fn renamed(&self, from: (u64, &[u8]), to: (u64, &[u8]), how: Renaming) {
+        let [moved, replaced] = [from, to].map(|(dir, name)| self.names().get(dir, name));
+        if moved.is_some() && moved == replaced {
+            // Two names of one file: rename(2) leaves both.
+            return;
+        }
+        for (dir, name) in [from, to] {
+            self.unnamed(dir, name);
+        }
+        let back = replaced.filter(|_| how == Renaming::Exchange).map(|number| (number, from));
+        let (now, mut table) = (self.now(), self.table());
+        for (number, (dir, name)) in moved.map(|number| (number, to)).into_iter().chain(back) {
+            if let Some(known) = table.get_mut(&number) {
+                known.dir = dir;
+                self.name(number, known, (dir, name), now);
+            }
+        }
+    }
+
+    /// The paths by which the kernel found a file, as far as they are known.
+    pub(crate) fn walks(&self, number: u64) -> Vec<Walk> {
+        let table = self.table();
+        let Some(known) = table.get(&number).filter(|known| known.gone != GONE_HERE) else { return Vec::new() };
+        let paths = known.places.in_use(self.now(), self.trusted).filter_map(|place| path(&table, place));
+        paths.map(|names| Walk { to: known.node.id, from: self.root.clone(), names }).collect()
+    }
+
+    /// The name by which a file was found last.
+    pub(crate) fn name_of(&self, number: u64) -> Option<Bytes> {
+        self.table().get(&number)?.places.last().map(|place| place.name.clone())
     }
 
     /// Whether the kernel knows a file.
@@ -219,6 +348,7 @@ impl Nodes {
         if let Some(known) = table.get_mut(&number) {
             known.lookups = known.lookups.saturating_sub(lookups);
             if known.lookups == 0 {
+                self.names().remove(known.places.all(), number);
                 table.remove(&number);
                 // Room for many more than there are is given back.
                 if table.capacity() > 4096 && table.len() < table.capacity() / 8 {
@@ -322,7 +452,13 @@ impl Nodes {
         let mut table = self.table();
         let Some(known) = table.get_mut(&number) else { return false };
         let now = Some((attrs.change, attrs.size));
+        known.told_time = attrs.mtime;
         std::mem::replace(&mut known.told, now) != now
+    }
+
+    /// The modification time that the kernel was last told of a file.
+    pub(crate) fn told_time(&self, number: u64) -> Option<Timestamp> {
+        self.table().get(&number).map(|known| known.told_time)
     }
 }
 
@@ -353,21 +489,21 @@ mod tests {
 
     #[test]
     fn a_file_that_is_known_keeps_nothing_of_the_answer_it_came_in() {
-        let nodes = Nodes::new(Node { id: FileId(2), handle: Bytes::new() }, 100);
+        let nodes = Nodes::new(Node { id: FileId(2), handle: Bytes::new() }, 100, Duration::from_secs(1));
         let answer = Bytes::from(vec![1; 8192]);
-        nodes.remember(&Node { id: FileId(7), handle: answer.slice(100..148) }, abi::ROOT, &attrs(1));
+        nodes.remember(&Node { id: FileId(7), handle: answer.slice(100..148) }, (abi::ROOT, b"f"), &attrs(1));
         assert!(answer.is_unique());
         assert_eq!(nodes.get(7).unwrap().handle, answer.slice(100..148));
     }
 
     #[test]
     fn pages_are_of_the_version_that_was_opened_and_not_of_one_that_was_told() {
-        let nodes = Nodes::new(Node { id: FileId(2), handle: Bytes::new() }, 100);
-        nodes.remember(&Node { id: FileId(7), handle: Bytes::new() }, abi::ROOT, &attrs(1));
+        let nodes = Nodes::new(Node { id: FileId(2), handle: Bytes::new() }, 100, Duration::from_secs(1));
+        nodes.remember(&Node { id: FileId(7), handle: Bytes::new() }, (abi::ROOT, b"f"), &attrs(1));
         assert!(!nodes.pages_are_of(7, &attrs(1)), "it was never opened");
         assert!(nodes.pages_are_of(7, &attrs(1)));
         nodes.tell(7, &attrs(2));
-        nodes.remember(&Node { id: FileId(7), handle: Bytes::new() }, abi::ROOT, &attrs(2));
+        nodes.remember(&Node { id: FileId(7), handle: Bytes::new() }, (abi::ROOT, b"f"), &attrs(2));
         assert!(!nodes.pages_are_of(7, &attrs(2)));
         assert!(nodes.pages_are_of(7, &attrs(2)) && !nodes.pages_are_of(8, &attrs(2)));
         nodes.pages_became(7, &attrs(3));
@@ -381,8 +517,8 @@ mod tests {
 
     #[test]
     fn of_too_many_files_the_oldest_may_go_and_none_with_pages() {
-        let nodes = Nodes::new(Node { id: FileId(2), handle: Bytes::new() }, 8);
-        let tell = |id| nodes.remember(&Node { id: FileId(id), handle: Bytes::new() }, abi::ROOT, &attrs(1));
+        let nodes = Nodes::new(Node { id: FileId(2), handle: Bytes::new() }, 8, Duration::from_secs(1));
+        let tell = |id| nodes.remember(&Node { id: FileId(id), handle: Bytes::new() }, (abi::ROOT, b"f"), &attrs(1));
         (10..18).for_each(|id| assert_eq!(tell(id), id));
         assert!(nodes.oldest().is_empty());
         nodes.table().iter_mut().for_each(|(number, known)| known.told_at = 100 - *number as u32);
@@ -397,15 +533,95 @@ mod tests {
         assert!(nodes.oldest().is_empty());
     }
 
+    /// The paths to a file, each as one text.
+    fn paths(nodes: &Nodes, number: u64) -> Vec<String> {
+        let text = |walk: Walk| String::from_utf8(walk.names.join(&b'/')).unwrap();
+        nodes.walks(number).into_iter().map(text).collect()
+    }
+
+    /// A directory `d` (7) in the root, a file `d/f` (8), and a file `g` (9).
+    fn known() -> Nodes {
+        let nodes = Nodes::new(Node { id: FileId(2), handle: Bytes::new() }, 100, Duration::from_secs(1000));
+        let file = Attrs { kind: FileKind::Regular, nlink: 1, ..attrs(1) };
+        for (id, dir, name, attrs) in [(7, abi::ROOT, "d", attrs(1)), (8, 7, "f", file), (9, abi::ROOT, "g", file)] {
+            nodes.remember(&Node { id: FileId(id), handle: Bytes::new() }, (dir, name.as_bytes()), &attrs);
+        }
+        nodes
+    }
+
+    #[test]
+    fn the_path_of_a_file_follows_from_the_names_that_were_found() {
+        let nodes = known();
+        assert_eq!([paths(&nodes, 7), paths(&nodes, 8)], [["d"], ["d/f"]]);
+        assert!(paths(&nodes, abi::ROOT).is_empty() && paths(&nodes, 100).is_empty());
+        let walk = nodes.walks(8).remove(0);
+        assert_eq!((walk.to, walk.from.id), (FileId(8), FileId(2)));
+        // Found in another place, the directory is no longer in the one before, but the file may be in both.
+        nodes.remember(&Node { id: FileId(7), handle: Bytes::new() }, (abi::ROOT, b"e"), &attrs(1));
+        nodes.remember(
+            &Node { id: FileId(8), handle: Bytes::new() },
+            (abi::ROOT, b"h"),
+            &Attrs { kind: FileKind::Regular, ..attrs(1) },
+        );
+        assert_eq!((paths(&nodes, 7), paths(&nodes, 8)), (vec!["e".into()], vec!["h".into(), "e/f".into()]));
+        assert!(nodes.unnamed(abi::ROOT, b"h") && !nodes.unnamed(abi::ROOT, b"h"));
+        nodes.forget(7, 2);
+        assert!(paths(&nodes, 8).is_empty(), "nothing is known of its directory");
+        nodes.forget(8, 2);
+        nodes.forget(9, 1);
+        assert!(nodes.names().files.is_empty(), "names go with their files");
+    }
+
+    #[test]
+    fn directories_that_were_removed_here_have_no_path() {
+        let nodes = known();
+        nodes.removed_here(FileId(7));
+        assert!(paths(&nodes, 7).is_empty());
+    }
+
+    #[test]
+    fn a_path_too_deep_is_not_known() {
+        let nodes = Nodes::new(Node { id: FileId(2), handle: Bytes::new() }, 100, Duration::from_secs(1));
+        for depth in 0..DEPTH_MAX as u64 + 1 {
+            let dir = if depth == 0 { abi::ROOT } else { 9 + depth };
+            nodes.remember(&Node { id: FileId(10 + depth), handle: Bytes::new() }, (dir, b"d"), &attrs(1));
+        }
+        assert_eq!(nodes.walks(9 + DEPTH_MAX as u64).remove(0).names.len(), DEPTH_MAX);
+        assert!(nodes.walks(10 + DEPTH_MAX as u64).is_empty());
+    }
+
+    #[test]
+    fn names_move_with_what_this_mount_renames() {
+        let (nodes, root) = (known(), abi::ROOT);
+        nodes.renamed((7, b"f"), (root, b"x"), Renaming::NoReplace);
+        assert_eq!(paths(&nodes, 8), ["x"]);
+        nodes.renamed((root, b"d"), (root, b"x"), Renaming::Exchange);
+        assert_eq!([paths(&nodes, 7), paths(&nodes, 8)], [["x"], ["d"]]);
+        nodes.renamed((root, b"g"), (7, b"g"), Renaming::Replace);
+        assert_eq!(paths(&nodes, 9), ["x/g"]);
+        nodes.renamed((root, b"d"), (7, b"g"), Renaming::Replace);
+        assert_eq!((paths(&nodes, 8), paths(&nodes, 9)), (vec!["x/g".into()], vec![]), "it was replaced");
+        // Two names of one file stay what they are.
+        nodes.remember(
+            &Node { id: FileId(8), handle: Bytes::new() },
+            (root, b"h"),
+            &Attrs { kind: FileKind::Regular, ..attrs(1) },
+        );
+        nodes.renamed((root, b"h"), (7, b"g"), Renaming::Replace);
+        assert_eq!(paths(&nodes, 8), ["h", "x/g"]);
+        nodes.renamed((root, b"unknown"), (root, b"h"), Renaming::Replace);
+        assert_eq!(paths(&nodes, 8), ["x/g"]);
+    }
+
     #[test]
     fn a_thread_is_told_once_that_a_directory_is_gone() {
-        let nodes = Nodes::new(Node { id: FileId(2), handle: Bytes::new() }, 100);
-        nodes.remember(&Node { id: FileId(7), handle: Bytes::new() }, abi::ROOT, &attrs(1));
+        let nodes = Nodes::new(Node { id: FileId(2), handle: Bytes::new() }, 100, Duration::from_secs(1));
+        nodes.remember(&Node { id: FileId(7), handle: Bytes::new() }, (abi::ROOT, b"f"), &attrs(1));
         let again = |pid| nodes.comes_again(7, pid);
         assert_eq!([again(5), again(5), again(5), again(6), again(6)], [false, true, true, false, true]);
         assert_eq!([again(0), again(0)], [false, false], "nobody knows who they are");
         assert!(!nodes.comes_again(8, 5) && !nodes.comes_again(8, 5));
-        nodes.remember(&Node { id: FileId(9), handle: Bytes::new() }, abi::ROOT, &attrs(1));
+        nodes.remember(&Node { id: FileId(9), handle: Bytes::new() }, (abi::ROOT, b"f"), &attrs(1));
         nodes.removed_here(FileId(9));
         assert!(nodes.comes_again(9, 5) && nodes.comes_again(9, 0), "no path leads there");
         assert_eq!(nodes.removed(7).map(|attrs| (attrs.nlink, attrs.change)), Some((0, 1)));
@@ -414,7 +630,7 @@ mod tests {
     #[test]
     fn the_newest_of_a_directory_is_known_and_nothing_older() {
         let root = Node { id: FileId(2), handle: Bytes::new() };
-        let nodes = Nodes::new(root, 100);
+        let nodes = Nodes::new(root, 100, Duration::from_secs(1));
         let long = Duration::from_secs(1000);
         let seen = |nodes: &Nodes| nodes.just_changed(7).map(|attrs| attrs.change);
         let before = nodes.unseen();

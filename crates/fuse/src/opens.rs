@@ -28,6 +28,8 @@ pub(crate) struct OpenFile {
     pages: Arc<FilePages>,
     /// Whether it may write.
     writes: bool,
+    /// Whether the program opened it with `O_DSYNC` or `O_SYNC`: a write is durable when it returns.
+    synchronous: bool,
     /// Whether the setuid and setgid bits were seen to be gone.
     pub(crate) plain: AtomicBool,
     /// Who asked for locks by this open.
@@ -86,6 +88,8 @@ pub(crate) struct FilePages {
     written: Written,
     /// Mappings by opens that do not use the page cache otherwise.
     pub(crate) mapped: Mapped,
+    /// Under which delegation the kernel has got all of them that it has.
+    got_under: AtomicU64,
 }
 
 /// By the numbers of files that are open.
@@ -105,13 +109,18 @@ impl Pages {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A file is open once more, through the page cache or not.
-    fn opened(&self, number: u64, cached: bool) -> Arc<FilePages> {
+    /// A file is open once more, through the page cache or not, and under this delegation.
+    fn opened(&self, number: u64, (cached, delegation): (bool, Option<u64>)) -> Arc<FilePages> {
         let mut table = self.table();
-        let known = || Arc::new(FilePages { written: Written::new(false), mapped: Mapped::default() });
+        let (written, mapped, got_under) = (Written::new(false), Mapped::default(), AtomicU64::new(0));
+        let known = || Arc::new(FilePages { written, mapped, got_under });
         let none = || PagesOf { opens: 0, cached: 0, known: known() };
         let pages = table.entry(number).or_insert_with(none);
         pages.opens += 1;
+        if cached && pages.cached == 0 {
+            // It keeps pages only if they are as the file is now.
+            pages.known.got_under.store(delegation.unwrap_or(0), SeqCst);
+        }
         pages.cached += usize::from(cached);
         pages.known.clone()
     }
@@ -155,6 +164,8 @@ pub(crate) struct Reading {
     pub(crate) at: u64,
     /// A moment before they were asked for.
     pub(crate) asked: Option<Mark>,
+    /// Whether the first page was read when the directory was opened, and was not asked for yet.
+    pub(crate) unasked: bool,
 }
 
 /// Everything that is open.
@@ -179,6 +190,11 @@ impl OpenFile {
     /// A write by this open begins, of the kernel's pages or a program's own.
     pub(crate) fn begin_write(&self, of_pages: bool) -> Write<'_> {
         if of_pages { self.pages.written.begin() } else { self.written.begin() }
+    }
+
+    /// Whether the program opened it with `O_DSYNC` or `O_SYNC`.
+    pub(crate) fn is_synchronous(&self) -> bool {
+        self.synchronous
     }
 
     fn lock_owners(&self) -> std::sync::MutexGuard<'_, Vec<u64>> {
@@ -210,6 +226,16 @@ impl OpenFile {
         }
     }
 
+    /// Whether the kernel has got all pages that it has under this delegation ([`File::delegation_number`]).
+    pub(crate) fn are_pages_of(&self, delegation: u64) -> bool {
+        self.pages.got_under.load(SeqCst) == delegation
+    }
+
+    /// The kernel has forgotten what it got before this delegation was given.
+    pub(crate) fn pages_begin_under(&self, delegation: u64) {
+        self.pages.got_under.fetch_max(delegation, SeqCst);
+    }
+
     /// Closes what is open; see [`File::leave`].
     pub(crate) async fn leave(self) -> Result<(), Errno> {
         if let Some(file) = self.for_locks.into_inner() {
@@ -226,14 +252,16 @@ impl Opens {
         let plain = AtomicBool::new(file.attrs().mode & 0o6000 == 0);
         let unsynced = file.is_unsynced();
         let cached = how & abi::fopen::DIRECT_IO == 0;
-        let pages = self.pages.opened(file.node().id.0, cached);
+        let pages = self.pages.opened(file.node().id.0, (cached, file.delegation()));
+        let flags = OFlags::from_bits_retain(flags);
         let open = OpenFile {
             file,
             cached,
             writing,
             written: Written::new(unsynced),
             pages,
-            writes: OFlags::from_bits_retain(flags).intersects(OFlags::WRONLY | OFlags::RDWR),
+            writes: flags.intersects(OFlags::WRONLY | OFlags::RDWR),
+            synchronous: flags.contains(OFlags::DSYNC),
             plain,
             lock_owners: Mutex::default(),
             for_locks: OnceCell::new(),
@@ -348,10 +376,10 @@ impl Opens {
         !read(&self.dirs).is_empty()
     }
 
-    /// Adds a directory and gives its handle.
-    pub(crate) fn add_dir(&self) -> u64 {
+    /// Adds a directory, read so far, and gives its handle.
+    pub(crate) fn add_dir(&self, reading: Reading) -> u64 {
         let handle = self.next.fetch_add(1, Relaxed);
-        write(&self.dirs).insert(handle, Arc::default());
+        write(&self.dirs).insert(handle, Arc::new(OpenDir { reading: tokio::sync::Mutex::new(reading) }));
         handle
     }
 
@@ -383,7 +411,7 @@ mod tests {
     #[test]
     fn what_was_written_back_is_due_for_all_opens_of_the_file() {
         let pages = Pages::default();
-        let [older, newer, other] = [7, 7, 8].map(|number| pages.opened(number, number == 8));
+        let [older, newer, other] = [7, 7, 8].map(|number| pages.opened(number, (number == 8, None)));
         drop(newer.written.begin());
         let due = older.written.due().expect("the kernel took the other open for these pages");
         assert_eq!(other.written.due(), None);
@@ -392,10 +420,10 @@ mod tests {
         assert_eq!(newer.written.due(), None);
         pages.closed(7, false);
         drop(newer.written.begin());
-        assert!(pages.opened(7, false).written.due().is_some(), "it was open all the time");
+        assert!(pages.opened(7, (false, None)).written.due().is_some(), "it was open all the time");
         pages.closed(7, false);
         pages.closed(7, false);
-        assert_eq!(pages.opened(7, false).written.due(), None);
+        assert_eq!(pages.opened(7, (false, None)).written.due(), None);
     }
 
     #[test]

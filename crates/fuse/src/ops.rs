@@ -74,7 +74,7 @@ async fn seldom(fs: &FileSystem, request: Request) -> Answer {
         Op::Create { name, flags, mode, open_flags } => {
             create::create(fs, header, &name, (flags, open_flags), mode).await
         }
-        Op::Fsync { fh } => fsync::fsync(fs, fh).await,
+        Op::Fsync { fh } => fsync::fsync(fs, header, fh).await,
         Op::Statfs => statfs::statfs(fs).await,
         // Every other operation on a directory is durable when it is answered; of files, fsync and close take care.
         Op::Fsyncdir { .. } => Ok(fs.callers.anybody().sync_names().await.map(|()| Reply::Done)?),
@@ -82,7 +82,7 @@ async fn seldom(fs: &FileSystem, request: Request) -> Answer {
         Op::Getxattr { name, size } => xattr::get(fs, header, &name, size).await,
         Op::Listxattr { size } => xattr::list(fs, header, size).await,
         Op::Removexattr { name } => xattr::remove(fs, header, &name).await,
-        Op::Opendir => dirs::open(fs),
+        Op::Opendir => dirs::open(fs, header).await,
         Op::Readdir { fh, offset, size, plus } => dirs::read(fs, header, fh, (offset, size), plus).await,
         Op::Releasedir { fh } => dirs::release(fs, fh),
         Op::Getlk(lock) => locks::get(fs, header, &lock).await,
@@ -185,6 +185,7 @@ impl Op {
             | Op::Statfs
             | Op::Getxattr { .. }
             | Op::Listxattr { .. }
+            | Op::Opendir
             | Op::Readdir { .. }
             | Op::Getlk(_)
             | Op::Lseek { .. } => GivenUp::WhenKilled,

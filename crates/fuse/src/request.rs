@@ -24,6 +24,8 @@ pub struct Header {
     pub gid: u32,
     /// Thread that asks; 0 when it is in no process namespace that can be seen.
     pub pid: u32,
+    /// Whether the request is carried out only if the path by which the kernel found the file still leads to it.
+    pub expects: bool,
 }
 
 /// A request.
@@ -275,7 +277,8 @@ impl Header {
         let mut f = Fields(message);
         let (len, opcode, unique, node) = (f.u32()?, f.u32()?, f.u64()?, f.u64()?);
         let (uid, gid, pid, extensions) = (f.u32()?, f.u32()?, f.u32()?, f.u16()?);
-        Ok((Header { len, opcode, unique, node, uid, gid, pid }, usize::from(extensions) * 8))
+        let header = Header { len, opcode, unique, node, uid, gid, pid, expects: false };
+        Ok((header, usize::from(extensions) * 8))
     }
 }
 
@@ -488,7 +491,8 @@ mod tests {
     #[test]
     fn a_lookup() {
         let request = Request::decode(message(opcode::LOOKUP, &[], b"name\0")).unwrap();
-        let header = Header { len: 45, opcode: 1, unique: 7, node: 9, uid: 1000, gid: 100, pid: 4321 };
+        let (opcode, unique, node, pid) = (1, 7, 9, 4321);
+        let header = Header { len: 45, opcode, unique, node, uid: 1000, gid: 100, pid, expects: false };
         assert_eq!(request, Request { header, op: Op::Lookup { name: Bytes::from_static(b"name") } });
     }
 

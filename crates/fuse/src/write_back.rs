@@ -2,16 +2,19 @@
 //!
 //! A file is written so when the mgr has given it to this mount alone (a write delegation), and else past the page cache. When somebody else
 //! wants it, the kernel is made to write its pages back and forget them, before the delegation goes back. What is still open keeps using the
-//! page cache, which cannot be helped; the file is *shared* then: the kernel asks for attributes before each write, as it is told that
-//! they are good for no time, and what it has is written back and forgotten before it is answered, and soon after.
+//! page cache, which cannot be helped; the file is *shared* then: the kernel asks for attributes before each read and write, as it is told that
+//! they are good for no time, what it has is written back and forgotten before it is answered, and each write is written before it returns
+//! ([`crate::sync_mount`]).
 
 use crate::asking;
 use crate::beliefs::{self, Beliefs};
+use crate::calls;
 use crate::fs::FileSystem;
 use crate::mounting;
 use crate::opens::OpenFile;
 use crate::request::Header;
-use crate::twins::Twins;
+use crate::sync_mount::SyncMount;
+use crate::twins::{self, Twins};
 use crate::{Errno, abi};
 use bytes::Bytes;
 use client::{Access, File, Keeper, Segment};
@@ -30,16 +33,16 @@ const EIO: Errno = Errno(5);
 /// How long a request waits for the kernel to believe what is right. It is told from a thread of its own, which may have to wait for an inode
 /// that is locked for this very request; the next one finds it done.
 const PATIENCE: Duration = Duration::from_millis(200);
-/// How long a write to a shared file waits for that, before it fails.
+/// How long a read or write of a shared file waits for that, before it fails.
 const LONG: Duration = Duration::from_secs(20);
 /// How long pages of a shared file are kept at most.
 const SHARED_KEPT: Duration = Duration::from_millis(50);
 /// How much of what may wait in the page caches of the machine may be this mount's, in percent. The kernel gives those of FUSE one, after which writers wait.
 const DIRTY_PERCENT: u32 = 25;
-/// How often it is asked whether a shared file can be had alone again.
-const ASK_AGAIN: Duration = Duration::from_secs(1);
 /// Bytes of the twins of a file beyond which its pages are forgotten sooner.
 const TWINS_MAX: u64 = 16 << 20;
+/// How often it is asked whether a shared file can be had alone again.
+const ASK_AGAIN: Duration = Duration::from_secs(1);
 /// Corrections of files with the same number modulo this come one after the other.
 const TURNS: usize = 64;
 
@@ -47,6 +50,7 @@ const TURNS: usize = 64;
 pub(crate) struct WriteBack {
     on: AtomicBool,
     pub(crate) beliefs: Beliefs,
+    pub(crate) sync: SyncMount,
     writers: Arc<Writers>,
     turns: [tokio::sync::Mutex<()>; TURNS],
 }
@@ -105,7 +109,13 @@ impl WriteBack {
     /// For a mount that writes back, or one that does not.
     pub(crate) fn new(on: bool) -> Self {
         let turns = std::array::from_fn(|_| tokio::sync::Mutex::default());
-        WriteBack { on: AtomicBool::new(on), beliefs: Beliefs::default(), writers: Arc::default(), turns }
+        WriteBack {
+            on: AtomicBool::new(on),
+            beliefs: Beliefs::default(),
+            sync: SyncMount::default(),
+            writers: Arc::default(),
+            turns,
+        }
     }
 
     /// Why a mount cannot write back.
@@ -126,8 +136,9 @@ impl WriteBack {
 
     /// The mount is at this directory now.
     pub(crate) fn mounted_at(&self, dir: &Path) {
+        self.beliefs.mounted_at(dir);
         if self.is_on() {
-            self.beliefs.mounted_at(dir);
+            self.sync.mounted_at(dir);
             let mounts = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
             let Some(device) = mounting::device_at(&mounts, dir) else { return };
             let limit = Path::new("/sys/class/bdi").join(device).join("max_ratio");
@@ -157,7 +168,8 @@ impl WriteBack {
         self.writers.table().entry(number).or_default().opens += 1;
         let writing = Writing { writers: self.writers.clone(), number };
         // Asked after that: whoever wants the file from here on finds it in the table.
-        if file.is_alone() { Ok(Some(writing)) } else { Err(NotAlone) }
+        // The kernel reads what it fills up.
+        if file.is_alone() && file.is_readable() { Ok(Some(writing)) } else { Err(NotAlone) }
     }
 
     /// Whether a file is written to the page cache, so that only the kernel knows its size.
@@ -170,28 +182,37 @@ impl WriteBack {
         self.is_on() && self.writers.table().get(&number).is_some_and(|cached| cached.shared)
     }
 
+    /// Whether any file is written to the page cache though others have it open.
+    fn is_any_shared(&self) -> bool {
+        self.writers.table().values().any(|cached| cached.shared)
+    }
+
     /// The kernel gets bytes of a file for its page cache; whether it has had so many that it should forget them.
-    fn got(&self, number: u64, (offset, size): (u64, u32), data: &[Segment], cached_open: bool) -> bool {
+    fn got(&self, number: u64, (offset, size): (u64, u32), data: &[Segment]) -> bool {
         let mut table = self.writers.table();
         let Some(cached) = table.get_mut(&number).filter(|cached| cached.shared) else { return false };
         let whole: Vec<u8> = data.iter().flat_map(|segment| segment_bytes(segment)).collect();
-        if cached_open {
-            cached.twins.got(offset, &whole);
-            cached.twins.got_nothing(offset + whole.len() as u64, offset + u64::from(size));
-        } else {
-            cached.twins.may_have_got(offset, &whole);
-        }
+        cached.twins.got(offset, &whole);
+        cached.twins.got_nothing(offset + whole.len() as u64, offset + u64::from(size));
         cached.twins.bytes() > TWINS_MAX
     }
 
-    /// The kernel writes bytes back that it had in its page cache: those of them that programs have changed, as far as that has to be known.
-    pub(crate) fn changed(&self, number: u64, offset: u64, data: &Bytes) -> Vec<(u64, Bytes)> {
+    /// The kernel writes bytes back that it had in its page cache: those of them that programs have changed, as far as that has to be known, and how long
+    /// the file has become by them, if it has.
+    pub(crate) fn changed(&self, number: u64, offset: u64, data: &Bytes) -> (Vec<(u64, Bytes)>, Option<u64>) {
         let mut table = self.writers.table();
         let Some(cached) = table.get_mut(&number).filter(|cached| cached.shared) else {
-            return vec![(offset, data.clone())];
+            return (vec![(offset, data.clone())], None);
         };
-        let runs = cached.twins.changed(offset, data);
-        runs.into_iter().map(|run| (offset + run.start as u64, data.slice(run))).collect()
+        let twins::Changed { runs, end } = cached.twins.changed(offset, data);
+        (runs.into_iter().map(|run| (offset + run.start as u64, data.slice(run))).collect(), end)
+    }
+
+    /// A thread is about to write these bytes of a file, as far as that is known, or has written them.
+    pub(crate) fn thread_writes(&self, number: u64, thread: u32, range: Option<ByteRange>) {
+        if let Some(cached) = self.writers.table().get_mut(&number).filter(|cached| cached.shared) {
+            cached.twins.thread_writes(thread, range);
+        }
     }
 
     /// Whether pages of a file may be written back: not once others have had it unawares.
@@ -265,6 +286,24 @@ impl FileSystem {
         self.opens.changed_otherwise(number);
     }
 
+    /// The kernel asks for the attributes of a file now, and believes in none any more.
+    pub(crate) async fn expire(&self, number: u64) {
+        self.ask_of_self(number, Beliefs::expire).await;
+    }
+
+    /// Has a thread of its own ask for what the kernel shall believe of a file.
+    pub(crate) async fn ask_of_self(&self, number: u64, ask: fn(&Beliefs, u64) -> io::Result<()>) {
+        let Some(fs) = self.shared() else { return };
+        let expire = move || {
+            let of = fs.clone();
+            let thread = asking::spawn("fuse-expire".to_owned(), move || ask(&of.write_back.beliefs, number))?;
+            thread.join().unwrap_or_else(|_| Err(io::Error::other("the thread that asks panicked")))
+        };
+        if let Ok(Err(error)) = tokio::task::spawn_blocking(expire).await {
+            tracing::debug!(node = number, "having the kernel ask for attributes: {error}");
+        }
+    }
+
     /// As [`FileSystem::forget_pages_of`], waiting in this thread.
     fn have_pages_written(&self, number: u64, range: ByteRange) -> io::Result<()> {
         let Some(transport) = self.transport() else { return Ok(()) };
@@ -277,7 +316,7 @@ impl FileSystem {
         if let Some(age) = age
             && let Some(cached) = self.write_back.writers.table().get_mut(&number)
         {
-            cached.twins.forgotten(age);
+            cached.twins.forgotten(age, range);
         }
         match told {
             // It has forgotten the file.
@@ -298,9 +337,9 @@ impl FileSystem {
         }
     }
 
-    /// The kernel gets bytes of a shared file for its page cache; or may do so, by an open that is not `cached`.
-    pub(crate) fn kernel_gets(&self, number: u64, asked: (u64, u32), data: &[Segment], cached: bool) {
-        if self.write_back.got(number, asked, data, cached)
+    /// The kernel gets bytes of a shared file for its page cache.
+    pub(crate) fn kernel_gets(&self, number: u64, asked: (u64, u32), data: &[Segment]) {
+        if self.write_back.got(number, asked, data)
             && let Some(fs) = self.shared()
         {
             // Not waited for: some of these pages are locked until the kernel has their bytes.
@@ -322,7 +361,7 @@ impl FileSystem {
             return true;
         }
         match self.shared() {
-            Some(fs) => fs.correct(number, *attrs).await.unwrap_or(false),
+            Some(fs) => fs.correct(number, *attrs, true).await.unwrap_or(false),
             None => false,
         }
     }
@@ -341,11 +380,12 @@ impl FileSystem {
         let _ = tokio::time::timeout(PATIENCE, self.agree_whole(thread, number, attrs)).await;
     }
 
-    /// As [`FileSystem::agree`], before a write to a file that is shared: the kernel puts the bytes where it believes the file to reach to.
+    /// As [`FileSystem::agree`], before a read from or a write to a file that is shared: the kernel reads to where it believes that the file reaches, and makes
+    /// zeros of what lies between that and what is written.
     ///
     /// # Errors
     /// EIO: it cannot be told.
-    pub(crate) async fn agree_to_write(&self, number: u64, attrs: &Attrs) -> Result<(), Errno> {
+    pub(crate) async fn agree_to_move_data(&self, number: u64, attrs: &Attrs) -> Result<(), Errno> {
         let told = async {
             let (mut attrs, mut attempt) = (*attrs, 0);
             loop {
@@ -355,7 +395,7 @@ impl FileSystem {
                     return;
                 }
                 // Another writer here may have come between, or has it locked.
-                if fs.correct(number, attrs).await.unwrap_or(false) {
+                if fs.correct(number, attrs, false).await.unwrap_or(false) {
                     return;
                 }
                 tokio::time::sleep(Duration::from_millis(1 << attempt)).await;
@@ -372,7 +412,7 @@ impl FileSystem {
         if (shared || self.needs_correction(thread, number, attrs))
             && let Some(fs) = self.shared()
         {
-            let _ = fs.correct(number, *attrs).await;
+            let _ = fs.correct(number, *attrs, true).await;
         }
     }
 
@@ -386,17 +426,18 @@ impl FileSystem {
     }
 
     /// Begins to correct what the kernel believes of a file; what is returned ends when that is done, or has failed.
-    fn correct(self: Arc<Self>, number: u64, attrs: Attrs) -> tokio::task::JoinHandle<bool> {
+    fn correct(self: Arc<Self>, number: u64, attrs: Attrs, times: bool) -> tokio::task::JoinHandle<bool> {
         let fs = self;
         tokio::spawn(async move {
             let _turn = fs.write_back.turns[number as usize % TURNS].lock().await;
             let (told, shared) = (fs.clone(), fs.write_back.is_shared(number));
             let runtime = tokio::runtime::Handle::current();
-            let correct = move || corrected(&told, &runtime, number, attrs, shared);
+            let correct = move || corrected(&told, &runtime, number, attrs, (shared, times));
             match tokio::task::spawn_blocking(correct).await {
                 Ok(Ok(changed)) => {
                     let believed = changed.unwrap_or(attrs);
-                    fs.nodes.believe(number, Some(&believed));
+                    // Of a shared file it need not believe the time.
+                    fs.nodes.believe(number, (!shared).then_some(&believed));
                     fs.write_back.reaches(number, believed.size);
                     // Bytes that it has may be as old as what it believed.
                     if changed.is_some() && !fs.write_back.is_written(number) {
@@ -414,12 +455,48 @@ impl FileSystem {
         })
     }
 
-    /// As long as a shared file is written to the page cache, nothing stays there for long; it is tried to have it alone again.
+    /// Bytes that were written back of a file are lost, and with them the end that the kernel believes in, perhaps. The file counts as shared
+    /// for a while: the kernel asks for the attributes before it tells them or writes, and is told the right size then. It has the inode
+    /// locked at this moment, so that it cannot be told here.
+    pub(crate) fn has_lost_pages(&self, number: u64) {
+        let Some(fs) = self.shared().filter(|_| self.write_back.is_written(number)) else { return };
+        // With the time it may just have said that it has handed everything on.
+        self.may_believe_more(number);
+        if self.write_back.share(number) {
+            tokio::spawn(fs.look_after(number));
+        }
+        self.lately.changed();
+        self.doubt_attributes(number);
+    }
+
+    /// Whether a request comes of the end of a write(2), as writes are synchronous, and not of what a program asks for.
+    pub(crate) async fn ends_synchronous_write(&self, header: &Header) -> bool {
+        // Boxed, for it is rare.
+        self.write_back.sync.is_on() && Box::pin(calls::look(header.pid, |call| call.writes())).await
+    }
+
+    /// As [`FileSystem::ends_synchronous_write`], where the program has not asked for its bytes to be durable by then.
+    pub(crate) async fn ends_lazy_write(&self, header: &Header) -> bool {
+        // Boxed, for it is rare.
+        self.write_back.sync.is_on() && Box::pin(calls::look(header.pid, |call| call.writes_lazily())).await
+    }
+
+    /// As long as any file is written to the page cache though others have it open, the mount writes synchronously.
+    pub(crate) async fn settle_sync(&self) {
+        if self.write_back.is_on() {
+            self.write_back.sync.settle(|| self.write_back.is_any_shared()).await;
+        }
+    }
+
+    /// As long as a shared file is written to the page cache it is tried to have it alone again; where writes cannot be made synchronous, nothing stays
+    /// there for long.
     async fn look_after(self: Arc<Self>, number: u64) {
         let mut asked = Instant::now();
         while self.write_back.is_shared(number) {
             tokio::time::sleep(SHARED_KEPT).await;
-            self.forget_pages(number).await;
+            if !self.write_back.sync.is_on() {
+                self.forget_pages(number).await;
+            }
             if asked.elapsed() >= ASK_AGAIN {
                 if let Err(error) = self.try_alone(number).await {
                     tracing::debug!(node = number, ?error, "asking to have a file alone");
@@ -427,6 +504,7 @@ impl FileSystem {
                 asked = Instant::now();
             }
         }
+        self.settle_sync().await;
     }
 
     /// Asks to have a shared file alone. Once it is so, and the kernel knows how long it is, pages may stay.
@@ -438,7 +516,7 @@ impl FileSystem {
         self.forget_pages(number).await;
         let attrs = open.file.refresh().await?;
         let Some(fs) = self.shared() else { return Ok(()) };
-        if fs.correct(number, attrs).await.unwrap_or(false) {
+        if fs.correct(number, attrs, false).await.unwrap_or(false) {
             self.write_back.end_sharing(number, &open.file);
         }
         Ok(())
@@ -451,7 +529,7 @@ fn corrected(
     runtime: &tokio::runtime::Handle,
     number: u64,
     attrs: Attrs,
-    shared: bool,
+    (shared, times): (bool, bool),
 ) -> io::Result<Option<Attrs>> {
     let (ask, asked) = mpsc::channel();
     let (answer, answered) = mpsc::channel();
@@ -461,7 +539,7 @@ fn corrected(
             ask.send(()).map_err(io::Error::other)?;
             answered.recv().map_err(io::Error::other)?
         };
-        of.write_back.beliefs.correct(number, &attrs, shared, refresh)
+        of.write_back.beliefs.correct(number, &attrs, (shared, times), refresh)
     };
     let thread = asking::spawn("fuse-beliefs".to_owned(), correct)?;
     // Until it has ended, or given up.
@@ -472,7 +550,7 @@ fn corrected(
     thread.join().unwrap_or_else(|_| Err(io::Error::other("the thread that corrects it panicked")))
 }
 
-/// Hands on what the page cache has of a file that others want.
+/// Has the kernel hand on and forget what it has of a file that others want.
 pub(crate) struct Recalled(pub(crate) Weak<FileSystem>);
 
 impl Keeper for Recalled {
@@ -481,8 +559,22 @@ impl Keeper for Recalled {
         Box::pin(async move {
             let Some(fs) = fs else { return };
             let news = fs.write_back.share(file.0);
-            if fs.write_back.is_written(file.0) {
+            fs.lately.changed();
+            if news {
+                // Before its pages are written back: what is written later is written before write(2) returns.
+                fs.settle_sync().await;
+            }
+            // Attributes that the kernel believes, and pages that it read or mapped, are as old as the delegation that goes.
+            if fs.nodes.is_known(file.0) {
                 fs.forget_pages(file.0).await;
+            }
+            if let Some(open) = fs.opens.writing(file.0).filter(|_| news) {
+                // What the kernel has from here on behind that, and has not got here, it has made of zeros.
+                fs.write_back.reaches(file.0, open.file.attrs().size);
+            }
+            // Before what it has is read again.
+            if fs.write_back.is_written(file.0) || fs.write_back.is_on() && fs.opens.are_pages_read(file.0) {
+                fs.expire(file.0).await;
             }
             if news {
                 tokio::spawn(fs.look_after(file.0));

@@ -14,7 +14,7 @@ mod settings;
 mod values;
 
 pub use origin::{Effective, Layers, Origin, merge};
-pub use values::{Access, FULL, LayoutWhen, NEVER, format_size, format_time, parse_size, parse_time};
+pub use values::{Access, FULL, LayoutWhen, NEVER, Sharing, format_size, format_time, parse_size, parse_time};
 
 use crate::distributions::DistributionId;
 use crate::threshold::Rule;
@@ -164,6 +164,9 @@ parts! {
         "a size, as in 64K or 1M, nor 0 (never through the mgr) or max (always)";
     /// Which caches are used.
     Access access: Access = Access::Direct, Access::from_name, values::access_text, "page, direct or odirect";
+    /// What clients that use a file at the same time see of one another: with `coherent` what a write returned for is met by all that follows, with
+    /// `close-to-open` what was closed is met by what is opened afterwards.
+    Sharing sharing: Sharing = Sharing::Coherent, Sharing::from_name, values::sharing_text, "coherent or close-to-open";
     /// How many bytes of a file gather in a client before they leave; `full`: a whole request for each iod.
     GatherSize gather_size: u64 = FULL, values::gather_size, values::gather_size_text, "a size, as in 64K or 1M, nor full";
     /// How long they gather before they leave by themselves, to be durable some seconds later; `max`: until there are enough of them, or somebody

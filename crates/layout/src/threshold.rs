@@ -16,6 +16,9 @@ const LIST_BLOCK: u64 = 4096;
 /// The longest threshold: no request is as long.
 pub const ALWAYS_MGR: u64 = u64::MAX;
 
+/// The shortest threshold: every request is as long.
+pub const ALWAYS_STRAIGHT: u64 = 0;
+
 /// Which way bytes go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Path {

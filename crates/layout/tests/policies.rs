@@ -1,7 +1,7 @@
 //! Policies from and to their text, the messages people get for bad ones, and which of several places counts.
 
 use layout::policy::{
-    FULL, LayoutWhen, NEVER, format_size, format_time, is_policy_name, merge, parse_size, parse_time,
+    FULL, LayoutWhen, NEVER, Sharing, format_size, format_time, is_policy_name, merge, parse_size, parse_time,
 };
 use layout::threshold::{ALWAYS_MGR, Rule};
 use layout::{Access, DistributionId, Layers, Origin, Part, Policy, Settings};
@@ -32,6 +32,7 @@ fn every_part_is_set_from_text() {
     assert_eq!(set("write_threshold", "max").unwrap().write_threshold, Some(Rule::Fixed(ALWAYS_MGR)));
     assert_eq!(set("read_threshold", "max").unwrap().read_threshold, Some(ALWAYS_MGR));
     assert_eq!(set("access", "odirect").unwrap().access, Some(Access::ODirect));
+    assert_eq!(set("sharing", "close-to-open").unwrap().sharing, Some(Sharing::CloseToOpen));
     assert_eq!(set("gather_size", "full").unwrap().gather_size, Some(FULL));
     assert_eq!(set("gather_delay", "5ms").unwrap().gather_delay, Some(Duration::from_millis(5)));
     assert_eq!(set("gather_delay", "max").unwrap().gather_delay, Some(NEVER));
@@ -44,7 +45,7 @@ fn messages_say_what_to_write() {
     assert_eq!(
         message("weir.stripe", "1"),
         "no part of a policy is called \"weir.stripe\"; there are stripe_unit, stripe_count, mirrors, distribution, layout, \
-         write_threshold, read_threshold, access, gather_size, gather_delay, mgr_gather_delay, read_ahead"
+         write_threshold, read_threshold, access, sharing, gather_size, gather_delay, mgr_gather_delay, read_ahead"
     );
     assert_eq!(
         message("weir.stripe_unit", "100"),
@@ -109,6 +110,7 @@ fn text(part: Part, origin: Origin) -> String {
         Part::StripeCount => n.to_string(),
         Part::Mirrors => (1 + n % 2).to_string(),
         Part::Distribution => "simple_stripe".into(),
+        Part::Sharing => ["coherent", "close-to-open"][n % 2].into(),
         Part::Access => ["page", "direct", "odirect"][n % 3].into(),
         Part::GatherDelay | Part::MgrGatherDelay => format!("{}ms", n + 7),
         _ => format!("{}K", n + 100),

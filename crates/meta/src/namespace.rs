@@ -625,6 +625,12 @@ impl<E: Engine> Namespace<E> {
         self.change(cred, now, op).await
     }
 
+    /// As [`Self::note_write`], for what iods hold and no writer has told: nothing is changed where the file reaches as far
+    /// already, its times included.
+    pub async fn learn_size(&self, now: Timestamp, id: FileId, end: u64) -> Result<Changed, Status> {
+        self.change(&Cred::root(), now, |tx| ops::set_size::learn(tx, id, end)).await
+    }
+
     /// Gives a regular file its layout unless it has one (one for later, or of a file without objects, is none); answers with the
     /// one it has then.
     ///

@@ -4,6 +4,7 @@
 //! over another connection when one breaks. What looks wrong is looked at again before it is told, so that work in
 //! progress is not taken for damage.
 
+mod cuts;
 mod files;
 mod finding;
 mod names;

@@ -14,7 +14,7 @@ use crate::fs::FsInfo;
 use crate::values::Values;
 use std::sync::LazyLock;
 use types::limits::BITMAP_WORDS_MAX;
-use types::{Renaming, SetAttrs};
+use types::{FileId, Renaming, SetAttrs};
 use wire::nfs4::*;
 use xdr::{Malformed, Reader, Writer};
 
@@ -428,6 +428,13 @@ pub fn encode_renaming(how: Renaming) -> fattr4 {
     let mut body = Writer::new();
     body.u32(how.flags());
     fattr4 { attrmask: Mask::of(&[FATTR4_WEIR_RENAMING]).to_bitmap(), attr_vals: body.finish().to_bytes() }
+}
+
+/// The inode number of a file, as VERIFY carries it.
+pub fn encode_id(id: FileId) -> fattr4 {
+    let mut body = Writer::new();
+    body.u64(id.0);
+    fattr4 { attrmask: Mask::of(&[FATTR4_FILEID]).to_bitmap(), attr_vals: body.finish().to_bytes() }
 }
 
 /// The attributes to be changed, as SETATTR, CREATE and OPEN carry them.

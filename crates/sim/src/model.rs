@@ -2,7 +2,8 @@
 //!
 //! A change is *definite* for a reader when the promises say that it sees it: made through the reader's own mount before
 //! the read began, or durable before the reader opened the file. A change is *behind* a later one when it was durable,
-//! or made through the same mount, before that one began. A byte may have the value of every change that is behind no
+//! or made through the same mount, before that one began. Where nothing fails, clients are coherent: what returned counts
+//! for all of them as for its own mount. A byte may have the value of every change that is behind no
 //! definite one. What failed, or was not durable when its client died, may be there or not for ever: it is *doubtful*.
 
 mod bytes;
@@ -43,6 +44,8 @@ struct Change {
     returned: Option<Moment>,
     durable: Option<Moment>,
     doubtful: bool,
+    /// Whether every client meets it once it has returned.
+    coherent: bool,
 }
 
 /// Who reads.
@@ -66,12 +69,14 @@ impl Change {
     }
 
     fn is_definite(&self, reader: Reader) -> bool {
-        let own = self.client == reader.client && self.returned.is_some_and(|at| at < reader.began);
+        let met = self.coherent || self.client == reader.client;
+        let own = met && self.returned.is_some_and(|at| at < reader.began);
         !self.doubtful && (own || self.durable.is_some_and(|at| at < reader.opened))
     }
 
     fn is_behind(&self, later: &Change) -> bool {
-        let own = self.client == later.client && self.returned.is_some_and(|at| at < later.began);
+        let met = self.coherent || self.client == later.client;
+        let own = met && self.returned.is_some_and(|at| at < later.began);
         !self.doubtful && (own || self.durable.is_some_and(|at| at < later.began))
     }
 
@@ -103,6 +108,8 @@ struct FileModel {
 pub struct Model {
     now: Moment,
     next: ChangeId,
+    /// Whether clients are coherent in all that happens.
+    pub coherent: bool,
     files: BTreeMap<FileId, FileModel>,
     /// Reads that missed something which was not durable yet: wrong, unless its failure is told afterwards.
     suspicions: Vec<(FileId, String, Vec<ChangeId>)>,
@@ -128,8 +135,8 @@ impl Model {
     fn begin(&mut self, file: FileId, client: u64, handle: HandleId, what: What) -> ChangeId {
         let (id, began) = (self.next, self.tick());
         self.next += 1;
-        let doubtful = false;
-        let change = Change { id, client, handle, what, began, returned: None, durable: None, doubtful };
+        let (doubtful, coherent) = (false, self.coherent);
+        let change = Change { id, client, handle, what, began, returned: None, durable: None, doubtful, coherent };
         self.files.entry(file).or_default().changes.push(change);
         id
     }

@@ -136,6 +136,7 @@ async fn stages(plan: Arc<Plan>, book: Arc<Mutex<Book>>) -> Result<(), String> {
     {
         let mut book = book.lock().unwrap_or_else(PoisonError::into_inner);
         book.names = vec![Vec::new(); dirs.len()];
+        book.model.coherent = plan.faults.is_empty();
     }
     let world = World { plan: plan.clone(), book, dirs: Arc::new(dirs), files: Arc::new(files) };
     let groups: Vec<Group> = (0..plan.clients.len() as u64).map(|c| Group::new(CLIENT + c)).collect();

@@ -33,6 +33,12 @@ impl ByteRange {
         self.offset < other.end() && other.offset < self.end()
     }
 
+    /// The shortest range that has both in it.
+    pub fn around(self, other: ByteRange) -> ByteRange {
+        let offset = self.offset.min(other.offset);
+        ByteRange { offset, len: self.end().max(other.end()) - offset }
+    }
+
     /// The bytes that both hold, `None` when there are none.
     pub fn intersection(self, other: ByteRange) -> Option<ByteRange> {
         let offset = self.offset.max(other.offset);

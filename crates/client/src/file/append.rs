@@ -15,7 +15,7 @@ use tokio::time::Instant;
 const APPENDING: Span = Span { first: 1 << 63, last: 1 << 63 };
 /// The owner of that lock. Others who choose it may be let in beside an appender of the same mount.
 const APPENDER: u64 = u64::MAX;
-/// For how long the lock is kept: as long others may wait who begin to append.
+/// For how long the lock is kept where no other client has the file open: as long others may wait who begin to append.
 const KEPT: Duration = Duration::from_millis(100);
 /// For how long it is not kept after somebody else was found to have it.
 const CONTENDED: Duration = Duration::from_secs(1);
@@ -33,8 +33,9 @@ impl File {
     /// Writes `data` at the end of the file, wherever that is by then, and answers where that was. Of several who append at
     /// the same time, through whichever mounts, all find their bytes there, one behind the other.
     ///
-    /// The bytes are gathered as those of [`File::write_at`] are, and like them durable with [`File::fsync`] or [`File::close`]; others
-    /// find them within a tenth of a second. As long this mount may take the end of the file to be where it left it.
+    /// The bytes are gathered as those of [`File::write_at`] are, and like them durable with [`File::fsync`] or [`File::close`]. With
+    /// `sharing=close-to-open` other clients find them within a tenth of a second, and as long this mount may take the end of the file to be where it
+    /// left it.
     pub async fn append(&self, data: Bytes) -> Result<u64> {
         self.for_writing()?;
         let inode = self.inode();
@@ -42,11 +43,11 @@ impl File {
         if appending.kept.is_some_and(|(_, until)| until <= Instant::now()) {
             inode.let_go(&mut appending).await;
         }
-        let alone = match appending.kept {
-            Some(_) => true,
+        let (alone, end) = match appending.kept {
+            // The lock keeps off others that append, and not those that write or truncate.
+            Some(_) => (true, inode.size_now().await?),
             None => self.begin(&mut appending).await?,
         };
-        let end = self.size();
         let written = self.write_at(end, data).await;
         if alone {
             return written.map(|()| end);
@@ -57,23 +58,26 @@ impl File {
         written.and(given_back).map(|()| end)
     }
 
-    /// Gets the lock, and to know how long the file is; whether the lock may be kept.
-    async fn begin(&self, appending: &mut Appending) -> Result<bool> {
+    /// Gets the lock and the size of the file; whether the lock may be kept, and that size.
+    async fn begin(&self, appending: &mut Appending) -> Result<(bool, u64)> {
         let inode = self.inode();
         if inode.wait_for_lock(self.key(), APPENDER, APPENDING, LockKind::Write).await? == Waited(true) {
             appending.contended = Some(Instant::now() + CONTENDED);
         }
         let until = Instant::now() + KEPT;
         appending.kept = Some((self.key(), until));
-        if let Err(error) = self.refresh().await {
-            inode.let_go(appending).await;
-            return Err(error);
-        }
-        if appending.contended.is_some_and(|end| Instant::now() < end) {
-            return Ok(false);
+        let end = match self.refresh().await {
+            Ok(attrs) => attrs.size,
+            Err(error) => {
+                inode.let_go(appending).await;
+                return Err(error);
+            }
+        };
+        if appending.contended.is_some_and(|end| Instant::now() < end) || inode.is_shared() {
+            return Ok((false, end));
         }
         inode.let_go_at(until);
-        Ok(true)
+        Ok((true, end))
     }
 }
 

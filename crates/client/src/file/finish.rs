@@ -34,12 +34,13 @@ impl Open {
     pub(super) async fn leave(self) -> Result<()> {
         let written = self.durable().await;
         let mere = if written.is_ok() { self.inode.remove_mere_open(self.key).await } else { None };
-        let Some(stateid) = mere else {
+        let Some((stateid, delegation)) = mere else {
             // Apart: most opens are left by the way below, and need no room for this one.
             return Box::pin(self.end_after(written, SetAttrs::default(), None, false)).await.map(|_| ());
         };
         let (id, mount) = (self.inode.node.id, self.inode.mount.clone());
-        mount.leave(Left { handle: self.inode.node.handle.clone(), stateid, caller: self.origin.caller.clone() });
+        let (handle, caller) = (self.inode.node.handle.clone(), self.origin.caller.clone());
+        mount.leave(Left { handle, stateid, delegation, caller });
         drop(self);
         mount.forget(id);
         Ok(())
@@ -78,6 +79,8 @@ impl Open {
         rename: Option<(Node, Bytes)>,
         attrs: bool,
     ) -> Result<Option<Attrs>> {
+        let inode = self.inode.clone();
+        let reporting = inode.reporting().await;
         let (stateid, last) = self.inode.remove_open(self.key);
         let durable = last && written.is_ok() && self.inode.is_sure();
         let mut rest = Rest { report: true, durable, give_back: last, changes, close: stateid, attrs, rename };
@@ -87,7 +90,8 @@ impl Open {
         }
         let outcome = self.work_off(rest).await;
         let (id, mount) = (self.inode.node.id, self.inode.mount.clone());
-        drop(self);
+        drop(reporting);
+        drop((self, inode));
         mount.forget(id);
         written.and(outcome)
     }
@@ -109,7 +113,6 @@ impl Open {
     /// One COMPOUND with all that is left. Failures of no importance are taken off the list like successes.
     async fn round(&self, rest: &mut Rest, attrs: &mut Option<Attrs>) -> Result<()> {
         let (inode, before) = (&self.inode, rest.steps());
-        let _reporting = inode.reporting(rest.report).await;
         if rest.report && inode.cannot_report().await {
             return self.report_again(rest, NFS4ERR_BADLAYOUT).await;
         }
@@ -201,7 +204,7 @@ impl Open {
         }
         rest.give_back = false;
         if let Some(stateid) = delegation
-            && !self.inode.returned(stateid, results)?
+            && !self.inode.returned(stateid, results).await?
         {
             return Ok(());
         }

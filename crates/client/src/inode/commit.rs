@@ -67,8 +67,11 @@ impl Inode {
         if self.mount.session.is_soon() {
             return self.mount.session.settle(&self.losses).await;
         }
-        if self.is_unsynced() {
-            self.opened(false)?.commit().await?;
+        if self.is_unsynced()
+            // The last open may just have ended: its close has done this, or reports why not.
+            && let Ok(opened) = self.opened(false)
+        {
+            opened.commit().await?;
             self.made_durably();
         }
         Ok(())

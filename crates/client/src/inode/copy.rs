@@ -30,7 +30,7 @@ impl Inode {
         // The mgr copies what it and the iods know; and nothing that was written here before may come after it.
         source.fsync(keys.1).await?;
         self.fsync(keys.0).await?;
-        let mut range = inside(range, source.size());
+        let mut range = inside(range, source.size_now().await?);
         for _ in 0..ROUNDS {
             let mut done = 0;
             let mut verifiers: Vec<Verifier> = Vec::new();

@@ -237,9 +237,10 @@ impl Inode {
         self.state().unreported.is_some() && !state.held.as_ref().is_some_and(|held| held.write)
     }
 
-    /// To be held by a close that makes a report, if it does: no cut begins meanwhile.
-    pub(crate) async fn reporting(&self, report: bool) -> Option<RwLockReadGuard<'_, ()>> {
-        if report { Some(self.reporting.read().await) } else { None }
+    /// To be held by a close from before its open is taken off the list until the mgr has its report: no attributes are
+    /// set meanwhile ([`Inode::set_attrs`]).
+    pub(crate) async fn reporting(&self) -> RwLockReadGuard<'_, ()> {
+        self.reporting.read().await
     }
 
     /// A report up to `end` arrived.
@@ -286,16 +287,26 @@ impl Inode {
         }
     }
 
-    /// Takes an open off the list if closing it is nothing but that: no report is due, no lock goes with it, no layout and no delegation; its
-    /// stateid.
-    pub(crate) async fn remove_mere_open(&self, key: u64) -> Option<stateid4> {
+    /// Takes an open off the list if closing it is nothing but that: no report is due, no lock goes with it and no layout; its stateid, and the delegation
+    /// that goes back with it if it was the last.
+    pub(crate) async fn remove_mere_open(&self, key: u64) -> Option<(stateid4, Option<stateid4>)> {
         let layout = self.layout.lock().await;
         // In one step: of two that leave at once, one is the last.
         let mut state = self.state();
         let at = state.opens.iter().position(|open| open.key == key)?;
         let has_locks = state.opens[at].locks.are_there();
-        let takes_more = state.opens.len() == 1 && (layout.held.is_some() || self.delegation().is_some());
-        (state.is_clean() && !has_locks && !takes_more).then(|| state.opens.remove(at).stateid)
+        let takes_more = state.opens.len() == 1 && layout.held.is_some();
+        if !state.is_clean() || has_locks || takes_more {
+            return None;
+        }
+        let open = state.opens.remove(at);
+        match self.hand_over_delegation(&state) {
+            Ok(delegation) => Some((open.stateid, delegation)),
+            Err(()) => {
+                state.opens.insert(at, open);
+                None
+            }
+        }
     }
 
     /// The layout was given back.

@@ -3,7 +3,7 @@
 //! A request may be on its way, or about to leave, when the mgr forgets the client: the stateid that it carries stands
 //! for nothing then, although the file is open again by the time the mgr refuses it. Nothing was done in that case.
 
-use super::alone::revoked_error;
+use super::delegation::revoked_error;
 use super::locks::lost_error;
 use super::{Inode, Open};
 use crate::compound::{Caller, Compound};
@@ -32,7 +32,8 @@ impl Inode {
             let delegation = self.delegation_of_io().filter(|_| write)?;
             state.opens.iter().find(fit).map(|open| by(open, delegation))
         };
-        let found = locked.or_else(alone).or_else(|| state.opens.iter().find(fit).map(|open| by(open, open.stateid)));
+        // The delegation first: bytes that were buffered under it must not reach the file once the mgr has revoked it, though a lock may still be held.
+        let found = alone().or(locked).or_else(|| state.opens.iter().find(fit).map(|open| by(open, open.stateid)));
         found.ok_or_else(|| Error::usage("the file is not open for this any more"))
     }
 

@@ -1,6 +1,6 @@
 //! Reading: the pieces of a range in parallel, put together in file order.
 
-use super::Inode;
+use super::{Inode, Lane};
 use crate::compound::Compound;
 use crate::drivers::{Found, Layout, NotDone, scatter};
 use crate::extents::Extents;
@@ -14,7 +14,7 @@ use layout::threshold::{self, Path};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
-use types::limits::PAYLOAD_MAX;
+use types::limits::{FILE_SIZE_MAX, PAYLOAD_MAX};
 use types::{Attrs, ByteRange};
 use wire::nfs4::OP_PUTFH;
 
@@ -34,9 +34,14 @@ type Runs = Vec<(u64, Found)>;
 impl Inode {
     /// See [`crate::File::read_at`].
     pub(crate) async fn read(self: &Arc<Self>, policy: Policy, offset: u64, len: usize) -> Result<ReadResult> {
+        if self.is_shared() {
+            // Apart: most reads are not of shared files.
+            return Box::pin(self.read_beside_others(&policy, offset, len)).await;
+        }
         let found = self.read_once(&policy, offset, len).await?;
         // The mgr may have found an end of the file before the one that was known here.
-        if std::mem::take(&mut self.state().shorter) { self.read_once(&policy, offset, len).await } else { Ok(found) }
+        let shorter = std::mem::take(&mut self.state().shorter);
+        if shorter { Box::pin(self.read_once(&policy, offset, len)).await } else { Ok(found) }
     }
 
     async fn read_once(self: &Arc<Self>, policy: &Policy, offset: u64, len: usize) -> Result<ReadResult> {
@@ -66,6 +71,87 @@ impl Inode {
         };
         runs.sort_unstable_by_key(|(at, _)| *at);
         Ok(ReadResult { segments: join(overlay(runs, &own), range)?, eof: end >= self.size() })
+    }
+
+    /// As [`Inode::read_shared`]. Where that misses what was written here and servers may still lose, either another client has replaced it, or a server
+    /// has lost it: a COMMIT tells, and sends again what is lost.
+    async fn read_beside_others(self: &Arc<Self>, policy: &Policy, offset: u64, len: usize) -> Result<ReadResult> {
+        let found = self.read_shared(policy, offset, len).await?;
+        let (own, end) = {
+            let range = ByteRange { offset, len: (len as u64).min(FILE_SIZE_MAX.saturating_sub(offset)) };
+            let state = self.state();
+            (state.kept(range), state.own_end())
+        };
+        let ends_early = found.eof && offset + found.len() < end.min(offset.saturating_add(len as u64));
+        if !ends_early && (own.is_empty() || is_met(&own, offset, &found)) {
+            return Ok(found);
+        }
+        self.settle_all().await;
+        self.read_shared(policy, offset, len).await
+    }
+
+    /// Reads a file that other clients may write or truncate at the same time: what a write has returned for is met, wherever that was.
+    ///
+    /// The size is not believed. Data that the iods have for a place prove that the file reached there when they were read, as nothing truncates a file
+    /// before its objects; where there are none at the end of the range, the mgr tells a hole from the end of the file.
+    async fn read_shared(self: &Arc<Self>, policy: &Policy, offset: u64, len: usize) -> Result<ReadResult> {
+        self.ask_again();
+        let len = (len as u64).min(FILE_SIZE_MAX.saturating_sub(offset));
+        let range = ByteRange { offset, len };
+        if range.is_empty() {
+            return Ok(ReadResult { segments: Vec::new(), eof: offset >= FILE_SIZE_MAX });
+        }
+        self.expose(range).await;
+        // The mgr may still gather what this client wrote through it.
+        let gathered = self.state().is_gathered(range);
+        let straight = !gathered && self.reads_straight(policy, len).await;
+        let layout = if straight { self.layout(false, None).await? } else { None };
+        let by_iods = layout.is_some();
+        let mut runs = match layout {
+            Some(layout) => self.read_direct(layout, range).await?,
+            None => Vec::new(),
+        };
+        runs.sort_unstable_by_key(|(at, _)| *at);
+        while matches!(runs.last(), Some((_, Found::Nothing(_)))) {
+            runs.pop();
+        }
+        let at = runs.last().map_or(offset, |(at, found)| at + found.len());
+        let rest = ByteRange { offset: at, len: range.end() - at };
+        let eof = if rest.is_empty() { false } else { self.read_to_end_via_mgr(rest, by_iods, &mut runs).await? };
+        let end = runs.last().map_or(offset, |(at, found)| at + found.len());
+        Ok(ReadResult { segments: join(runs, ByteRange { offset, len: end - offset })?, eof })
+    }
+
+    /// Reads a range through the mgr, which knows where the file ends; whether that was met. Of a `hole`, where the iods had nothing, zeros stay a hole.
+    async fn read_to_end_via_mgr(self: &Arc<Self>, range: ByteRange, hole: bool, runs: &mut Runs) -> Result<bool> {
+        let mut at = range.offset;
+        while at < range.end() {
+            let wanted = (range.end() - at).min(PAYLOAD_MAX as u64);
+            let (data, eof) = self.mgr_read(at, wanted as usize).await?;
+            if data.is_empty() && !eof {
+                return Err(Error::protocol("reading through the mgr: no byte, and not the end"));
+            }
+            if !data.is_empty() {
+                let len = data.len() as u64;
+                let zeros = hole && data.iter().all(|byte| *byte == 0);
+                runs.push((at, if zeros { Found::Nothing(len) } else { Found::Data(data) }));
+                at += len;
+            }
+            // Bytes written straight to the iods and not reported are known here alone: the mgr does not look for what its own client wrote.
+            if eof && at >= self.own_end_straight() {
+                return Ok(true);
+            }
+            if eof {
+                self.make_durable().await;
+                self.report().await?;
+            }
+        }
+        Ok(false)
+    }
+
+    /// One past the last byte that this client wrote straight to iods and of which the mgr need not know.
+    fn own_end_straight(&self) -> u64 {
+        self.state().own_end_of(|lane| lane != Lane::Mgr)
     }
 
     /// Somebody reads up to the end of the file: others may have moved it since it was learnt where that is. Who reads what is there already
@@ -113,8 +199,25 @@ impl Inode {
         straight && (threshold::path(self.size(), least) == Path::Direct || self.has_layout().await)
     }
 
+    /// The size: as it is known here, or as the mgr says if other clients may change it, or may have.
+    pub(crate) async fn size_now(self: &Arc<Self>) -> Result<u64> {
+        let asks = self.is_shared() || self.is_doubtful();
+        if asks { self.learn_attrs().await.map(|attrs| attrs.size) } else { Ok(self.size()) }
+    }
+
     /// Asks the mgr for the attributes; the size counts what it does not know of yet.
-    pub(crate) async fn learn_attrs(&self) -> Result<Attrs> {
+    pub(crate) async fn learn_attrs(self: &Arc<Self>) -> Result<Attrs> {
+        let attrs = self.ask_attrs().await?;
+        let misses = self.is_shared() && attrs.size < self.state().own_end();
+        if !misses {
+            return Ok(attrs);
+        }
+        // Another client has truncated the file, or a server has lost what was written here: a COMMIT tells.
+        Box::pin(self.settle_all()).await;
+        self.ask_attrs().await
+    }
+
+    async fn ask_attrs(&self) -> Result<Attrs> {
         let stamp = self.stamp();
         let mut compound = Compound::new("asking for attributes");
         compound.putfh(&self.node.handle).getattr();
@@ -213,6 +316,16 @@ impl Inode {
         }
         Ok(runs)
     }
+}
+
+/// Whether a read from `offset` on found all these bytes.
+fn is_met(own: &Extents, offset: u64, found: &ReadResult) -> bool {
+    let bytes = found.to_vec();
+    let range = ByteRange { offset, len: u64::MAX - offset };
+    own.overlapping(range).all(|(start, data)| {
+        let at = (start - offset) as usize;
+        bytes.get(at..at + data.len()).is_some_and(|met| met == &data[..])
+    })
 }
 
 /// How long a file has to be before a layout is asked for.

@@ -16,7 +16,7 @@ impl Inode {
     /// See [`crate::File::next_data`].
     pub(crate) async fn next_data(self: &Arc<Self>, offset: u64) -> Result<Option<ByteRange>> {
         self.expose(ByteRange::ALL).await;
-        let size = self.size();
+        let size = self.size_now().await?;
         if offset >= size {
             return Ok(None);
         }
@@ -79,7 +79,8 @@ impl Inode {
         // Uncommitted bytes that had to be sent again would fill the hole.
         self.fsync_data(key).await?;
         let _turn = Turn(self);
-        let Some(range) = range.intersection(ByteRange { offset: 0, len: self.size() }) else { return Ok(()) };
+        let size = self.size_now().await?;
+        let Some(range) = range.intersection(ByteRange { offset: 0, len: size }) else { return Ok(()) };
         let mut stale = None;
         for _ in 0..3 {
             let Some(layout) = self.layout(true, stale.as_ref()).await? else { break };
@@ -135,15 +136,17 @@ impl Inode {
         let _over = Over(self);
         // What others wrote here may have left meanwhile. Nothing of it, and no report of it, may come after the cut.
         self.settle_all().await;
-        self.end_strays().await?;
         let _reporting = self.reporting.write().await;
-        self.report().await?;
+        let settled = async { self.end_strays().await.and(self.report().await) }.await;
+        // Without an open for writing nothing can be reported any more; the closes have done it, or failed.
+        if self.is_open_for_writing() {
+            settled?;
+        }
         let mut tries = TRIES;
         let attrs = loop {
-            let stateid = match changes.size {
-                Some(_) => self.opened(true)?.stateid,
-                None => stateid4 { seqid: 0, other: [0; 12] },
-            };
+            // The last open for writing may end meanwhile; then the file is changed as one that is not open.
+            let opened = changes.size.and_then(|_| self.opened(true).ok());
+            let stateid = opened.map_or(stateid4 { seqid: 0, other: [0; 12] }, |opened| opened.stateid);
             match self.send_attrs(stateid, caller, changes).await {
                 Err(error) if error.is_state_lost() => self.open_again(stateid, &mut tries, error).await?,
                 Err(error) => {

@@ -1,6 +1,6 @@
 //! Writing behind: bytes gather, leave in batches of parallel requests, and are kept until they are durable.
 
-use super::alone::revoked_error;
+use super::delegation::revoked_error;
 use super::read::least_size;
 use super::{Batch, Inode, State};
 use crate::drivers::{Layout, NotDone, Payload, Written};
@@ -12,7 +12,7 @@ use bytes::Bytes;
 use layout::Distribution;
 use layout::list_io::{Request, RequestLimits, plan};
 use layout::policy::{Access, FULL, NEVER, Policy};
-use layout::threshold::{self, ALWAYS_MGR, Path, Verdict};
+use layout::threshold::{self, ALWAYS_MGR, ALWAYS_STRAIGHT, Path, Rule, Verdict};
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::time::Instant;
 use types::limits::{FILE_SIZE_MAX, PAYLOAD_MAX};
@@ -103,25 +103,48 @@ struct Errand {
 }
 
 impl Inode {
-    /// Takes `data` into the window; see [`crate::File::write_at`].
+    /// Takes runs of bytes into the window; see [`crate::File::write_at`] and [`crate::File::write_list`]. The open `key` is told of writes that failed.
     pub(crate) async fn write(
         self: &Arc<Self>,
-        key: u64,
+        key: Option<u64>,
         ruling: &Arc<Ruling>,
-        offset: u64,
-        mut data: Bytes,
+        runs: impl IntoIterator<Item = (u64, Bytes), IntoIter: Send>,
     ) -> Result<()> {
-        self.take_error(key)?;
-        if offset.checked_add(data.len() as u64).is_none_or(|end| end > FILE_SIZE_MAX) {
-            return Err(Error::status(Status::FBig, "writing"));
-        }
+        key.map_or(Ok(()), |key| self.take_error(key))?;
         let (policy, revocations) = (self.policy_by(ruling), self.state().revocations);
-        let range = ByteRange { offset, len: data.len() as u64 };
-        let mut at = offset;
+        let mut hull: Option<ByteRange> = None;
+        for (offset, data) in runs {
+            let range = ByteRange::new(offset, data.len() as u64).filter(|range| range.end() <= FILE_SIZE_MAX);
+            let range = range.ok_or_else(|| Error::status(Status::FBig, "writing"))?;
+            self.take_run(ruling, &policy, revocations, (offset, data)).await?;
+            hull = Some(hull.map_or(range, |hull| hull.around(range)));
+        }
+        // Looked at after the bytes were put where a recall finds them: either it makes them durable, or they leave now.
+        if let Some(hull) = hull.filter(|hull| !hull.is_empty())
+            && (policy.access == Access::ODirect || self.writes_through())
+        {
+            self.ask_again();
+            // Apart: most writes gather, and need no room for it.
+            return Box::pin(self.send(key, hull)).await;
+        }
+        Ok(())
+    }
+
+    /// Takes one run of bytes into the window.
+    async fn take_run(
+        self: &Arc<Self>,
+        ruling: &Arc<Ruling>,
+        policy: &Policy,
+        revocations: u64,
+        (mut at, mut data): (u64, Bytes),
+    ) -> Result<()> {
         while !data.is_empty() {
             let part = data.split_to(data.len().min(PAYLOAD_MAX));
             let len = part.len();
-            self.make_room(len).await;
+            if !self.mount.window.try_take(len) {
+                // Apart, as below: most writes find room.
+                Box::pin(self.wait_for_room(len)).await;
+            }
             let gathered = {
                 let mut state = self.state();
                 if state.revocations != revocations {
@@ -129,7 +152,7 @@ impl Inode {
                     return Err(revoked_error());
                 }
                 if state.pending.is_empty() || state.times.leave.is_none() {
-                    self.leave_in_a_while(&mut state, &policy);
+                    self.leave_in_a_while(&mut state, policy);
                 }
                 state.ruling = Some(ruling.clone());
                 let replaced = state.pending.insert(at, part);
@@ -141,21 +164,39 @@ impl Inode {
                 state.written = Some(Timestamp::from(net::clock::now()));
                 state.pending.bytes()
             };
-            if self.is_enough(gathered, &policy).await {
+            if !self.writes_through() && self.is_enough(gathered, policy).await {
                 // Apart: most writes end without.
                 Box::pin(self.hand_over(false)).await;
             }
         }
-        if policy.access == Access::ODirect {
-            return self.send(key, range).await;
-        }
         Ok(())
     }
 
+    /// See [`crate::File::grow`].
+    pub(crate) async fn grow(self: &Arc<Self>, key: u64, ruling: &Arc<Ruling>, end: u64) -> Result<()> {
+        if self.size_now().await? >= end {
+            return Ok(());
+        }
+        // Got before the end is noted: what is noted when a layout is got anew counts as doubtful.
+        if self.layout(true, None).await?.is_none() {
+            // Of a file with copies perhaps: then the last byte says how long it is.
+            return self.write(Some(key), ruling, [(end - 1, Bytes::from_static(&[0]))]).await;
+        }
+        {
+            let mut state = self.state();
+            let grant = state.grant;
+            state.proved(end, grant);
+            state.holes = true;
+            state.size = state.size.max(end);
+            state.stamp = self.mount.next_stamp();
+        }
+        self.report().await
+    }
+
     /// Returns when servers have answered for everything that was written to `range`, if they do.
-    async fn send(self: &Arc<Self>, key: u64, range: ByteRange) -> Result<()> {
+    async fn send(self: &Arc<Self>, key: Option<u64>, range: ByteRange) -> Result<()> {
         self.expose(range).await;
-        self.take_error(key)
+        key.map_or(Ok(()), |key| self.take_error(key))
     }
 
     /// When what is noted here is to be done, and when there is more.
@@ -211,17 +252,14 @@ impl Inode {
     async fn is_enough(&self, gathered: u64, policy: &Policy) -> bool {
         match policy.gather_size {
             // What is less than a request needs no layout to be asked for.
-            FULL => gathered >= PAYLOAD_MAX as u64 && gathered >= self.full(policy).await,
+            FULL => gathered >= PAYLOAD_MAX as u64 && gathered >= Box::pin(self.full(policy)).await,
             size => gathered >= size.min(self.mount.window.size() as u64 / 4),
         }
     }
 
-    async fn make_room(self: &Arc<Self>, len: usize) {
-        let window = &self.mount.window;
-        if !window.try_take(len) {
-            self.mount.relieve();
-            window.take(len).await;
-        }
+    async fn wait_for_room(self: &Arc<Self>, len: usize) {
+        self.mount.relieve();
+        self.mount.window.take(len).await;
     }
 
     /// A full request for each object, in bytes, within a quarter of the window.
@@ -249,10 +287,16 @@ impl Inode {
             self.settle_in_a_while(&policy);
         }
         let long_enough = self.has_layout().await;
+        let shared = self.writes_through();
         let (verdict, straight) = {
             let state = self.state();
             let ranges = state.pending.ranges();
-            let verdict = self.mount.threshold(policy.write_threshold, longest(&ranges));
+            let verdict = if shared && policy.write_threshold != Rule::Fixed(ALWAYS_MGR) {
+                // Each write of a shared file is waited for by itself: the mgr would only be one hop more.
+                ALWAYS_STRAIGHT.into()
+            } else {
+                self.mount.threshold(policy.write_threshold, longest(&ranges))
+            };
             let may = long_enough || state.size >= least_size(&policy);
             let verdict = if may { verdict } else { ALWAYS_MGR.into() };
             // How many requests they make is not known before there is a layout: one, as far as it matters for asking for that.
@@ -566,6 +610,12 @@ impl State {
             sent.iter().any(|sent| sent.parts.iter().any(replaced))
         };
         self.uncommitted.iter().filter(off_path).map(|(lane, _)| *lane).collect()
+    }
+
+    /// Whether the mgr took bytes of `range` that it need not have handed to the iods yet.
+    pub(super) fn is_gathered(&self, range: ByteRange) -> bool {
+        let sent = self.uncommitted.get(&Lane::Mgr).into_iter().flatten();
+        sent.flat_map(|sent| &sent.parts).any(|part| part.overlaps(range))
     }
 
     /// The bytes of `range` that servers took but may still lose, the latest where there are several.

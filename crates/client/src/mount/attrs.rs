@@ -9,7 +9,7 @@ use bytes::Bytes;
 use layout::policy::{Origin, Part, is_policy_name};
 use std::sync::Arc;
 use types::limits::PAYLOAD_MAX;
-use types::{Attrs, SetAttrs};
+use types::{Attrs, FileId, SetAttrs};
 use wire::nfs4::*;
 use xdr::{Malformed, Reader, Writer, Xdr};
 
@@ -42,6 +42,12 @@ impl Mount {
         results.attrs()
     }
 
+    /// Whether a file is open here while other clients may write it: then its attributes are to be asked for each time, and nothing of it is to be cached.
+    /// See `sharing` of the policy.
+    pub fn is_shared(&self, file: FileId) -> bool {
+        self.inner.open_inode(file).is_some_and(|inode| inode.is_shared())
+    }
+
     /// Changes attributes and answers all of them as they are afterwards.
     pub async fn setattr(&self, node: &Node, changes: &SetAttrs) -> Result<Attrs> {
         let outcome = self.set_attrs(node, changes).await;
@@ -51,12 +57,16 @@ impl Mount {
 
     async fn set_attrs(&self, node: &Node, changes: &SetAttrs) -> Result<Attrs> {
         let inode = self.inner.open_inode(node.id);
-        // What is written later, or told to the mgr later, would undo a time that is set now.
+        // A later write or report to the mgr would undo a size or time that is set now. An open that is just being
+        // closed may still report.
         let settles = |inode: &&Arc<Inode>| {
-            let undone = changes.mtime.is_some() && !inode.is_clean();
-            inode.is_open_for_writing() && (changes.size.is_some() || undone)
+            let undone = (changes.size.is_some() || changes.mtime.is_some()) && !inode.is_clean();
+            undone || (changes.size.is_some() && inode.is_open_for_writing())
         };
         if let Some(inode) = inode.as_ref().filter(settles) {
+            if self.expects(node) {
+                self.check_paths(node).await?;
+            }
             return inode.set_attrs(None, &self.caller, changes).await;
         }
         let stamp = self.inner.stamp();
@@ -65,9 +75,9 @@ impl Mount {
             stateid: stateid4 { seqid: 0, other: [0; 12] },
             obj_attributes: nfs::attrs::encode_set(changes),
         };
-        compound.putfh(&node.handle).op(OP_SETATTR, &args).getattr();
+        self.arrive(&mut compound, node).op(OP_SETATTR, &args).getattr();
         let mut results = self.inner.session.call(compound).await?;
-        results.done(&[OP_PUTFH])?;
+        results.arrived()?;
         results.take::<StatusOnly>(OP_SETATTR)?;
         let mut attrs = results.attrs()?;
         if let Some(inode) = inode {
@@ -76,12 +86,19 @@ impl Mount {
         Ok(attrs)
     }
 
+    /// Checks that the expected paths lead to a file.
+    async fn check_paths(&self, node: &Node) -> Result<()> {
+        let mut compound = self.compound("checking the path of a file");
+        self.arrive(&mut compound, node);
+        self.inner.session.call(compound).await?.arrived()
+    }
+
     /// Which of the ACCESS4 bits in `wanted` (RFC 8881 §18.1, RFC 8276 §8.4.3) the caller has.
     pub async fn access(&self, node: &Node, wanted: u32) -> Result<u32> {
         let mut compound = self.compound("asking for permissions");
-        compound.putfh(&node.handle).op(OP_ACCESS, &ACCESS4args { access: wanted });
+        self.arrive(&mut compound, node).op(OP_ACCESS, &ACCESS4args { access: wanted });
         let mut results = self.inner.session.call(compound).await?;
-        results.done(&[OP_PUTFH])?;
+        results.arrived()?;
         results.take::<ACCESS4resok>(OP_ACCESS).map(|got| got.access & wanted)
     }
 
@@ -90,9 +107,9 @@ impl Mount {
         let args = GETXATTR4args { gxa_name: Bytes::copy_from_slice(name) };
         let what = format!("reading extended attribute {}", shown(name));
         let mut compound = self.compound(what);
-        compound.putfh(&node.handle).op(OP_GETXATTR, &args);
+        self.arrive(&mut compound, node).op(OP_GETXATTR, &args);
         let mut results = self.inner.session.call(compound).await?;
-        results.done(&[OP_PUTFH])?;
+        results.arrived()?;
         results.take::<XattrValue>(OP_GETXATTR).map(|got| got.0)
     }
 
@@ -109,9 +126,9 @@ impl Mount {
         };
         let what = format!("setting extended attribute {}", shown(name));
         let mut compound = self.compound(what).cached();
-        compound.putfh(&node.handle).op(OP_SETXATTR, &args);
+        self.arrive(&mut compound, node).op(OP_SETXATTR, &args);
         let mut results = self.inner.session.call(compound).await?;
-        results.done(&[OP_PUTFH])?;
+        results.arrived()?;
         results.take::<change_info4>(OP_SETXATTR)?;
         self.own_changed(node, name, Some(value));
         Ok(())
@@ -135,9 +152,9 @@ impl Mount {
         loop {
             let args = LISTXATTRS4args { lxa_cookie: cookie, lxa_maxcount: XATTR_NAMES_BYTES };
             let mut compound = self.compound("listing extended attributes");
-            compound.putfh(&node.handle).op(OP_LISTXATTRS, &args);
+            self.arrive(&mut compound, node).op(OP_LISTXATTRS, &args);
             let mut results: Results = self.inner.session.call(compound).await?;
-            results.done(&[OP_PUTFH])?;
+            results.arrived()?;
             let got: LISTXATTRS4resok = results.take(OP_LISTXATTRS)?;
             let stuck = got.lxr_names.is_empty() || got.lxr_cookie == cookie;
             names.extend(got.lxr_names);
@@ -153,9 +170,9 @@ impl Mount {
         let args = REMOVEXATTR4args { rxa_name: Bytes::copy_from_slice(name) };
         let what = format!("removing extended attribute {}", shown(name));
         let mut compound = self.compound(what).cached();
-        compound.putfh(&node.handle).op(OP_REMOVEXATTR, &args);
+        self.arrive(&mut compound, node).op(OP_REMOVEXATTR, &args);
         let mut results = self.inner.session.call(compound).await?;
-        results.done(&[OP_PUTFH])?;
+        results.arrived()?;
         results.take::<change_info4>(OP_REMOVEXATTR)?;
         self.own_changed(node, name, None);
         Ok(())

@@ -63,10 +63,12 @@ impl ReadDir {
                 maxcount: PAGE_BYTES,
                 attr_request: WANTED.to_bitmap(),
             };
-            compound.putfh(&self.dir.handle).op(OP_READDIR, &args);
+            self.mount.arrive(&mut compound, &self.dir).op(OP_READDIR, &args);
             let stamp = self.mount.inner.stamp();
             let mut results = self.mount.inner.session.call(compound).await?;
-            results.done(&[OP_PUTFH])?;
+            results.arrived()?;
+            // The directory was opened by its name; what follows is read by the open directory.
+            self.mount = self.mount.expecting(Vec::new());
             let got: READDIR4resok = results.take(OP_READDIR)?;
             self.verifier = got.cookieverf;
             self.done = got.reply.eof;

@@ -146,7 +146,7 @@ impl Mount {
             let part = &path[at..path.len().min(at + LOOKUPS_MAX)];
             let name = path[..at + part.len()].join(&b'/');
             let mut compound = self.compound(format!("looking up {}", shown(&name)));
-            compound.putfh(&here.handle);
+            self.arrive(&mut compound, &here);
             for name in part {
                 compound.op(OP_LOOKUP, &LOOKUP4args { objname: Bytes::copy_from_slice(name) });
             }
@@ -154,7 +154,7 @@ impl Mount {
             let stopped = |at, error| Stopped { at, error };
             let stamp = self.inner.stamp();
             let mut results = self.inner.session.call(compound).await.map_err(|e| stopped(at, e))?;
-            results.done(&[OP_PUTFH]).map_err(|e| stopped(at, e))?;
+            results.arrived().map_err(|e| stopped(at, e))?;
             for _ in part {
                 results.done(&[OP_LOOKUP]).map_err(|e| stopped(at, e))?;
                 at += 1;
@@ -181,7 +181,7 @@ impl Mount {
         let mut compound = self.compound(format!("{what} {}", shown(name))).once();
         let objname = Bytes::copy_from_slice(name);
         let createattrs = nfs::attrs::encode_set(&attrs);
-        compound.putfh(&dir.handle);
+        self.arrive(&mut compound, dir);
         compound.op(OP_CREATE, &CREATE4args { objtype, objname, createattrs }).getfh().getattr();
         let making = self.inner.makes(dir, name);
         let mut results = match self.inner.session.call(compound).await {
@@ -193,7 +193,7 @@ impl Mount {
             other => other?,
         };
         making.answered();
-        results.done(&[OP_PUTFH])?;
+        results.arrived()?;
         results.take::<CREATE4resok>(OP_CREATE)?;
         node(&mut results).map_err(undone)
     }
@@ -237,13 +237,16 @@ impl Mount {
     /// Gives a file that is no directory one more name, and answers its attributes.
     pub async fn link(&self, node: &Node, dir: &Node, name: &[u8]) -> Result<Attrs> {
         let mut compound = self.compound(format!("linking {}", shown(name))).once();
-        compound.putfh(&node.handle).void(OP_SAVEFH).putfh(&dir.handle);
+        self.arrive(&mut compound, node).void(OP_SAVEFH);
+        self.arrive(&mut compound, dir);
         compound.op(OP_LINK, &LINK4args { newname: Bytes::copy_from_slice(name) });
         compound.void(OP_RESTOREFH).getattr();
         let (stamp, making) = (self.inner.stamp(), self.inner.makes(dir, name));
         let mut results = self.inner.session.call(compound).await?;
         making.answered();
-        results.done(&[OP_PUTFH, OP_SAVEFH, OP_PUTFH])?;
+        results.arrived()?;
+        results.done(&[OP_SAVEFH])?;
+        results.arrived()?;
         results.take::<LINK4resok>(OP_LINK)?;
         results.done(&[OP_RESTOREFH])?;
         let attrs = results.attrs().map_err(undone)?;
@@ -265,7 +268,9 @@ impl Mount {
             Renaming::Replace | Renaming::NoReplace => format!("renaming {} to {}", shown(from.1), shown(to.1)),
         };
         let mut compound = self.compound(what).once();
-        append_rename(&mut compound, from, to, how);
+        self.arrive(&mut compound, from.0).void(OP_SAVEFH);
+        self.arrive(&mut compound, to.0);
+        append_renaming(&mut compound, from.1, to.1, how);
         let making = self.inner.makes(to.0, to.1);
         let removal = if how == Renaming::Exchange { None } else { self.inner.removes(from.0, from.1) };
         let mut results = self.inner.session.call(compound).await?;
@@ -284,10 +289,11 @@ impl Mount {
     /// had.
     pub async fn remove_telling(&self, dir: &Node, name: &[u8]) -> Result<Option<Attrs>> {
         let mut compound = self.compound(format!("removing {}", shown(name))).once();
-        compound.putfh(&dir.handle).op(OP_REMOVE, &REMOVE4args { target: Bytes::copy_from_slice(name) }).getattr();
+        let args = REMOVE4args { target: Bytes::copy_from_slice(name) };
+        self.arrive(&mut compound, dir).op(OP_REMOVE, &args).getattr();
         let removal = self.inner.removes(dir, name);
         let mut results = self.inner.session.call(compound).await?;
-        results.done(&[OP_PUTFH])?;
+        results.arrived()?;
         results.take::<REMOVE4resok>(OP_REMOVE)?;
         self.inner.removed(removal);
         Ok(results.attrs().ok())
@@ -297,11 +303,13 @@ impl Mount {
     pub async fn rmdir_telling(&self, dir: &Node, name: &[u8]) -> Result<(FileId, Option<Attrs>)> {
         let mut compound = self.compound(format!("removing {}", shown(name))).once();
         let target = Bytes::copy_from_slice(name);
-        compound.putfh(&dir.handle).void(OP_SAVEFH).op(OP_LOOKUP, &LOOKUP4args { objname: target.clone() }).getattr();
+        self.arrive(&mut compound, dir).void(OP_SAVEFH);
+        compound.op(OP_LOOKUP, &LOOKUP4args { objname: target.clone() }).getattr();
         compound.void(OP_RESTOREFH).op(OP_REMOVE, &REMOVE4args { target }).getattr();
         let removal = self.inner.removes(dir, name);
         let mut results = self.inner.session.call(compound).await?;
-        results.done(&[OP_PUTFH, OP_SAVEFH, OP_LOOKUP])?;
+        results.arrived()?;
+        results.done(&[OP_SAVEFH, OP_LOOKUP])?;
         let id = results.attrs()?.id;
         results.done(&[OP_RESTOREFH])?;
         results.take::<REMOVE4resok>(OP_REMOVE)?;
@@ -324,16 +332,23 @@ impl Mount {
 /// Appends a RENAME (of a name to another, each with its directory); the current filehandle is then the directory entered.
 pub(crate) fn append_rename(compound: &mut Compound, from: (&Node, &[u8]), to: (&Node, &[u8]), how: Renaming) {
     compound.putfh(&from.0.handle).void(OP_SAVEFH).putfh(&to.0.handle);
+    append_renaming(compound, from.1, to.1, how);
+}
+
+/// Appends a RENAME whose directories are the saved and the current filehandle.
+fn append_renaming(compound: &mut Compound, from: &[u8], to: &[u8], how: Renaming) {
     if how != Renaming::Replace {
         compound.op(OP_VERIFY, &VERIFY4args { obj_attributes: nfs::attrs::encode_renaming(how) });
     }
-    let (oldname, newname) = (Bytes::copy_from_slice(from.1), Bytes::copy_from_slice(to.1));
+    let (oldname, newname) = (Bytes::copy_from_slice(from), Bytes::copy_from_slice(to));
     compound.op(OP_RENAME, &RENAME4args { oldname, newname });
 }
 
 /// The results of [`append_rename`].
 pub(crate) fn take_rename(results: &mut Results, how: Renaming) -> Result<()> {
-    results.done(&[OP_PUTFH, OP_SAVEFH, OP_PUTFH])?;
+    results.arrived()?;
+    results.done(&[OP_SAVEFH])?;
+    results.arrived()?;
     if how != Renaming::Replace {
         results.done(&[OP_VERIFY])?;
     }

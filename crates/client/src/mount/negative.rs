@@ -77,6 +77,19 @@ impl Names {
         true
     }
 
+    /// Whether no answer is on its way that may bring a delegation.
+    pub(crate) fn are_opens_answered(&self) -> bool {
+        let counts = self.mount.get().and_then(Weak::upgrade).map(|mount| mount.opens_asked());
+        counts.is_some_and(|(asked, answered)| asked == answered)
+    }
+
+    /// Gives back a delegation that nobody here knows.
+    pub(crate) fn give_back_unknown(&self, handle: &Bytes, stateid: stateid4) {
+        if let Some(mount) = self.mount.get().and_then(Weak::upgrade) {
+            mount.give_back_names([Gone { handle: handle.clone(), stateid }]);
+        }
+    }
+
     /// The mgr has taken a delegation away.
     pub(crate) fn lose(&self, stateid: &stateid4) {
         self.known().lose(stateid, now());
@@ -138,6 +151,8 @@ impl Mount {
         let gdda_notification_types = Mask::of(&[OWN_CHANGES]).to_bitmap();
         let args = GET_DIR_DELEGATION4args { gdda_notification_types, ..GET_DIR_DELEGATION4args::default() };
         compound.putfh(&dir.handle).op(OP_GET_DIR_DELEGATION, &args);
+        // A recall that comes before the answer is not of something unknown.
+        let asking = self.inner.ask();
         let mut results = self.inner.session.call(compound).await?;
         results.done(&[OP_PUTFH])?;
         let given = match results.raw::<GET_DIR_DELEGATION4res_non_fatal>(OP_GET_DIR_DELEGATION) {
@@ -148,6 +163,7 @@ impl Mount {
         };
         let given = Gone { handle: dir.handle.clone(), stateid: given };
         let granted = self.inner.names().known().granted(dir.id, number, given, epoch);
+        drop(asking);
         if let Err(unwanted) = granted {
             self.inner.give_back_names([unwanted]);
             return Ok(false);

@@ -8,10 +8,11 @@ use crate::governor::{Ruling, Words, heard, layout_at_open};
 use crate::inode::layoutget;
 use crate::{Error, File, Placement, Result};
 use bytes::Bytes;
-use layout::policy::{self, Settings};
+use layout::policy::{self, Policy, Settings, Sharing};
 use nfs::attrs::{FATTR4_WEIR_UNSYNCED, Mask};
 use nfs::client::fattr;
 use nfs::fs::Told;
+use nfs::state::delegations::WANT_DATA;
 use std::sync::Arc;
 use types::{Attrs, SetAttrs, Status};
 use wire::nfs4::*;
@@ -48,7 +49,8 @@ impl OpenFlags {
         read | write
     }
 
-    fn share_access(self, alone: bool) -> Result<u32> {
+    /// The share bits, with the wish for a delegation of the data if `delegated`.
+    fn share_access(self, delegated: bool) -> Result<u32> {
         let access = match (self.read, self.write) {
             (true, true) => OPEN4_SHARE_ACCESS_BOTH,
             (true, false) => OPEN4_SHARE_ACCESS_READ,
@@ -58,7 +60,7 @@ impl OpenFlags {
         if self.truncate && !self.write {
             return Err(Error::usage("a file that is cut must be opened for writing"));
         }
-        let wish = if alone { OPEN4_SHARE_ACCESS_WANT_WRITE_DELEG } else { OPEN4_SHARE_ACCESS_WANT_NO_DELEG };
+        let wish = if delegated { WANT_DATA } else { OPEN4_SHARE_ACCESS_WANT_NO_DELEG };
         Ok(access | wish)
     }
 }
@@ -125,6 +127,8 @@ struct Asked {
     layout: bool,
     /// Whether the file must have a name.
     named: bool,
+    /// Whether it is to be had alone.
+    alone: bool,
 }
 
 /// The stateid that stands for the last one in the same COMPOUND (RFC 8881 §16.2.3.1.2).
@@ -153,7 +157,10 @@ impl Mount {
     /// Opens a file, unless it turns out that its directory cannot be asked.
     async fn try_open(&self, node: &Node, options: OpenOptions<'_>) -> Result<Option<File>> {
         let OpenOptions { flags, dir, policy, alone, named } = options;
-        let share_access = flags.share_access(alone)?;
+        let inode = self.inner.open_inode(node.id);
+        let own = inode.as_ref().map(|inode| inode.own()).unwrap_or_default();
+        let guess = self.guess(dir, policy, own);
+        let share_access = flags.share_access(alone || guess.sharing == Sharing::Coherent)?;
         let key = self.inner.next_owner();
         let mut compound = self.compound("opening a file").cached();
         if let Some(dir) = dir {
@@ -162,13 +169,11 @@ impl Mount {
         // OPEN by filehandle lets an owner pass whatever the mode says, as NFS servers do for I/O on files that are open
         // already; open(2) does not, so the mode is asked for besides.
         let needed = flags.access();
-        compound.putfh(&node.handle).op(OP_ACCESS, &ACCESS4args { access: needed });
+        self.arrive(&mut compound, node).op(OP_ACCESS, &ACCESS4args { access: needed });
         let openhow = openflag4::Default(OPEN4_NOCREATE);
         let claim = open_claim4::CLAIM_FH;
         compound.op(OP_OPEN, &Self::open_args(key, share_access, openhow, claim)).getfh().getattr_of(fattr::OPENING);
-        let inode = self.inner.open_inode(node.id);
-        let own = inode.as_ref().map(|inode| inode.own()).unwrap_or_default();
-        let at_open = self.layout_at_open(dir, policy, own);
+        let at_open = self.inner.options.direct && layout_at_open(&guess);
         let wants_layout = match inode {
             Some(inode) => at_open && inode.wants_layout(flags.read, flags.write).await,
             None => at_open,
@@ -189,15 +194,15 @@ impl Mount {
         let (caller, name) = (self.caller.clone(), None);
         let ruling = Arc::default();
         let origin = Origin { key, caller, node: Some(node.clone()), name, flags, ruling };
-        let asked = Asked { origin, said, policy, needed, layout: wants_layout, named };
+        let asked = Asked { origin, said, policy, needed, layout: wants_layout, named, alone };
         self.finish_open(results, asking, asked).await.map(|(file, _)| Some(file))
     }
 
-    /// Whether a layout is to be got along with an open, as far as that can be known before the policy is told.
-    fn layout_at_open(&self, dir: Option<&Node>, open: Settings, own: Settings) -> bool {
+    /// The policy of a file that is about to be opened, as far as that can be known before the mgr tells it.
+    fn guess(&self, dir: Option<&Node>, open: Settings, own: Settings) -> Policy {
         let governor = &self.inner.governor;
         let words = governor.guess(dir.map(|dir| dir.id), open);
-        self.inner.options.direct && layout_at_open(&governor.effective(&words, own).policy)
+        governor.effective(&words, own).policy
     }
 
     /// What a directory said about the use of its files, in answer to a GETATTR.
@@ -258,10 +263,12 @@ impl Mount {
         };
         let flags = options.open;
         let claim = open_claim4::CLAIM_NULL(Bytes::copy_from_slice(name));
-        let args = Self::open_args(key, flags.share_access(options.alone)?, openflag4::OPEN4_CREATE(how), claim);
+        let guess = self.guess(Some(dir), options.policy, Settings::default());
+        let share_access = flags.share_access(options.alone || guess.sharing == Sharing::Coherent)?;
+        let args = Self::open_args(key, share_access, openflag4::OPEN4_CREATE(how), claim);
         let mut compound = self.compound(format!("creating {}", shown(name))).cached().makes();
-        let layout = self.layout_at_open(Some(dir), options.policy, Settings::default());
-        compound.putfh(&dir.handle);
+        let layout = self.inner.options.direct && layout_at_open(&guess);
+        self.arrive(&mut compound, dir);
         if layout {
             // Behind a LAYOUTGET that is refused nothing is asked any more.
             compound.getattr_of(fattr::POLICY);
@@ -277,10 +284,11 @@ impl Mount {
         let asking = self.inner.ask();
         let mut results = self.inner.session.call(compound).await?;
         making.answered();
-        results.done(&[OP_PUTFH])?;
+        results.arrived()?;
         let said = if layout { Some(self.hear(dir, &mut results)?) } else { None };
         let origin = Origin { key, caller, node: None, name: Some(name), flags, ruling: Arc::default() };
-        let asked = Asked { origin, said, policy: options.policy, needed: 0, layout, named: false };
+        let alone = options.alone;
+        let asked = Asked { origin, said, policy: options.policy, needed: 0, layout, named: false, alone };
         self.finish_open(results, asking, asked).await
     }
 
@@ -297,9 +305,9 @@ impl Mount {
         asking: Asking<'_>,
         asked: Asked,
     ) -> Result<(File, Option<Attrs>)> {
-        let Asked { mut origin, said, policy, needed, layout, named } = asked;
+        let Asked { mut origin, said, policy, needed, layout, named, alone } = asked;
         if origin.node.is_some() {
-            results.done(&[OP_PUTFH])?;
+            results.arrived()?;
         }
         let permitted = match needed {
             0 => true,
@@ -323,11 +331,15 @@ impl Mount {
         inode.set_own(|settings| *settings = own.1);
         let (server, directory) = said.or(heard_last).unwrap_or((own.0, Settings::default()));
         origin.ruling = Arc::new(Ruling::new(Words { server, directory, open: policy }));
+        inode.opened_under(&origin.ruling, alone);
         inode.add_open(origin.key, origin.caller.clone(), opened.stateid, origin.flags);
         if Mask::from_bitmap(&opened.attrset).0.has(FATTR4_WEIR_UNSYNCED) {
             inode.made_unsynced();
         }
-        inode.learn_delegation(&opened.delegation, asking.epoch);
+        if inode.learn_delegation(&opened.delegation, asking.epoch) {
+            // Without one it would be used past the page cache for as long as it is open. Apart, as it is rare.
+            Box::pin(inode.ask_when_returned()).await;
+        }
         let mut size = inode.learn_size(attrs.size, asking.stamp);
         drop(asking);
         let (flags, key) = (origin.flags, origin.key);

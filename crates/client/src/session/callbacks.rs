@@ -62,12 +62,7 @@ impl Callbacks {
     fn handle(&self, event: &Event) -> nfsstat4 {
         match event {
             Event::LayoutRecall(args) => self.recall(args),
-            // What is not known may have come with an answer that is still on its way; the mgr asks again.
-            Event::Recall(args) if self.inodes.names.recall(&args.stateid) => NFS4_OK,
-            Event::Recall(args) => match self.inodes.by_handle(&args.fh) {
-                Some(inode) if inode.recall_delegation(args.stateid) => NFS4_OK,
-                _ => NFS4ERR_BAD_STATEID,
-            },
+            Event::Recall(args) => self.recall_delegation(args),
             Event::LockFree(args) => {
                 if let Some(inode) = self.inodes.by_handle(&args.cnla_fh) {
                     inode.lock_is_free();
@@ -83,6 +78,26 @@ impl Callbacks {
             // Nothing is held that could be spared, and addresses are asked for again whenever one fails.
             Event::RecallAny(_) | Event::Devices(_) => NFS4_OK,
         }
+    }
+
+    /// Begins to give a delegation back. One that this client does not know may have come with an answer that is still on its way: the mgr asks
+    /// again. If no answer is on its way, the program that opened the file was gone when the answer came, and the delegation goes back at once.
+    fn recall_delegation(&self, args: &CB_RECALL4args) -> nfsstat4 {
+        let CB_RECALL4args { stateid, fh, .. } = args;
+        // Looked at first: an answer that comes from here on gives nothing that is recalled already, and what came before is found below.
+        let all_answered = self.inodes.names.are_opens_answered();
+        let leaves = || self.inodes.leaving.recall(stateid);
+        let is_known = self.inodes.names.recall(stateid)
+            || leaves()
+            || self.inodes.by_handle(fh).is_some_and(|inode| inode.recall_delegation(*stateid))
+            // A close may have taken it there since.
+            || leaves();
+        match is_known {
+            false if !all_answered => return NFS4ERR_BAD_STATEID,
+            false => self.inodes.names.give_back_unknown(fh, *stateid),
+            true => {}
+        }
+        NFS4_OK
     }
 
     /// Begins to give layouts back.

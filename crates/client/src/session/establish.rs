@@ -11,6 +11,7 @@ use net::rpc::{Connection, Limits};
 use nfs::client::compound::Results as RawResults;
 use nfs::client::recovery::{self, Continuity, continuity};
 use nfs::client::session::{self, Identity, Outcome, Session, Wishes};
+use nfs::state::delegations::WANT_DATA;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -378,7 +379,7 @@ impl Shared {
         match self.send(connection, &mut slot, &compound).await {
             Ok(Outcome::Done { results, .. }) => {
                 slot.settled = true;
-                Ok(Results::new(what, RawResults::new(results), &self.load))
+                Ok(Results::new(&compound, RawResults::new(results), &self.load))
             }
             Ok(_) => Err(lost(&"the mgr would not have it")),
             Err(error) => {
@@ -396,16 +397,15 @@ impl Shared {
         for inode in self.inodes.all() {
             let report = inode.report_to_reclaim();
             inode.lose_layout().await;
-            let mut delegation = inode.delegation();
+            let mut delegation = inode.delegation_to_reclaim();
             for open in inode.opens() {
-                if let Some(held) = delegation.take() {
+                if let Some((held, claim)) = delegation.take() {
                     // Of a file that others may have had meanwhile nothing is written that was kept.
-                    let claim = open_claim4::CLAIM_PREVIOUS(OPEN_DELEGATE_WRITE);
                     if self.reopen(connection, epoch, &inode, &open, claim).await? {
                         self.reclaim_locks(connection, epoch, &inode, open.key).await?;
                         continue;
                     }
-                    inode.delegation_revoked(held);
+                    inode.delegation_lost(held);
                 }
                 let claim = open_claim4::CLAIM_PREVIOUS(OPEN_DELEGATE_NONE);
                 if self.reopen(connection, epoch, &inode, &open, claim).await? {
@@ -416,7 +416,7 @@ impl Shared {
                 }
             }
             // Nothing is open any more that it goes with.
-            delegation.inspect(|held| inode.share(*held));
+            delegation.inspect(|(held, _)| inode.share(*held));
             if let Some((end, args)) = report {
                 self.reclaim_report(connection, epoch, &inode, end, &args).await?;
             }
@@ -495,7 +495,11 @@ impl Shared {
         claim: open_claim4,
     ) -> Result<bool> {
         let mut compound = Compound::new("opening a file again").by(&open.caller).cached();
-        compound.putfh(&inode.node.handle).op(OP_OPEN, &open.args(claim, OPEN4_SHARE_ACCESS_WANT_NO_DELEG));
+        let wish = match claim {
+            open_claim4::CLAIM_PREVIOUS(OPEN_DELEGATE_READ | OPEN_DELEGATE_WRITE) => WANT_DATA,
+            _ => OPEN4_SHARE_ACCESS_WANT_NO_DELEG,
+        };
+        compound.putfh(&inode.node.handle).op(OP_OPEN, &open.args(claim, wish));
         let mut results = self.alone(connection, epoch, compound).await?;
         if results.done(&[OP_PUTFH]).is_err() {
             return Ok(false);

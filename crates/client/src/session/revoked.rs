@@ -84,7 +84,10 @@ impl Shared {
         if inode.delegation().is_some_and(|held| held.other == stateid.other) {
             // One that is unknown may just have arrived there.
             if status != NFS4ERR_BAD_STATEID || inode.delegation_of_io().is_some() {
-                inode.delegation_revoked(stateid);
+                match status {
+                    NFS4ERR_DELEG_REVOKED => inode.delegation_revoked(stateid),
+                    _ => inode.delegation_lost(stateid),
+                }
             }
         } else {
             inode.revoked(stateid).await;

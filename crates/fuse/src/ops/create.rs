@@ -16,7 +16,7 @@ pub(crate) async fn create(
     (flags, open_flags): (u32, u32),
     mode: u32,
 ) -> Answer {
-    let (mount, dir) = (fs.acting(header), fs.node(header)?);
+    let (mount, dir) = (fs.by_name(header), fs.node(header)?);
     let how = OFlags::from_bits_retain(flags);
     let wanted = wanted(flags);
     let alone = fs.wants_alone(flags);
@@ -54,7 +54,7 @@ pub(crate) async fn create(
     let new = !fs.nodes.is_known(file.node().id.0);
     // Before the kernel is told for how long to believe the attributes: others may want the file from here on.
     let (how, writing) = fs.how(&file, flags, (true, new));
-    let entry = fs.entry_opened(Body::with_capacity(144), header, &file, writing.is_some());
+    let entry = fs.entry_made(Body::with_capacity(144), header, name, (&file.node(), &file.attrs()));
     fs.nodes.may_have_pages(file.node().id.0, how);
     if writing.is_some() {
         fs.may_believe_more(file.node().id.0);

@@ -1,5 +1,6 @@
 //! OPENDIR, READDIR, READDIRPLUS and RELEASEDIR: reading directories.
 
+use crate::Errno;
 use crate::fs::{Answer, FileSystem};
 use crate::opens::Reading;
 use crate::reply::{Body, Entries, Reply, opened};
@@ -10,9 +11,25 @@ use types::FileKind;
 const AFTER_DOT: u64 = 1;
 const AFTER_DOTDOT: u64 = 2;
 
-/// Opens a directory; that it may be read is checked when it is.
-pub(crate) fn open(fs: &FileSystem) -> Answer {
-    Ok(opened(Body::with_capacity(16), fs.opens.add_dir(), 0).reply())
+/// Opens a directory. Where the mgr has to be asked whether the path still leads to it, the first page comes along, for a program that reads it
+/// next. Whether the directory may be read is checked when it is.
+pub(crate) async fn open(fs: &FileSystem, header: &Header) -> Answer {
+    let mut reading = Reading::default();
+    let (mount, node) = (fs.by_name(header), fs.node(header)?);
+    if mount.expects(&node) {
+        let asked = Some(fs.lately.mark());
+        let mut pages = mount.readdir(&node);
+        match pages.next_page().await {
+            Ok(page) => {
+                let (pages, ahead) = (Some(pages), page.unwrap_or_default().into());
+                reading = Reading { pages, ahead, at: 0, asked, unasked: true };
+            }
+            Err(error) if error.is_moved() => return Err(Errno::from(error)),
+            // READDIR asks again, and reports the error.
+            Err(error) => tracing::debug!("opening a directory: {error}"),
+        }
+    }
+    Ok(opened(Body::with_capacity(16), fs.opens.add_dir(reading), 0).reply())
 }
 
 /// Closes a directory.
@@ -26,7 +43,7 @@ pub(crate) async fn read(fs: &FileSystem, header: &Header, fh: u64, (offset, siz
     let (open, dir) = (fs.opens.dir(fh)?, fs.node(header)?);
     let mut reading = open.reading.lock().await;
     let mut entries = Entries::new((size as usize).min(types::limits::PAYLOAD_MAX));
-    let mut offset = offset;
+    let (asked_for, mut offset) = (offset, offset);
     for (name, after) in [(&b"."[..], AFTER_DOT), (b"..", AFTER_DOTDOT)] {
         if offset < after {
             // The kernel takes no notice of their attributes.
@@ -38,16 +55,19 @@ pub(crate) async fn read(fs: &FileSystem, header: &Header, fh: u64, (offset, siz
         }
     }
     let cookie = if offset == AFTER_DOTDOT { 0 } else { offset };
-    if reading.pages.is_none() || reading.at != cookie {
+    // The page from when the directory was opened is good for one reading from the beginning, a moment later.
+    let unasked = std::mem::take(&mut reading.unasked);
+    let begins = asked_for == 0 && !(unasked && reading.asked.is_some_and(|asked| fs.lately.is_good(asked)));
+    if reading.pages.is_none() || reading.at != cookie || begins {
         let pages = Some(fs.acting(header).readdir_from(&dir, cookie));
         *reading = Reading { pages, at: cookie, ..Reading::default() };
     }
-    let Reading { pages, ahead, at, asked } = &mut *reading;
+    let Reading { pages, ahead, at, asked, .. } = &mut *reading;
     loop {
         while let Some(entry) = ahead.front() {
             let what = (&entry.name[..], entry.node.id.0, entry.attrs.kind);
             let found = (&entry.node, &entry.attrs);
-            let known = plus.then_some(|body| fs.entry_found(body, header, found, *asked));
+            let known = plus.then_some(|body| fs.entry_found(body, (header, &entry.name), found, *asked));
             if !entries.push(what, entry.cookie, known) {
                 return Ok(entries.reply());
             }

@@ -11,9 +11,11 @@ pub(crate) async fn flush(fs: &FileSystem, header: &Header, fh: u64, lock_owner:
     let open = fs.opens.file(fh)?;
     let mut written = Ok(());
     if let Some(due) = open.due() {
-        written = open.file.flush().await;
-        if written.is_ok() {
-            open.made_durable(due);
+        // Apart, for most requests need not carry room for it.
+        written = Box::pin(open.file.flush()).await;
+        match written {
+            Ok(()) => open.made_durable(due),
+            Err(_) => fs.has_lost_pages(header.node),
         }
     }
     // Before the answer: what follows it may be the kernel's last word of this open.

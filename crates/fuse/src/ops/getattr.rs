@@ -1,32 +1,77 @@
 //! GETATTR: the attributes of a file; and STATX, which is the same with when it was made.
 
-use crate::callers;
+use crate::beliefs::Beliefs;
+use crate::calls;
 use crate::fs::{Answer, FileSystem};
+use crate::opens::OpenFile;
+use crate::reply::Reply;
 use crate::request::Header;
+use std::time::Duration;
+use types::Attrs;
 
 /// See the head of this file.
 pub(crate) async fn getattr(fs: &FileSystem, header: &Header, fh: Option<u64>) -> Answer {
+    if fs.write_back.beliefs.is_expiring(header.pid) {
+        let attrs = fs.callers.anybody().getattr(&fs.node(header)?).await?;
+        fs.write_back.beliefs.answers(header.pid, attrs.size);
+        return Ok(fs.attributes_for(header, &attrs, Duration::ZERO));
+    }
     let open = fh.and_then(|fh| fs.opens.file(fh).ok());
     if open.is_none()
         && let Some(told) = fs.told_lately(header)
     {
         return Ok(told);
     }
+    let delegation = open.as_ref().filter(|open| open.cached).and_then(|open| open.file.delegation());
+    let older = delegation.is_some_and(|number| open.as_ref().is_some_and(|open| !open.are_pages_of(number)));
+    if let Some(open) = &open
+        && delegation.is_some()
+        && !older
+        && let Some(known) = fs.known_for_reading(header, open)
+    {
+        return Ok(known);
+    }
     let shared = fs.write_back.is_shared(header.node);
-    if shared {
-        // What is written next begins with what there is.
-        fs.forget_pages(header.node).await;
+    let stale = shared || older || fs.opens.are_pages_read(header.node) && fs.is_shared(header.node);
+    if stale && (fs.write_back.is_on() || open.is_some()) {
+        // What is read or written next begins with what there is: the kernel asks for attributes before either.
+        Box::pin(fs.forget_pages(header.node)).await;
+        if !fs.write_back.is_on() {
+            // It takes no notice of the answer to this question any more.
+            Box::pin(fs.ask_of_self(header.node, Beliefs::show_size)).await;
+        }
+        if let (Some(open), Some(number)) = (&open, delegation) {
+            open.pages_begin_under(number);
+        }
     }
     let attrs = match (open, fs.nodes.just_changed(header.node)) {
         (Some(open), _) => open.file.refresh().await?,
         (None, Some(attrs)) => attrs,
         (None, None) => fs.callers.anybody().getattr(&fs.node(header)?).await?,
     };
-    // Whoever has the inode locked cannot wait for who corrects what the kernel believes; who is about to write has not.
-    if shared && callers::is_writing(header.pid) && fs.write_back.beliefs.set_by(header.pid).is_none() {
-        Box::pin(fs.agree_to_write(header.node, &attrs)).await?;
+    // Whoever has the inode locked cannot wait for who corrects what the kernel believes; who is about to read or write has not.
+    let by_program = shared && fs.write_back.beliefs.set_by(header.pid).is_none();
+    let moves = |call: calls::Call| (call.writes() || call.reads()).then(|| call.written_range());
+    if by_program && let Some(range) = Box::pin(calls::look(header.pid, moves)).await {
+        fs.write_back.thread_writes(header.node, header.pid, range);
+        Box::pin(fs.agree_to_move_data(header.node, &attrs)).await?;
     } else {
         fs.agree(header.pid, header.node, &attrs).await;
     }
     Ok(fs.attributes(header, &attrs))
+}
+
+impl FileSystem {
+    /// The answer to a kernel that is about to read an open file from its pages ([`crate::abi::init::AUTO_INVAL_DATA`]), where this mount holds a delegation
+    /// of it: then nobody has to be asked, and the pages are good. A time at which this mount has written the kernel is not told here, as it would drop
+    /// them; a program that asks for it is told, for which nothing said here is good for long.
+    fn known_for_reading(&self, header: &Header, open: &OpenFile) -> Option<Reply> {
+        if self.write_back.is_on() {
+            return None;
+        }
+        let attrs = open.file.attrs();
+        let told = self.nodes.told_time(header.node)?;
+        let valid = if told == attrs.mtime { self.config.attrs_valid } else { Duration::ZERO };
+        Some(crate::reply::attributes(&Attrs { mtime: told, ..attrs }, valid))
+    }
 }

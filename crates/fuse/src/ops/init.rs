@@ -16,6 +16,7 @@ const WANTED: u64 = flag::ASYNC_READ
     | flag::FLOCK_LOCKS
     | flag::ATOMIC_O_TRUNC
     | flag::BIG_WRITES
+    | flag::AUTO_INVAL_DATA
     | flag::DO_READDIRPLUS
     | flag::READDIRPLUS_AUTO
     | flag::ASYNC_DIO

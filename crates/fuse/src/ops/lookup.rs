@@ -11,10 +11,13 @@ pub(crate) async fn lookup(fs: &FileSystem, header: &Header, name: &[u8]) -> Ans
     let dir = fs.node(header)?;
     fs.vanishing.looks_up(header.pid, header.node, name).await;
     let mark = fs.lately.mark();
-    let found = fs.acting(header).lookup(&dir, name).await;
+    let found = fs.by_name(header).lookup(&dir, name).await;
     fs.vanishing.looked_up(header.pid, found.as_ref().ok().map(|(node, _)| node.id.0));
     match found {
-        Ok((node, attrs)) => Ok(fs.entry_found(Body::with_capacity(128), header, (&node, &attrs), Some(mark)).reply()),
+        Ok((node, attrs)) => {
+            let entry = fs.entry_found(Body::with_capacity(128), (header, name), (&node, &attrs), Some(mark));
+            Ok(entry.reply())
+        }
         Err(error) if error.is(Status::NoEnt) && !fs.config.absent_valid.is_zero() => {
             Ok(no_entry(fs.config.absent_valid))
         }

@@ -17,7 +17,7 @@ pub(crate) async fn lseek(fs: &FileSystem, fh: u64, offset: u64, whence: u32) ->
         // The kernel asks without handing on what it has.
         fs.forget_pages(number).await;
     }
-    let size = open.file.size();
+    let size = open.file.size_now().await?;
     if offset >= size {
         return Err(ENXIO);
     }

@@ -11,7 +11,7 @@ const EINVAL: Errno = Errno(22);
 
 /// See the head of this file. `mode` has the type bits of `st_mode`.
 pub(crate) async fn mknod(fs: &FileSystem, header: &Header, name: &[u8], mode: u32, rdev: u32) -> Answer {
-    let (mount, dir) = (fs.acting(header), fs.node(header)?);
+    let (mount, dir) = (fs.by_name(header), fs.node(header)?);
     let _changing = fs.nodes.changing(header.node);
     let permissions = mode & 0o7777;
     let kind = match mode & 0o170_000 {
@@ -24,11 +24,11 @@ pub(crate) async fn mknod(fs: &FileSystem, header: &Header, name: &[u8], mode: u
             let file = mount.create(&dir, name, options).await?;
             let (node, attrs) = (file.node(), file.attrs());
             Box::pin(file.close()).await?;
-            return Ok(fs.entry(Body::with_capacity(128), header, &node, &attrs).reply());
+            return Ok(fs.entry(Body::with_capacity(128), header, name, (&node, &attrs)).reply());
         }
         _ => return Err(EINVAL),
     };
     let rdev = device_numbers(rdev);
     let (node, attrs) = client::doubt::make(|| mount.mknod(&dir, name, kind, permissions, rdev)).await?;
-    Ok(fs.entry(Body::with_capacity(128), header, &node, &attrs).reply())
+    Ok(fs.entry(Body::with_capacity(128), header, name, (&node, &attrs)).reply())
 }

@@ -15,6 +15,9 @@ const ESTALE: Errno = Errno(116);
 /// more; if it has vanished then again ([`crate::vanishing`]), and there is no such name, that is what is said.
 pub(crate) async fn open(fs: &FileSystem, header: &Header, flags: u32, open_flags: u32) -> Answer {
     let outcome = open_found(fs, header, flags, open_flags).await;
+    if matches!(outcome, Err(Errno::MOVED | Errno::UNWALKED)) {
+        return outcome;
+    }
     if !matches!(outcome, Err(ESTALE)) {
         fs.vanishing.opened(header.pid);
         return outcome;
@@ -46,7 +49,7 @@ async fn open_found(fs: &FileSystem, header: &Header, flags: u32, open_flags: u3
         fs.changed_otherwise(header.node, ByteRange::ALL);
         fs.may_believe_more(header.node);
         true
-    } else if file.is_alone() {
+    } else if fs.write_back.is_on() && file.is_alone() {
         fs.agree_surely(header.node, &attrs).await
     } else {
         fs.agree_whole(header.pid, header.node, &attrs).await;
@@ -56,6 +59,10 @@ async fn open_found(fs: &FileSystem, header: &Header, flags: u32, open_flags: u3
     fs.nodes.may_have_pages(header.node, how);
     let handle = fs.opens.add_file(file, flags, (how, writing));
     // Whoever has written past the pages of the file since it was looked whose they are has not found it open.
+    if fs.is_shared(header.node) {
+        // What the kernel was told of it before was to hold for a while.
+        fs.doubt_attributes(header.node);
+    }
     let keeps = how & abi::fopen::KEEP_CACHE != 0 && !fs.nodes.is_written_past(header.node);
     let how = if keeps { how } else { how & !abi::fopen::KEEP_CACHE };
     Ok(opened(Body::with_capacity(16), handle, how).reply())
@@ -70,7 +77,7 @@ async fn open_file(
     options: OpenOptions<'_>,
     flags: u32,
 ) -> client::Result<File> {
-    let mount = fs.acting(header);
+    let mount = fs.by_name(header);
     if fs.wants_alone(flags) {
         let both = OpenFlags { read: true, ..options.flags };
         match mount.open_with(node, OpenOptions { flags: both, alone: true, ..options }).await {

@@ -20,8 +20,8 @@ pub(crate) async fn read(fs: &FileSystem, header: &Header, fh: u64, (offset, siz
         fs.forget_pages(header.node).await;
         found = open.file.read_at(offset, size as usize).await?;
     }
-    if fs.write_back.is_shared(header.node) {
-        fs.kernel_gets(header.node, (offset, size), &found.segments, open.cached);
+    if !past && fs.write_back.is_shared(header.node) {
+        fs.kernel_gets(header.node, (offset, size), &found.segments);
     }
     Ok(Reply::Read(found.segments))
 }

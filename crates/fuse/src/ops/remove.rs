@@ -7,7 +7,7 @@ use types::{Attrs, Status};
 
 /// UNLINK.
 pub(crate) async fn unlink(fs: &FileSystem, header: &Header, name: &[u8]) -> Answer {
-    let (mount, dir) = (fs.acting(header), fs.node(header)?);
+    let (mount, dir) = (fs.by_name(header), fs.node(header)?);
     let _removal = fs.vanishing.removes(header.pid, header.node, name).await;
     let unseen = fs.nodes.unseen();
     let removed = mount.remove_telling(&dir, name).await;
@@ -16,7 +16,7 @@ pub(crate) async fn unlink(fs: &FileSystem, header: &Header, name: &[u8]) -> Ans
 
 /// RMDIR. Who has the directory open goes on with one that is empty.
 pub(crate) async fn rmdir(fs: &FileSystem, header: &Header, name: &[u8]) -> Answer {
-    let (mount, dir) = (fs.acting(header), fs.node(header)?);
+    let (mount, dir) = (fs.by_name(header), fs.node(header)?);
     let unseen = fs.nodes.unseen();
     let removed = mount.rmdir_telling(&dir, name).await;
     let removed = removed.map(|(id, after)| {
@@ -34,6 +34,9 @@ async fn ended(
     unseen: u64,
     removed: client::Result<Option<Attrs>>,
 ) -> Answer {
+    if removed.is_ok() {
+        fs.nodes.unnamed(header.node, name);
+    }
     fs.changed_in(header, removed.as_ref().ok().copied().flatten(), unseen);
     let (mount, dir) = (fs.acting(header), fs.node(header)?);
     match removed {

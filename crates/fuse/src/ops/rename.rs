@@ -19,7 +19,7 @@ pub(crate) async fn rename(
     newname: &[u8],
 ) -> Answer {
     let how = Renaming::from_flags(flags).ok_or(EINVAL)?;
-    let (mount, from, to) = (fs.acting(header), fs.node(header)?, fs.nodes.get(newdir)?);
+    let (mount, from, to) = (fs.by_names(header, Some(newdir)), fs.node(header)?, fs.nodes.get(newdir)?);
     let _removal = match how {
         Renaming::Replace => Some(fs.vanishing.removes(header.pid, newdir, newname).await),
         Renaming::NoReplace | Renaming::Exchange => None,
@@ -47,6 +47,9 @@ pub(crate) async fn rename(
     };
     if let (Ok(()), Some((node, Attrs { kind: FileKind::Directory, .. }))) = (&renamed, replaced) {
         fs.nodes.removed_here(node.id);
+    }
+    if renamed.is_ok() {
+        fs.nodes.renamed((header.node, name), (newdir, newname), how);
     }
     match renamed {
         Err(error) if error.is(Status::AttrNotSupp) => Err(EINVAL),

@@ -22,13 +22,17 @@ pub(crate) async fn setattr(fs: &FileSystem, header: &Header, args: &SetAttr) ->
     if fs.write_back.is_on() && args.valid & fattr::FH == 0 && is_times_alone(&changes) {
         let attrs = set_closed(fs, header, &changes).await?;
         fs.may_believe_more(header.node);
-        return Ok(fs.attributes(header, &attrs));
+        return Ok(fs.attributes_changed(header, &attrs));
     }
     fs.may_believe_more(header.node);
     let _changing = fs.nodes.changing(header.node);
     let open = (args.valid & fattr::FH != 0).then(|| fs.opens.file(args.fh)).transpose()?;
     let attrs = match open {
         // The kernel hands on when it was told to write.
+        Some(open) if is_times_alone(&changes) && fs.ends_synchronous_write(header).await => {
+            // The servers say when that was.
+            open.file.attrs()
+        }
         Some(open) if is_times_alone(&changes) => {
             let attrs = set_written(&open, &changes).await?;
             fs.has_handed_on(header.node, &attrs, &changes);
@@ -48,12 +52,12 @@ pub(crate) async fn setattr(fs: &FileSystem, header: &Header, args: &SetAttr) ->
     if let Some(size) = changes.size {
         fs.changed_otherwise(header.node, ByteRange { offset: size, len: u64::MAX - size });
     }
-    Ok(fs.attributes(header, &attrs))
+    Ok(fs.attributes_changed(header, &attrs))
 }
 
 /// Sets attributes of a file in the name of who asks.
 async fn set_named(fs: &FileSystem, header: &Header, args: &SetAttr, changes: &SetAttrs) -> Result<Attrs, Errno> {
-    let (mount, node) = (fs.acting(header), fs.node(header)?);
+    let (mount, node) = (fs.by_name(header), fs.node(header)?);
     match mount.setattr(&node, changes).await {
         // Whoever may write to a file may say that it was written now, and nothing else (utimensat(2)).
         Err(error) if (error.is(Status::Perm) || error.is(Status::Access)) && means_now(args) => {
@@ -69,10 +73,10 @@ fn means_now(args: &SetAttr) -> bool {
     args.valid & (all | fattr::MTIME_NOW) == all && args.mtime == args.ctime
 }
 
-/// Sets when a file was written, as the kernel has it, once all that was written is durable. If that fails, whoever wrote is told later.
+/// Sets when a file was written, as the kernel has it, once all that was written is durable. The kernel asks for this in the middle of an
+/// fsync and of a close, and reports a failure of it there: a write that failed is left for what it asks next, so that it is reported once.
 async fn set_written(open: &OpenFile, changes: &SetAttrs) -> Result<Attrs, Errno> {
-    open.file.flush().await?;
-    match open.file.set_attrs(changes).await {
+    match open.file.set_attrs_behind(changes).await {
         // Only the owner may say when; for others it is when the bytes came.
         Err(error) if error.is(Status::Perm) || error.is(Status::Access) => Ok(open.file.refresh().await?),
         outcome => Ok(outcome?),
@@ -141,7 +145,7 @@ impl FileSystem {
         let (written, shared) = (self.write_back.is_written(header.node), self.write_back.is_shared(header.node));
         // Nobody writes at this moment: the inode is locked for this request.
         let sizes = args.valid & fattr::SIZE != 0;
-        if written && !(shared && (!sizes || told.is_untouched())) {
+        if written && !(shared && told.is_of_shared() && (!sizes || told.is_untouched())) {
             return Err(EBUSY);
         }
         let attrs = told.attrs();

@@ -84,6 +84,9 @@ async fn put(
             Box::pin(fs.forget_pages(header.node)).await;
         }
         Box::pin(open.file.append(data)).await?;
+    } else if of_pages {
+        // The kernel keeps one error of all pages, and takes this page for lost: who wrote is told by fsync or close.
+        open.file.write_behind(offset, data).await?;
     } else {
         open.file.write_at(offset, data).await?;
     }
@@ -99,16 +102,17 @@ async fn put(
 /// Hands on what is written back of pages of which others change bytes, too.
 async fn put_pages(fs: &FileSystem, header: &Header, open: &OpenFile, offset: u64, data: Bytes) -> Result<(), Errno> {
     if fs.write_back.is_shared(header.node) {
-        for (offset, data) in fs.write_back.changed(header.node, offset, &data) {
-            open.file.write_at(offset, data).await?;
+        let (runs, end) = fs.write_back.changed(header.node, offset, &data);
+        let reached = runs.last().map_or(0, |(offset, data)| offset + data.len() as u64);
+        open.file.write_list(runs).await?;
+        if let Some(end) = end.filter(|end| *end > reached) {
+            open.file.grow(end).await?;
         }
         return Ok(());
     }
     let (_back, runs) = open.mapped().write_back(offset, &data);
-    for run in runs {
-        open.file.write_at(offset + run.start as u64, data.slice(run)).await?;
-    }
-    Ok(())
+    let runs = runs.into_iter().map(|run| (offset + run.start as u64, data.slice(run)));
+    Ok(open.file.write_list_behind(runs.collect()).await?)
 }
 
 impl FileSystem {

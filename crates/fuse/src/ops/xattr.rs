@@ -30,7 +30,7 @@ pub(crate) async fn set(fs: &FileSystem, header: &Header, name: &[u8], value: &[
     if let Some(control) = Control::of(name) {
         return fs.set_control(header, control, Some(value)).map(|()| Reply::Done);
     }
-    fs.acting(header).setxattr(&fs.node(header)?, name, value, mode).await?;
+    fs.by_name(header).setxattr(&fs.node(header)?, name, value, mode).await?;
     Ok(Reply::Done)
 }
 
@@ -49,13 +49,13 @@ pub(crate) async fn get(fs: &FileSystem, header: &Header, name: &[u8], size: u32
     if let Some(control) = Control::of(name) {
         return sized(fs.control(header, control).await?, size);
     }
-    let value = fs.acting(header).getxattr(&fs.node(header)?, name).await?;
+    let value = fs.by_name(header).getxattr(&fs.node(header)?, name).await?;
     sized(value.to_vec(), size)
 }
 
 /// All names, each with a zero byte behind it.
 pub(crate) async fn list(fs: &FileSystem, header: &Header, size: u32) -> Answer {
-    let names = fs.acting(header).listxattr(&fs.node(header)?).await?;
+    let names = fs.by_name(header).listxattr(&fs.node(header)?).await?;
     let mut all = Vec::new();
     for name in names {
         all.extend_from_slice(PREFIX);
@@ -71,6 +71,6 @@ pub(crate) async fn remove(fs: &FileSystem, header: &Header, name: &[u8]) -> Ans
     if let Some(control) = Control::of(name) {
         return fs.set_control(header, control, None).map(|()| Reply::Done);
     }
-    fs.acting(header).removexattr(&fs.node(header)?, name).await?;
+    fs.by_name(header).removexattr(&fs.node(header)?, name).await?;
     Ok(Reply::Done)
 }

@@ -317,8 +317,8 @@ impl<C: Channel> Connection<C> {
 
     fn truncate(&mut self, args: TruncateArgs) -> Result<TruncateReply, Failure> {
         let (object, generation) = self.object(&args.cap, Rights::WRITE)?;
-        object.truncate(self.store(), generation, args.size)?;
-        Ok(TruncateReply { size: args.size })
+        let size = object.truncate(self.store(), generation, args.size)?;
+        Ok(TruncateReply { size })
     }
 
     fn remove(&mut self, args: ObjectArgs) -> Result<Nothing, Failure> {

@@ -252,15 +252,18 @@ impl Object {
         Ok((open.size(), measure.allocated + sums.map_err(|e| failure(&e, "look at the checksums of the object"))?))
     }
 
-    /// Cuts or extends it, durably.
-    pub(crate) fn truncate(&self, store: &Store, generation: Generation, size: u64) -> Result<(), Failure> {
+    /// Truncates or extends the object to `size`, durably; answers its size afterwards.
+    ///
+    /// A shorter object is made as long, so that it can be told later from one that lost bytes. Where the local file system has no files of that size it
+    /// stays as it is: the file has a hole there.
+    pub(crate) fn truncate(&self, store: &Store, generation: Generation, size: u64) -> Result<u64, Failure> {
         if size > FILE_SIZE_MAX {
             return Err(Status::FBig.into());
         }
         let mut state = self.exclusive(store)?;
         let open = match state.checked(generation)? {
             Some(open) => open.clone(),
-            None if size == 0 => return Ok(()),
+            None if size == 0 => return Ok(0),
             None => self.create(store, generation)?,
         };
         *state = State::Open(open.clone());
@@ -271,13 +274,21 @@ impl Object {
                 let cut = sums.cut(&*open.file, size, store.counters());
                 cut.inspect_err(|_| open.note_failed_sync(store)).map_err(|e| open.tell(e))?;
             }
-            open.file.set_len(HEAD_LEN + size).map_err(|e| failure(&e, "change the size of the object"))?;
-            open.size.store(size, Ordering::Release);
-            open.dense.fetch_min(size, Ordering::AcqRel);
-            open.changed();
+            match open.file.set_len(HEAD_LEN + size) {
+                Err(error) if error.kind() == std::io::ErrorKind::FileTooLarge && size > open.size() => {}
+                done => {
+                    done.map_err(|e| failure(&e, "change the size of the object"))?;
+                    open.size.store(size, Ordering::Release);
+                    open.dense.fetch_min(size, Ordering::AcqRel);
+                    open.changed();
+                }
+            }
         }
+        let size = open.size();
         drop(state);
-        open.sync(store)
+        // An earlier attempt may have changed the size and failed to sync it.
+        open.sync(store)?;
+        Ok(size)
     }
 
     /// Deletes it, durably, damaged or not.

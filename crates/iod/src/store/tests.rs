@@ -176,7 +176,7 @@ fn what_an_earlier_run_did_and_did_not_sync_is_durable_when_it_is_asked_for_agai
         disk.broken.store(false, Ordering::SeqCst);
         drop(store);
         let store = disk.open(16);
-        assert_eq!((cut(&store), fence(&store)), (Ok(()), Ok(())));
+        assert_eq!((cut(&store), fence(&store)), (Ok(100), Ok(())));
         drop(store);
         let mut turn = kept;
         disk.memory.power_cut(&mut |below| {

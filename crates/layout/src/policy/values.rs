@@ -45,6 +45,32 @@ impl Access {
     }
 }
 
+/// What several clients that use one file at the same time promise one another.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Sharing {
+    /// Every read, size and truncation meets all writes that returned before it, through whichever client.
+    Coherent,
+    /// A client that opens a file sees what others wrote before they closed it, and no more.
+    CloseToOpen,
+}
+
+impl Sharing {
+    const ALL: [Sharing; 2] = [Sharing::Coherent, Sharing::CloseToOpen];
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Sharing::Coherent => "coherent",
+            Sharing::CloseToOpen => "close-to-open",
+        }
+    }
+
+    /// The one of this name.
+    pub fn from_name(name: &str) -> Option<Sharing> {
+        Sharing::ALL.into_iter().find(|sharing| sharing.name() == name)
+    }
+}
+
 /// When a client asks for the layout of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum LayoutWhen {
@@ -126,6 +152,10 @@ pub(super) fn threshold_text(t: u64) -> String {
 
 pub(super) fn access_text(access: Access) -> String {
     access.name().to_owned()
+}
+
+pub(super) fn sharing_text(sharing: Sharing) -> String {
+    sharing.name().to_owned()
 }
 
 pub(super) fn gather_size(text: &str) -> Option<u64> {

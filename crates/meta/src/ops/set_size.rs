@@ -7,6 +7,22 @@ use crate::schema::{Reach, SizeDelta, TailDelta};
 use crate::tx::Tx;
 use types::{FileId, FileKind, Status, Timestamp, limits};
 
+/// Iods hold bytes up to `end` of which no writer has told: as a write that is not durable. Nothing is changed where the
+/// file reaches so far already.
+///
+/// The batch conflicts with every other change of size and times. So a report of the writer that comes first, and a time
+/// that is set after the report, stay.
+pub(crate) fn learn(tx: &mut Tx<'_>, id: FileId, end: u64) -> Plan<Changed> {
+    let core = tx.rely_on(id)?;
+    let tail = tx.rely_on_tail(id)?;
+    if end <= tail.size {
+        let attrs = core.attrs(id, &tail);
+        return super::known(Changed { before: attrs, after: attrs });
+    }
+    tx.not_durable();
+    plan(tx, id, end.into(), None, false)
+}
+
 /// The file was written as far as `to` says, at `mtime` if the writer says so; `stable` if the bytes are on the disks of iods. It
 /// never shrinks.
 ///

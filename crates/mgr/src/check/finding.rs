@@ -21,6 +21,7 @@ pub(crate) enum Kind {
     ObjectBeyond,
     GenerationNewer,
     GenerationOlder,
+    CutRefused,
 }
 
 impl Kind {
@@ -45,6 +46,11 @@ impl Kind {
             Kind::ObjectBeyond => ("object-beyond", Error, "take over the size that the iods know of"),
             Kind::GenerationNewer => ("generation-newer", Error, "raise the generation of the file"),
             Kind::GenerationOlder => ("generation-older", Error, "fence the object again"),
+            Kind::CutRefused => (
+                "cut-refused",
+                Error,
+                "truncate the other objects; what this iod has behind the size counts as written",
+            ),
         }
     }
 

@@ -99,6 +99,7 @@ impl Check {
     async fn all(&mut self) -> Checked {
         self.names().await?;
         self.registry().await?;
+        self.cuts().await?;
         self.files().await?;
         self.objects().await
     }

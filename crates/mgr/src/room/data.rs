@@ -14,7 +14,19 @@ use types::{ByteRange, FileId, Status, Verifier, limits};
 const PAGE: u64 = 4096;
 
 impl Room {
+    /// Reads a range; what a truncation takes away meanwhile is not read as zeros.
     pub(crate) async fn read(&self, ctx: &Ctx, file: FileId, offset: u64, len: u32) -> Result<ReadOut, Status> {
+        loop {
+            let (out, reached) = self.read_once(ctx, file, offset, len).await?;
+            // A truncation says so before it reaches the objects.
+            if self.regular(file)?.attrs.size >= reached {
+                return Ok(out);
+            }
+        }
+    }
+
+    /// As [`Self::read`]; also one past the last byte, as far as the file was found to reach there.
+    async fn read_once(&self, ctx: &Ctx, file: FileId, offset: u64, len: u32) -> Result<(ReadOut, u64), Status> {
         let mut info = self.regular(file)?;
         let wanted = u64::from(len).min(limits::PAYLOAD_MAX as u64);
         if offset.saturating_add(wanted) > info.attrs.size {
@@ -24,13 +36,13 @@ impl Room {
         let range = ByteRange { offset, len: wanted.min(size.saturating_sub(offset)) };
         let eof = range.end() >= size;
         if range.is_empty() {
-            return Ok(ReadOut { data: Default::default(), eof });
+            return Ok((ReadOut { data: Default::default(), eof }, 0));
         }
         if !self.is_in_objects(&info)
             && let Some(data) = self.read_inline(file, range)?
         {
             add(&self.counters.proxy_read_bytes, range.len);
-            return Ok(ReadOut { data, eof });
+            return Ok((ReadOut { data, eof }, 0));
         }
         self.settled(file, Part::Meeting(range), Why::Read).await?;
         // It may have got them meanwhile.
@@ -40,7 +52,7 @@ impl Room {
         };
         add(&self.counters.proxy_reads, 1);
         add(&self.counters.proxy_read_bytes, range.len);
-        Ok(ReadOut { data, eof })
+        Ok((ReadOut { data, eof }, range.end()))
     }
 
     pub(crate) async fn write(

@@ -26,8 +26,9 @@ impl Room {
             // Boxed, for it is large and rare.
             return match Box::pin(self.learn_size(ctx.now, file)).await {
                 Ok((attrs, _)) => Ok(attrs),
-                // Until its objects are cut nothing makes it grow: it is as long as was asked for.
-                Err(Status::Delay) if self.notes.cut(file).is_some() => self.namespace.getattr(file),
+                // Until its objects are cut nothing makes it grow: it is as long as was asked for. An iod that is down, or
+                // refuses to cut its object, keeps nobody from looking at the file.
+                Err(_) if self.notes.cut(file).is_some() => self.namespace.getattr(file),
                 Err(e) => Err(e),
             };
         }
@@ -45,8 +46,12 @@ impl Room {
             return Ok((info.attrs, end.complete));
         }
         // Not on behalf of anybody: the writer's permissions were checked when it got its layout.
-        let attrs = self.namespace.note_write(&Cred::root(), now, file, end.reached).await?.after;
-        Ok((attrs, end.complete))
+        let changed = match end.changed {
+            true => self.namespace.note_write(&Cred::root(), now, file, end.reached).await?,
+            // The writer may have reported meanwhile, and set a time after that, which stays.
+            false => self.namespace.learn_size(now, file, end.reached).await?,
+        };
+        Ok((changed.after, end.complete))
     }
 
     /// Learns the size of a file that nobody writes any more, from all of its iods.
@@ -114,6 +119,8 @@ impl Room {
     pub(crate) async fn measure_or_later(&self, file: FileId) -> Result<(), Status> {
         match self.measure(file).await {
             Err(Status::Delay | Status::NoSpc) => Ok(()),
+            // Nobody has written since: a cut that an iod refuses keeps every write away.
+            Err(_) if self.notes.cut(file).is_some() => Ok(()),
             other => other,
         }
     }
@@ -174,6 +181,23 @@ impl Room {
         self.notes.cut_done(file, size).await
     }
 
+    /// Gives up a cut that an iod refuses for good, after everything else that it asks for; answers whether there was one.
+    ///
+    /// What the object on that iod holds behind the size counts as written from then on. Only a person decides that:
+    /// until then nothing makes the file grow.
+    pub(crate) async fn give_up_cut(&self, file: FileId) -> Result<bool, Status> {
+        let _alone = self.locks.alone(file).await;
+        match self.finish_cut_alone(file).await {
+            Ok(()) => return Ok(false),
+            // It waits for an iod that is down.
+            Err(Status::Delay) => return Err(Status::Delay),
+            Err(_) => {}
+        }
+        let Some(Cut::To(size)) = self.notes.cut(file) else { return Ok(false) };
+        self.notes.cut_done(file, size).await?;
+        Ok(true)
+    }
+
     /// Changes attributes, a size among them: first the namespace, with a note that the objects are to be cut, then the
     /// objects.
     ///
@@ -195,7 +219,11 @@ impl Room {
             return Err(Status::FBig);
         }
         let _alone = self.locks.alone(file).await;
-        self.finish_cut_alone(file).await?;
+        // A note of a larger size is replaced: its cut may be one that an iod refuses.
+        let replaces = matches!(self.notes.cut(file), Some(Cut::To(noted)) if size <= noted);
+        if !replaces {
+            self.finish_cut_alone(file).await?;
+        }
         self.settled_held(file, Part::All, Why::Write).await?;
         let mut info = self.namespace.info(file)?;
         if info.layout.as_ref().is_some_and(meta::Layout::is_moving) {
@@ -211,16 +239,20 @@ impl Room {
             self.finish_fence(file).await?;
             info = self.namespace.info(file)?;
         }
-        let unknown = self.grants.may_hold_more(file, ctx.client) || self.notes.is_left(file);
+        let unknown = self.grants.may_hold_more(file, ctx.client) || self.notes.is_left(file) || replaces;
         let objects = if size < info.attrs.size || unknown { self.objects(&info)? } else { None };
         let Some(objects) = objects else {
             return Ok(self.namespace.setattr(&ctx.cred, ctx.now, file, &set, opened).await?.after);
         };
         // A cut that cannot be done shall change nothing.
-        objects.all_up()?;
+        objects.may_be_cut().await?;
+        let noted = self.notes.cut(file);
         self.notes.cutting(file);
         let changed = self.namespace.cut(&ctx.cred, ctx.now, file, &set, opened).await;
-        self.notes.cut_noted(file, changed.is_ok().then_some(size));
+        match (&changed, noted) {
+            (Err(_), Some(Cut::To(earlier))) => self.notes.cut_noted(file, Some(earlier)),
+            _ => self.notes.cut_noted(file, changed.is_ok().then_some(size)),
+        }
         let changed = changed?;
         add(&self.counters.truncates, 1);
         objects.truncate(size).await?;

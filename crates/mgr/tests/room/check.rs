@@ -89,7 +89,7 @@ impl ClusterParts {
 }
 
 /// The file of an object.
-fn object(cluster: &Cluster, iod: usize, file: FileId) -> PathBuf {
+pub fn object(cluster: &Cluster, iod: usize, file: FileId) -> PathBuf {
     let (high, low) = (file.0 >> 16 & 0xff, file.0 >> 8 & 0xff);
     cluster.dir.path().join(format!("iod{iod}/objects/{high:02x}/{low:02x}/{:016x}", file.0))
 }

@@ -1,6 +1,6 @@
 //! What a crash or an iod that is down leaves half done, and who finishes it.
 
-use crate::check::{Native, offline, wait_settled};
+use crate::check::{Native, object, offline, wait_settled};
 use crate::cluster::{Cluster, create, ctx, pattern, read, remove, set_size, until, write};
 use bytes::Bytes;
 use layout::kinds::native::{Body, KIND, Update};
@@ -86,6 +86,113 @@ async fn a_cut_waits_for_iods_and_nothing_grows_before() {
     assert!(read(&cluster.files(), file, 0, 500).await.unwrap() == want);
 }
 
+/// Further than a file reaches on most local file systems, and so an object.
+const FAR: u64 = 70_368_743_129_083;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_truncation_to_beyond_what_iods_can_hold_is_carried_out() {
+    let mut cluster = Cluster::new(2, "64").await;
+    let files = cluster.files();
+    let file = create(&files, "f").await;
+    write(&files, file, 0, &pattern(500, 1), Stability::FileSync).await;
+    // Another client may hold more of it, so that the iods are asked to truncate.
+    granted(&files, 7, file).await;
+    assert_eq!(set_size(&files, file, FAR).await.size, FAR);
+    drop(files);
+    cluster.restart_mgr().await;
+    // What a mgr noted that died of a refusal, or before it.
+    let far = SetAttrs { size: Some(FAR + 1), ..SetAttrs::default() };
+    offline(&mut cluster, async |namespace, _| {
+        namespace.cut(&Cred::root(), Default::default(), file, &far, true).await.unwrap();
+    })
+    .await;
+    let files = cluster.files();
+    assert_eq!(size(&files, 1, file).await, FAR + 1);
+    assert!(read(&files, file, 0, 500).await.unwrap() == pattern(500, 1));
+    until("the truncation is done", || work(&cluster, "cuts_pending") == 0).await;
+    write(&files, file, 500, b"x", Stability::FileSync).await;
+    assert_eq!(set_size(&files, file, 100).await.size, 100);
+    remove(&files, "f").await;
+}
+
+/// Spoils the object of a file on one iod, so that the iod refuses to touch it.
+async fn spoil(cluster: &mut Cluster, iod: usize, file: FileId) {
+    let path = object(cluster, iod, file);
+    let up = cluster.up();
+    cluster.stop_iod(iod);
+    let mut bytes = std::fs::read(&path).unwrap();
+    bytes[20] ^= 1;
+    std::fs::write(&path, bytes).unwrap();
+    until("the loss is noticed", || cluster.up() == up - 1).await;
+    cluster.start_iod(iod);
+    cluster.wait_up(up).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_truncation_that_an_iod_refuses_changes_nothing() {
+    let mut cluster = Cluster::new(2, "64").await;
+    let file = create(&cluster.files(), "f").await;
+    write(&cluster.files(), file, 0, &pattern(500, 1), Stability::FileSync).await;
+    spoil(&mut cluster, 1, file).await;
+    let cut = SetAttrs { size: Some(10), ..SetAttrs::default() };
+    for _ in 0..2 {
+        let files = cluster.files();
+        assert_eq!(files.setattr(&ctx(1), file, cut, true).await, Err(Status::Io));
+        assert_eq!((size(&files, 1, file).await, work(&cluster, "cuts_pending")), (500, 0));
+        drop(files);
+        cluster.restart_mgr().await;
+        cluster.wait_up(2).await;
+    }
+    remove(&cluster.files(), "f").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_noted_truncation_that_an_iod_refuses_keeps_nobody_from_the_file() {
+    let mut cluster = Cluster::new(2, "64").await;
+    let file = create(&cluster.files(), "f").await;
+    write(&cluster.files(), file, 0, &pattern(500, 1), Stability::FileSync).await;
+    // The iod that holds every second stripe, and so the shorter object.
+    let len = |iod| object(&cluster, iod, file).metadata().unwrap().len();
+    let second = usize::from(len(1) < len(0));
+    spoil(&mut cluster, second, file).await;
+    let cut = |size| SetAttrs { size: Some(size), ..SetAttrs::default() };
+    offline(&mut cluster, async |namespace, _| {
+        namespace.cut(&Cred::root(), Default::default(), file, &cut(100), true).await.unwrap();
+        // Somebody was writing when the mgr ended, so that its size is to be learnt.
+        namespace.note(Default::default(), Noted { file, intent: Intent::Written }).await.unwrap();
+    })
+    .await;
+    cluster.wait_up(2).await;
+    for _ in 0..2 {
+        let files = cluster.files();
+        assert_eq!(size(&files, 1, file).await, 100);
+        files.closed(&ctx(1), file, true).await.unwrap();
+        // Nothing makes it grow over what the object still holds.
+        let data = Bytes::from_static(b"x");
+        assert_eq!(files.write(&ctx(1), file, 0, data, Stability::FileSync).await, Err(Status::Io));
+        assert_eq!(files.setattr(&ctx(1), file, cut(400), true).await, Err(Status::Io));
+        assert_eq!((size(&files, 1, file).await, work(&cluster, "cuts_pending")), (100, 1));
+        drop(files);
+        cluster.restart_mgr().await;
+        cluster.wait_up(2).await;
+    }
+    let found = cluster.mgr().check(false).await.findings;
+    let refused = found.iter().find(|finding| finding.code == "cut-refused").unwrap();
+    assert_eq!((refused.inode, &refused.paths[..]), (Some(file.0), &[Bytes::from_static(b"/f")][..]));
+    let repaired = cluster.mgr().check(true).await.findings;
+    let refused = repaired.iter().find(|finding| finding.code == "cut-refused").unwrap();
+    assert_eq!(refused.mended, wire::admin::Mended::Yes);
+    let left = cluster.mgr().check(true).await.findings;
+    assert!(left.iter().all(|finding| finding.code == "object-damaged"), "{left:?}");
+    // What is on the other iod can be used again.
+    let files = cluster.files();
+    write(&files, file, 128, &pattern(64, 3), Stability::FileSync).await;
+    assert!(read(&files, file, 128, 64).await.unwrap() == pattern(64, 3));
+    let file = remove(&files, "f").await;
+    files.reap(&ctx(1), file).await.unwrap();
+    until("its objects are gone", || cluster.objects() == 0).await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn bytes_of_a_writer_that_died_with_the_mgr_are_measured() {
     let mut cluster = Cluster::new(2, "64").await;
@@ -118,6 +225,38 @@ async fn what_was_written_after_the_last_word_of_a_dead_client_counts() {
     revoke(&files, 7, file).await.unwrap();
     assert_eq!(size(&files, 7, file).await, 80);
     assert_eq!(native.write(file, 0, 80, b"late").await, Err(Status::Fenced));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_time_that_the_writer_sets_after_its_report_stays_while_others_look() {
+    let cluster = Cluster::new(2, "64").await;
+    let natives = [Native::connect(&cluster, 0).await, Native::connect(&cluster, 1).await];
+    let files = cluster.files();
+    let time = types::Timestamp::new(1_100_000_000, 7).unwrap();
+    let set = SetAttrs { mtime: Some(types::SetTime::To(time)), ..SetAttrs::default() };
+    for round in 0..150 {
+        let file = create(&files, &format!("{round}")).await;
+        let body = granted(&files, 7, file).await;
+        let first = cluster.iods.iter().position(|iod| iod.as_ref().unwrap().iod() == body.devices[0]).unwrap();
+        natives[first].write(file, 0, 0, &pattern(50, 1)).await.unwrap();
+        // Asked for the size, the iods know more than the mgr until the writer reports.
+        let looking = |turns| {
+            let files = files.clone();
+            tokio::spawn(async move {
+                for _ in 0..turns {
+                    tokio::task::yield_now().await;
+                }
+                files.getattr(&ctx(8), file).await.unwrap();
+            })
+        };
+        let looking: Vec<_> = (0..8).map(|n| looking(n * round % 16)).collect();
+        files.layout_commit(&ctx(7), file, Some(49), None, Bytes::new()).await.unwrap();
+        files.setattr(&ctx(7), file, set, true).await.unwrap();
+        for looking in looking {
+            looking.await.unwrap();
+        }
+        assert_eq!(files.getattr(&ctx(7), file).await.unwrap().mtime, time, "round {round}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -59,6 +59,16 @@ impl Compound {
         self.op(OP_PUTFH, &PUTFH4args { object: handle.clone() })
     }
 
+    /// How many operations there are.
+    pub fn len(&self) -> usize {
+        self.numbers.len()
+    }
+
+    /// Whether there is none yet.
+    pub fn is_empty(&self) -> bool {
+        self.numbers.is_empty()
+    }
+
     /// What is sent: may be encoded as often as needed.
     pub fn build(self) -> Request {
         Request { operations: self.out.finish(), numbers: self.numbers, once: self.once, makes: self.makes }
@@ -139,9 +149,15 @@ impl Results {
 
     /// Checks that the next result is that of `op` and a success, and leaves its body.
     fn enter(&mut self, op: nfs_opnum4) -> Result<(), Failed> {
-        if self.ops.next_number()? != Some(op.number()) {
+        self.enter_any(&[op])
+    }
+
+    /// As [`Results::enter`], of one of several operations.
+    fn enter_any(&mut self, ops: &[nfs_opnum4]) -> Result<(), Failed> {
+        let number = self.ops.next_number()?;
+        let Some(op) = ops.iter().copied().find(|op| number == Some(op.number())) else {
             return Err(Malformed::Invalid("a result is missing or of another operation").into());
-        }
+        };
         let index = self.taken;
         self.taken += 1;
         match self.ops.body::<nfsstat4>()? {
@@ -166,6 +182,19 @@ impl Results {
     /// The operation failed, or the reply is malformed.
     pub fn done(&mut self, op: nfs_opnum4) -> Result<(), Failed> {
         self.enter(op)
+    }
+
+    /// As [`Results::done`], of one of several operations.
+    ///
+    /// # Errors
+    /// As those of [`Results::done`].
+    pub fn done_any(&mut self, ops: &[nfs_opnum4]) -> Result<(), Failed> {
+        self.enter_any(ops)
+    }
+
+    /// How many results were taken.
+    pub fn taken(&self) -> usize {
+        self.taken as usize
     }
 
     /// The results not taken yet.

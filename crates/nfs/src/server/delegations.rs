@@ -78,7 +78,7 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
 
     /// Has delegations of a file recalled without waiting for them.
     async fn recall_late(&self, ctx: &Ctx, file: FileId, except: Option<ClientId>) {
-        let recall = |state: &mut State| state.recall_delegations(file, Use::Change, except, ctx.now);
+        let recall = |state: &mut State| state.recall_delegations(file, Use::Describe, except, ctx.now);
         let (recalls, effects) = self.change(recall);
         self.notify(recalls.into_iter().map(Notice::Recall));
         if let Err(error) = self.settle(ctx, effects).await {
@@ -122,11 +122,11 @@ impl<'a, F: FileSystem, C: Callbacks> Compound<'a, F, C> {
     /// As [`Compound::make_way`], for what has this name in a directory and is about to be changed by it. Without the right
     /// to look, or anything there, the operation itself will say so.
     pub(super) async fn make_way_by_name(&mut self, dir: FileId, name: &component4) -> Answer<Option<FileId>> {
-        if !self.state(State::any_delegation) {
+        if !self.state(State::any_whole_delegation) {
             return Ok(None);
         }
         let Ok(found) = self.fs().lookup(&self.ctx, dir, name).await else { return Ok(None) };
-        self.make_way(found.id, Use::Change).await?;
+        self.make_way(found.id, Use::Describe).await?;
         Ok(Some(found.id))
     }
 
@@ -170,7 +170,8 @@ impl<'a, F: FileSystem, C: Callbacks> Compound<'a, F, C> {
     }
 
     async fn attributes_of_writer(&self, file: FileId, writer: Writer, attrs: Attrs) -> Answer<Attrs> {
-        let Some((change, size)) = self.server.ask_writer(file, writer).await else {
+        let told = if writer.data { None } else { self.server.ask_writer(file, writer).await };
+        let Some((change, size)) = told else {
             // Who does not answer may have changed the file, and has to give it back.
             self.server.make_way(&self.ctx, file, Use::Look, Some(self.client())).await?;
             return Ok(self.fs().getattr(&self.ctx, file).await?);

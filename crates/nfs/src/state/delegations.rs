@@ -21,6 +21,9 @@ const COOLING: Duration = Duration::from_secs(60);
 /// Of how many files that is remembered at most.
 const COOLING_MAX: usize = 4096;
 
+/// How long a client without a connection for callbacks has to return before a delegation of data is revoked: its process was killed, most likely, and others wait.
+const UNREACHED: Duration = Duration::from_secs(5);
+
 /// How many leases a client has at most that goes on writing what it kept of the file.
 const LEASES_MAX: u32 = 8;
 
@@ -45,7 +48,15 @@ pub enum Wish {
     Exactly(Power),
     /// Whichever goes with the open.
     Any,
+    /// Whichever goes with the open, of the data alone ([`WANT_DATA`]).
+    Data,
 }
+
+/// The wish of our own clients, among the values of `OPEN4_SHARE_ACCESS_WANT_DELEG_MASK`: a delegation of the data alone. Its holder buffers and caches
+/// bytes, size and times, and relies on nothing else: others change names, modes and extended attributes without a recall. It fits an open for
+/// writing alone. A client that asks again receives the delegation that it holds, and one for reading becomes one for writing where nobody else has the
+/// file open. See `docs/native-protocol.md`.
+pub const WANT_DATA: u32 = 0x8000;
 
 /// Why none is given.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -63,8 +74,10 @@ pub enum NotGiven {
 pub enum Use {
     /// Looks at it: opens it for reading, denying nobody anything, or reads without an open.
     Look,
-    /// Anything else: writes, denies, changes attributes or names.
+    /// Writes, denies, changes the size or the modification time.
     Change,
+    /// Changes names, or attributes that say nothing of the data.
+    Describe,
 }
 
 impl Use {
@@ -73,8 +86,12 @@ impl Use {
         if access & OPEN4_SHARE_ACCESS_WRITE == 0 && deny == 0 { Use::Look } else { Use::Change }
     }
 
-    fn conflicts(self, power: Power) -> bool {
-        self == Use::Change || power == Power::Write
+    fn conflicts(self, held: &Delegation) -> bool {
+        match self {
+            Use::Look => held.power == Power::Write,
+            Use::Change => true,
+            Use::Describe => !held.data,
+        }
     }
 }
 
@@ -84,6 +101,10 @@ struct Delegation {
     client: ClientId,
     file: FileId,
     power: Power,
+    /// Whether it is of the data alone ([`WANT_DATA`]).
+    data: bool,
+    /// Whether it lets the client read: not if it came with an open for writing alone.
+    reads: bool,
     /// The change attribute when it was given: what the client tells later is compared with it (§10.4.3).
     change: u64,
     /// When it is revoked, if it was recalled and is not back.
@@ -92,10 +113,19 @@ struct Delegation {
     revoked: bool,
 }
 
+impl Delegation {
+    /// One that a client may rely on in everything.
+    fn new(client: ClientId, file: FileId, power: Power, change: u64) -> Self {
+        Delegation { client, file, power, data: false, reads: true, change, deadline: None, revoked: false }
+    }
+}
+
 /// When a delegation is revoked.
 #[derive(Clone, Copy, Debug)]
 struct Deadline {
     at: Timestamp,
+    /// Whether that is soon, as the client has no connection for callbacks: once it has one again it has a lease.
+    early: bool,
     /// However much its client has still to write.
     last: Timestamp,
 }
@@ -118,12 +148,16 @@ pub struct Writer {
     pub client: ClientId,
     /// The change attribute that it was told when it got its delegation.
     pub change: u64,
+    /// Whether its delegation is of the data alone: such a client answers no CB_GETATTR, and returns the delegation instead.
+    pub data: bool,
 }
 
 /// All delegations.
 #[derive(Clone, Debug, Default)]
 pub struct Delegations {
     by_other: HashMap<Other, Delegation>,
+    /// How many of them are about more than data, those taken away included.
+    whole: usize,
     /// Those that count, by file and client.
     by_file: HashMap<FileId, HashMap<ClientId, Other>>,
     /// All, those taken away included.
@@ -175,6 +209,11 @@ impl Delegations {
         Some((*other, self.by_other.get(other)?))
     }
 
+    /// Whether a client's delegation of a file lets it read.
+    pub(crate) fn reads(&self, client: ClientId, file: FileId) -> bool {
+        self.of(client, file).is_some_and(|(_, held)| held.reads)
+    }
+
     /// What a client's delegation of a file is for, if it has one.
     pub(crate) fn power(&self, client: ClientId, file: FileId) -> Option<Power> {
         self.of(client, file).map(|(_, held)| held.power)
@@ -191,7 +230,7 @@ impl Delegations {
 
     /// Those of others than `except` that stand in the way, in order.
     fn in_the_way(&self, file: FileId, what: Use, except: Option<ClientId>) -> Vec<(Other, ClientId)> {
-        let wanted = |d: &Delegation| Some(d.client) != except && what.conflicts(d.power);
+        let wanted = |d: &Delegation| Some(d.client) != except && what.conflicts(d);
         let mut found: Vec<_> = self.on(file).filter(|(_, d)| wanted(d)).map(|(other, d)| (other, d.client)).collect();
         found.sort_unstable();
         found
@@ -211,6 +250,7 @@ impl Delegations {
     }
 
     fn add(&mut self, other: Other, delegation: Delegation) {
+        self.whole += usize::from(!delegation.data);
         self.by_file.entry(delegation.file).or_default().insert(delegation.client, other);
         self.by_client.entry(delegation.client).or_default().insert(other);
         self.by_other.insert(other, delegation);
@@ -232,6 +272,7 @@ impl Delegations {
             self.unlist(other);
         }
         let delegation = self.by_other.remove(other)?;
+        self.whole -= usize::from(!delegation.data);
         if let Some(ids) = self.by_client.get_mut(&delegation.client) {
             ids.remove(other);
             if ids.is_empty() {
@@ -268,14 +309,37 @@ impl Delegations {
         }
     }
 
-    /// A recall begins: the client has one lease to give the delegation back.
-    fn begin_recall(&mut self, other: Other, now: Timestamp, lease: Duration) -> bool {
+    /// Clients that are to return a delegation of data, and have little time if they are disconnected.
+    fn to_return_data(&self) -> BTreeSet<ClientId> {
+        let pending = self.pending.iter().filter_map(|other| self.by_other.get(other));
+        pending.filter(|held| held.data && held.deadline.is_some()).map(|held| held.client).collect()
+    }
+
+    /// A client is connected or not: connected again, it has a lease from now on, and disconnected, little time.
+    fn is_connected(&mut self, client: ClientId, connected: bool, now: Timestamp, lease: Duration) {
+        for other in &self.pending {
+            let held = self.by_other.get_mut(other).filter(|held| held.client == client && held.data);
+            let deadline = held.and_then(|held| held.deadline.as_mut());
+            if let Some(deadline) = deadline.filter(|deadline| deadline.early == connected) {
+                deadline.early = !connected;
+                deadline.at = match connected {
+                    true => now.after(lease).min(deadline.last),
+                    false => deadline.at.min(now.after(UNREACHED)),
+                };
+            }
+        }
+    }
+
+    /// A recall begins: the client has one lease to give the delegation back, less if it is disconnected and believed dead.
+    fn begin_recall(&mut self, other: Other, now: Timestamp, lease: Duration, connected: bool) -> bool {
         let Some(delegation) = self.by_other.get_mut(&other) else { return false };
         let file = delegation.file;
         if delegation.deadline.is_some() {
             return false;
         }
-        delegation.deadline = Some(Deadline { at: now.after(lease), last: now.after(lease * LEASES_MAX) });
+        let early = delegation.data && !connected;
+        let at = now.after(if early { lease.min(UNREACHED) } else { lease });
+        delegation.deadline = Some(Deadline { at, early, last: now.after(lease * LEASES_MAX) });
         self.pending.insert(other);
         if self.cooling.len() < COOLING_MAX || self.cooling.contains_key(&file) {
             self.cooling.insert(file, now.after(COOLING));
@@ -288,13 +352,15 @@ impl Delegations {
 fn fitting(access: u32, wish: Wish) -> Option<Power> {
     let both = access & OPEN4_SHARE_ACCESS_BOTH == OPEN4_SHARE_ACCESS_BOTH;
     let reads = access & OPEN4_SHARE_ACCESS_READ != 0;
+    let writes = access & OPEN4_SHARE_ACCESS_WRITE != 0;
     match wish {
+        Wish::Data if writes => Some(Power::Write),
         // Who has a file alone reads it unasked, which an open for writing alone does not permit.
         Wish::Exactly(Power::Write) => both.then_some(Power::Write),
         Wish::Exactly(Power::Names) => None,
         Wish::Exactly(Power::Read) => reads.then_some(Power::Read),
         Wish::None | Wish::Any if both => Some(Power::Write),
-        Wish::None | Wish::Any => reads.then_some(Power::Read),
+        Wish::None | Wish::Any | Wish::Data => reads.then_some(Power::Read),
     }
 }
 
@@ -321,16 +387,48 @@ impl State {
         if cools || self.delegations.frozen.contains_key(&file) || self.is_used_by_others(client, file, power) {
             return Err(NotGiven::Contention);
         }
+        let reads = access & OPEN4_SHARE_ACCESS_READ != 0;
+        if wish == Wish::Data
+            && let Some(held) = self.delegate_again(client, file, power, reads)
+        {
+            return held;
+        }
         // A second one of the same file would be worth nothing to the client.
         let full = self.delegations.of_client(client) >= limits::DELEGATIONS_PER_CLIENT_MAX
             || self.delegations.by_other.len() >= limits::DELEGATIONS_MAX
             || self.delegations.client_has(client, file);
-        if full { Err(NotGiven::Resource) } else { Ok((self.add_delegation(client, file, power, change), power)) }
+        if full {
+            return Err(NotGiven::Resource);
+        }
+        let given = Delegation { reads, data: wish == Wish::Data, ..Delegation::new(client, file, power, change) };
+        Ok((self.add_delegation(given), power))
     }
 
-    fn add_delegation(&mut self, client: ClientId, file: FileId, power: Power, change: u64) -> stateid4 {
+    /// What a client that asks for a delegation of the data receives where it holds one: the same, if that is enough. One for reading ends, so
+    /// that one for writing takes its place: a new stateid tells recalls of the two apart.
+    fn delegate_again(
+        &mut self,
+        client: ClientId,
+        file: FileId,
+        power: Power,
+        reads: bool,
+    ) -> Option<std::result::Result<(stateid4, Power), NotGiven>> {
+        let (other, _) = self.delegations.of(client, file)?;
+        let held = self.delegations.by_other.get_mut(&other)?;
+        if !held.data || held.deadline.is_some() {
+            return Some(Err(NotGiven::Contention));
+        }
+        if power == Power::Write && held.power == Power::Read {
+            self.delegations.remove(&other);
+            return None;
+        }
+        held.reads |= reads;
+        Some(Ok((stateid4 { seqid: 1, other }, held.power)))
+    }
+
+    fn add_delegation(&mut self, given: Delegation) -> stateid4 {
         let other = self.new_other(Kind::Delegation);
-        self.delegations.add(other, Delegation { client, file, power, change, deadline: None, revoked: false });
+        self.delegations.add(other, given);
         stateid4 { seqid: 1, other }
     }
 
@@ -369,7 +467,7 @@ impl State {
         if recalled || held.frozen.contains_key(&dir) || held.cooling.get(&dir).is_some_and(|until| *until > now) {
             return Err(NotGiven::Contention);
         }
-        Ok(self.add_delegation(client, dir, Power::Names, 0))
+        Ok(self.add_delegation(Delegation::new(client, dir, Power::Names, 0)))
     }
 
     /// A directory is gone: nobody has anything of it any more.
@@ -388,7 +486,7 @@ impl State {
         &mut self,
         client: ClientId,
         file: FileId,
-        power: Power,
+        (power, access, wish): (Power, u32, Wish),
         change: u64,
         now: Timestamp,
     ) -> Result<(stateid4, bool)> {
@@ -396,10 +494,11 @@ impl State {
         if let Some((other, _)) = self.delegations.of(client, file) {
             return Ok((stateid4 { seqid: 1, other }, false));
         }
-        let stateid = self.add_delegation(client, file, power, change);
+        let (data, reads) = (wish == Wish::Data, wish != Wish::Data || access & OPEN4_SHARE_ACCESS_READ != 0);
+        let stateid = self.add_delegation(Delegation { data, reads, ..Delegation::new(client, file, power, change) });
         let recall = !self.is_callable(client);
         if recall {
-            self.delegations.begin_recall(stateid.other, now, self.config.lease);
+            self.delegations.begin_recall(stateid.other, now, self.config.lease, true);
         }
         Ok((stateid, recall))
     }
@@ -407,8 +506,9 @@ impl State {
     /// Whether a client may reclaim a delegation. Each open of the file that it reclaims may name it once more.
     ///
     /// # Errors
-    /// RECLAIM_CONFLICT.
+    /// RECLAIM_CONFLICT; STALE_CLIENTID: the client is gone, perhaps since its request began, and would never give anything back.
     pub fn check_delegation_reclaim(&self, client: ClientId, file: FileId, power: Power) -> Result<()> {
+        self.clients.get(client).ok_or(NFS4ERR_STALE_CLIENTID)?;
         let conflict = match self.delegations.power(client, file) {
             Some(held) => held != power,
             None => self.is_used_by_others(client, file, power),
@@ -441,9 +541,9 @@ impl State {
         Ok(power)
     }
 
-    /// Whether anybody has any delegation.
-    pub fn any_delegation(&self) -> bool {
-        self.delegations.len() > 0
+    /// Whether anybody has a delegation that is about more than data.
+    pub fn any_whole_delegation(&self) -> bool {
+        self.delegations.whole > 0
     }
 
     /// Whether others than `except` have delegations that stand in the way of a use.
@@ -454,7 +554,7 @@ impl State {
     /// The client that has the file alone, unless it is `except`: its attributes are known only there (§10.4.3).
     pub fn delegated_writer(&self, file: FileId, except: ClientId) -> Option<Writer> {
         let mut found = self.delegations.on(file).filter(|(_, d)| d.power == Power::Write && d.client != except);
-        found.next().map(|(_, d)| Writer { client: d.client, change: d.change })
+        found.next().map(|(_, d)| Writer { client: d.client, change: d.change, data: d.data })
     }
 
     /// Begins to recall what stands in the way of a use, to be returned within one lease; what lapsed clients have is taken
@@ -478,7 +578,7 @@ impl State {
                 }
             } else if power == Some(Power::Names) && !self.is_heard_of(client, RELIED_ON, now) {
                 self.revoke_delegation(&other, now);
-            } else if self.delegations.begin_recall(other, now, self.config.lease) {
+            } else if self.delegations.begin_recall(other, now, self.config.lease, self.has_backchannel(client)) {
                 recalls.push(DelegationRecall { client, file, stateid: stateid4 { seqid: 1, other } });
             }
         }
@@ -574,6 +674,10 @@ impl State {
         let names = self.delegations.overdue(now).filter(|(_, held)| held.power == Power::Names);
         let names: Vec<Other> = names.map(|(other, _)| other).collect();
         names.iter().for_each(|other| self.revoke_delegation(other, now));
+        for client in self.delegations.to_return_data() {
+            let connected = self.has_backchannel(client);
+            self.delegations.is_connected(client, connected, now, self.config.lease);
+        }
         let late: BTreeSet<_> = self.delegations.overdue(now).map(|(_, d)| d.client).collect();
         for client in late {
             if self.is_lapsed(client) {

@@ -371,6 +371,7 @@ impl State {
             }
             Form::Ordinary(Kind::Delegation) => match (self.find_delegation(client, file, stateid)?, access) {
                 (Power::Read, Access::Write) => Err(NFS4ERR_OPENMODE),
+                (_, Access::Read) if !self.delegations.reads(client, file) => Err(NFS4ERR_OPENMODE),
                 _ => Ok(Permit::Open),
             },
             _ => Err(NFS4ERR_BAD_STATEID),
@@ -384,7 +385,7 @@ impl State {
 
     /// Whether a client has the file open for reading.
     pub fn may_read(&self, client: ClientId, file: FileId) -> bool {
-        self.has_open(client, file, OPEN4_SHARE_ACCESS_READ) || self.delegations.power(client, file).is_some()
+        self.has_open(client, file, OPEN4_SHARE_ACCESS_READ) || self.delegations.reads(client, file)
     }
 
     /// Whether a client has the file open for writing.

@@ -45,6 +45,9 @@ fn what_is_wished_is_given_where_it_fits_the_open() {
         (READ, Wish::Exactly(Power::Write), Err(NotGiven::Unfit)),
         (WRITE, Wish::Exactly(Power::Write), Err(NotGiven::Unfit)),
         (WRITE, Wish::Exactly(Power::Read), Err(NotGiven::Unfit)),
+        (READ, Wish::Data, Ok(Power::Read)),
+        (WRITE, Wish::Data, Ok(Power::Write)),
+        (BOTH, Wish::Data, Ok(Power::Write)),
     ];
     for (access, wish, expected) in cases {
         let (mut state, [(a, _)]) = clients();
@@ -236,20 +239,93 @@ fn what_a_lapsed_client_has_yields_at_once() {
 }
 
 #[test]
+fn a_delegation_of_the_data_is_about_nothing_else() {
+    let (mut state, [(a, _), (b, _)]) = clients();
+    let (_, given) = open_and_ask(&mut state, a, WRITE, Wish::Data);
+    let (stateid, _) = given.unwrap();
+    assert!(!state.is_delegated(FILE, Use::Describe, Some(b)), "names and modes may change");
+    assert!(state.is_delegated(FILE, Use::Look, Some(b)) && state.is_delegated(FILE, Use::Change, Some(b)));
+    assert_eq!(state.check_io(a, FILE, &stateid, Access::Write), Ok(Permit::Open));
+    assert_eq!(
+        state.check_io(a, FILE, &stateid, Access::Read),
+        Err(NFS4ERR_OPENMODE),
+        "it was opened for writing alone"
+    );
+    assert!(!state.may_read(a, FILE) && state.may_write(a, FILE));
+    assert_eq!(state.delegate(a, FILE, (BOTH, Wish::Data), 1, at(1)), Ok((stateid, Power::Write)), "the same again");
+    assert_eq!(state.check_io(a, FILE, &stateid, Access::Read), Ok(Permit::Open));
+    assert_eq!(state.delegate(a, FILE, (READ, Wish::Data), 1, at(1)), Ok((stateid, Power::Write)), "more than enough");
+    assert_eq!(state.delegate(a, FILE, (BOTH, Wish::Any), 1, at(1)), Err(NotGiven::Resource));
+    let recall = state.recall_delegations(FILE, Use::Look, Some(b), at(2)).remove(0);
+    assert_eq!(
+        state.delegate(a, FILE, (BOTH, Wish::Data), 1, at(3)),
+        Err(NotGiven::Contention),
+        "it is on its way back"
+    );
+    state.return_delegation(a, FILE, &recall.stateid).unwrap();
+    // Who asks for it is not told to wait for a minute.
+    let (after, _) = state.delegate(a, FILE, (BOTH, Wish::Data), 1, at(4)).unwrap();
+    assert_ne!(after, stateid);
+    state.return_delegation(a, FILE, &after).unwrap();
+    let (_, given) = open_and_ask(&mut state, a, BOTH, Wish::Any);
+    given.unwrap();
+    assert!(state.is_delegated(FILE, Use::Describe, Some(b)), "others rely on everything");
+}
+
+#[test]
+fn a_client_that_cannot_be_reached_keeps_data_from_nobody_for_long() {
+    for comes_back in [false, true] {
+        let (mut state, [(a, session), (b, _)]) = clients();
+        let (_, given) = open_and_ask(&mut state, a, BOTH, Wish::Data);
+        given.unwrap();
+        state.connection_lost(CONNECTION);
+        let recall = state.recall_delegations(FILE, Use::Look, Some(b), at(10)).remove(0);
+        state.expire(at(14));
+        assert!(state.take_effects().is_empty());
+        if comes_back {
+            let bind = BIND_CONN_TO_SESSION4args {
+                bctsa_sessid: session,
+                bctsa_dir: CDFC4_FORE_OR_BOTH,
+                bctsa_use_conn_in_rdma_mode: false,
+            };
+            state.bind_conn_to_session(&bind, CONNECTION).unwrap();
+            state.expire(at(15));
+            assert!(state.take_effects().is_empty(), "it has a lease now");
+            hear(&mut state, session, 1, at(60));
+            state.expire(at(104));
+            assert!(state.is_recalled(&recall));
+            state.expire(at(105));
+        } else {
+            state.expire(at(15));
+        }
+        assert!(state.take_effects().contains(&Effect::Distrust { client: a, owner: Bytes::from_static(b"a") }));
+        state.distrusted(a, at(106));
+        assert!(!state.is_delegated(FILE, Use::Look, Some(b)));
+    }
+}
+
+/// What a client reclaims that says nothing of what the delegation is about.
+fn held(power: Power) -> (Power, u32, Wish) {
+    (power, BOTH, Wish::None)
+}
+
+#[test]
 fn a_delegation_is_reclaimed_with_each_open() {
     let (mut state, [(a, _), (b, _)]) = clients();
-    let (stateid, recall) = state.reclaim_delegation(a, FILE, Power::Read, 1, at(0)).unwrap();
+    let (stateid, recall) = state.reclaim_delegation(a, FILE, held(Power::Read), 1, at(0)).unwrap();
     assert!(!recall);
-    assert_eq!(state.reclaim_delegation(a, FILE, Power::Read, 1, at(0)), Ok((stateid, false)), "once more");
-    assert_eq!(state.reclaim_delegation(a, FILE, Power::Write, 1, at(0)), Err(NFS4ERR_RECLAIM_CONFLICT));
-    assert_eq!(state.reclaim_delegation(b, FILE, Power::Write, 1, at(0)), Err(NFS4ERR_RECLAIM_CONFLICT));
-    assert!(state.reclaim_delegation(b, FILE, Power::Read, 1, at(0)).is_ok());
+    assert_eq!(state.reclaim_delegation(a, FILE, held(Power::Read), 1, at(0)), Ok((stateid, false)), "once more");
+    assert_eq!(state.reclaim_delegation(a, FILE, held(Power::Write), 1, at(0)), Err(NFS4ERR_RECLAIM_CONFLICT));
+    assert_eq!(state.reclaim_delegation(b, FILE, held(Power::Write), 1, at(0)), Err(NFS4ERR_RECLAIM_CONFLICT));
+    assert!(state.reclaim_delegation(b, FILE, held(Power::Read), 1, at(0)).is_ok());
     state.open(b, &owner(), FileId(11), WRITE, 0).unwrap();
-    assert_eq!(state.reclaim_delegation(a, FileId(11), Power::Read, 1, at(0)), Err(NFS4ERR_RECLAIM_CONFLICT));
+    assert_eq!(state.reclaim_delegation(a, FileId(11), held(Power::Read), 1, at(0)), Err(NFS4ERR_RECLAIM_CONFLICT));
     state.connection_lost(CONNECTION);
-    let (_, recall) = state.reclaim_delegation(a, FileId(12), Power::Write, 1, at(0)).unwrap();
+    let (_, recall) = state.reclaim_delegation(a, FileId(12), held(Power::Write), 1, at(0)).unwrap();
     assert!(recall, "it cannot be called back, and knows it with the answer");
     assert_eq!(state.counts().recalls, 1);
+    let gone = ClientId(a.0 + 100);
+    assert_eq!(state.reclaim_delegation(gone, FileId(13), held(Power::Write), 1, at(0)), Err(NFS4ERR_STALE_CLIENTID));
 }
 
 /// What the specification knows of a client: the access of its open, and its delegation.
@@ -276,6 +352,7 @@ enum Call {
 
 #[derive(Clone)]
 struct World {
+    wish: Wish,
     state: State,
     clients: [ClientId; 3],
     peers: [Peer; 3],
@@ -312,19 +389,29 @@ impl World {
         let stateid = self.state.open(self.clients[who], &owner(), FILE, access, 0).unwrap().stateid;
         let access = access | self.peers[who].open.map_or(0, |(access, _)| access);
         self.peers[who].open = Some((access, stateid));
-        let got = self.state.delegate(self.clients[who], FILE, (access, Wish::Any), 1, self.now);
+        let got = self.state.delegate(self.clients[who], FILE, (access, self.wish), 1, self.now);
         let others = || self.peers.iter().enumerate().filter(|(i, _)| *i != who).map(|(_, peer)| peer);
-        let power = if access == BOTH { Power::Write } else { Power::Read };
+        let data = self.wish == Wish::Data;
+        let writes = access == BOTH || data && access == WRITE;
+        let power = if writes { Power::Write } else { Power::Read };
         let fits = match access {
-            BOTH => others().all(|p| p.open.is_none() && p.held.is_none()),
+            _ if writes => others().all(|p| p.open.is_none() && p.held.is_none()),
             READ => others().all(|p| {
                 p.open.is_none_or(|(a, _)| a & WRITE == 0) && p.held.is_none_or(|(power, _)| power == Power::Read)
             }),
             _ => false,
         };
-        match fits && self.peers[who].held.is_none() {
-            true => self.peers[who].held = Some((power, got.unwrap().0)),
-            false => assert!(got.is_err()),
+        let recalled = self.peers[who].recalled;
+        match self.peers[who].held {
+            None if fits => self.peers[who].held = Some((power, got.unwrap().0)),
+            // One for reading ends where one for writing is given; else the client receives what it has.
+            Some((Power::Read, before)) if data && fits && !recalled && power == Power::Write => {
+                let after = got.unwrap().0;
+                assert_ne!(after, before);
+                self.peers[who].held = Some((power, after));
+            }
+            Some(held) if data && fits && !recalled => assert_eq!(got, Ok((held.1, held.0))),
+            _ => assert!(got.is_err()),
         }
     }
 
@@ -391,9 +478,9 @@ impl World {
     }
 }
 
-fn world() -> World {
+fn world(wish: Wish) -> World {
     let (state, clients) = clients();
-    World { state, clients: clients.map(|(client, _)| client), peers: Default::default(), now: at(0) }
+    World { wish, state, clients: clients.map(|(client, _)| client), peers: Default::default(), now: at(0) }
 }
 
 #[test]
@@ -403,7 +490,9 @@ fn every_short_history_of_two_clients() {
         calls.extend([READ, WRITE, BOTH].map(|access| Call::Open(who, access)));
         calls.extend([Call::Close(who), Call::Return(who), Call::Change(who), Call::Free(who)]);
     }
-    walk(&world(), &calls, 4, World::apply);
+    for wish in [Wish::Any, Wish::Data] {
+        walk(&world(wish), &calls, 4, World::apply);
+    }
 }
 
 #[test]
@@ -413,5 +502,7 @@ fn every_short_history_of_three_clients() {
         calls.extend([READ, BOTH].map(|access| Call::Open(who, access)));
         calls.extend([Call::Close(who), Call::Return(who)]);
     }
-    walk(&world(), &calls, 4, World::apply);
+    for wish in [Wish::Any, Wish::Data] {
+        walk(&world(wish), &calls, 4, World::apply);
+    }
 }

@@ -13,8 +13,11 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// The name under which mount(8) calls the program for file systems of the type `weir`.
-const HELPER: &str = "mount.weir";
+/// The names under which mount(8) calls the program for file systems of the types `weir` and `fuse.weir`, which is what
+/// `/proc/mounts` shows. Where there is no program for `fuse.weir`, it calls that for `fuse` and names the type.
+const HELPERS: [&str; 4] = ["mount.weir", "mount.fuse.weir", "mount.fuse", "mount.fuse3"];
+/// The types that it names then.
+const TYPES: [&str; 2] = ["weir", "fuse.weir"];
 /// What the process that serves a mount in the background writes when the mount is there.
 const READY: &str = "mounted";
 
@@ -28,6 +31,7 @@ const READY: &str = "mounted";
   weir mount weir://10.0.0.5/project /mnt/project -o ro,access=page
   weir mount --foreground weir://10.0.0.5/ /mnt/weir       until Ctrl-C
   mount -t weir weir://10.0.0.5/ /mnt/weir                 with a link to weir at /sbin/mount.weir
+  mount -t fuse.weir weir://10.0.0.5/ /mnt/weir            with a link to weir at /sbin/mount.fuse.weir
 Line of /etc/fstab:
   weir://10.0.0.5/  /mnt/weir  weir  _netdev,access=page  0  0")]
 pub struct Args {
@@ -59,23 +63,27 @@ pub struct Args {
     connect: Connect,
 }
 
-/// The command line that mount(8) means when it calls this program as `mount.weir URL DIRECTORY [-sfnv] [-o OPTIONS]`. What it does not say of
-/// setuid bits and devices is allowed, if `root` mounts: it says what is not.
+/// The command line that mount(8) means when it calls this program by one of its names for that, as
+/// `mount.weir URL DIRECTORY [-sfnv] [-o OPTIONS] [-t TYPE]`. What it does not say of setuid bits and devices is allowed, if `root`
+/// mounts: it says what is not.
 pub fn expand_helper(args: Vec<OsString>, root: bool) -> Vec<OsString> {
     let called = args.first().and_then(|name| Path::new(name).file_name());
-    if called != Some(OsStr::new(HELPER)) {
+    if !HELPERS.iter().any(|helper| called == Some(OsStr::new(helper))) {
         return args;
     }
     let mut out: Vec<OsString> = vec!["weir".into(), "mount".into()];
     if root {
         out.extend(["-o", "suid,dev"].map(OsString::from));
     }
-    let mut rest = args.into_iter().skip(1);
+    let mut rest = args.into_iter().skip(1).peekable();
+    let is_ours = |name: &OsString| TYPES.iter().any(|known| name == known);
     while let Some(arg) = rest.next() {
         match arg.to_str() {
             Some("-o") => out.extend([arg].into_iter().chain(rest.next())),
             // Sloppy, fake, no mtab, verbose: of no meaning here.
             Some("-s" | "-f" | "-n" | "-v") => {}
+            // Other types are for other programs: what follows is no option of ours.
+            Some("-t") if rest.next_if(is_ours).is_some() => {}
             _ => out.push(arg),
         }
     }
@@ -219,6 +227,14 @@ mod tests {
         let args = ["/sbin/mount.weir", "weir://h/", "/mnt", "-n", "-o", "rw,_netdev"];
         assert_eq!(expanded(&args, false), ["weir", "mount", "weir://h/", "/mnt", "-o", "rw,_netdev"]);
         assert_eq!(expanded(&args, true), ["weir", "mount", "-o", "suid,dev", "weir://h/", "/mnt", "-o", "rw,_netdev"]);
+        for (name, named) in
+            [("mount.fuse.weir", &[][..]), ("mount.fuse", &["-t", "fuse.weir"]), ("mount.fuse3", &["-t", "weir"])]
+        {
+            let args = [&[name, "weir://h/", "/mnt", "-o", "ro"], named].concat();
+            assert_eq!(expanded(&args, false), ["weir", "mount", "weir://h/", "/mnt", "-o", "ro"], "{name}");
+        }
+        let other = ["/sbin/mount.fuse", "sshfs#h:", "/mnt", "-t", "fuse.sshfs"];
+        assert_eq!(expanded(&other, false), ["weir", "mount", "sshfs#h:", "/mnt", "-t", "fuse.sshfs"]);
         assert_eq!(expanded(&["/usr/bin/weir", "ls", "-f"], true), ["/usr/bin/weir", "ls", "-f"]);
     }
 }

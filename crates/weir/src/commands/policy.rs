@@ -26,10 +26,13 @@ use types::{FileKind, Status};
   layout            when a layout is got: open, first-io, a size (once the file is so long; all goes through the
                     mgr before), auto: open where both thresholds are 0, else first-io (auto)
   write_threshold   writes that gather to fewer bytes go through the mgr, others straight to the iods: a size,
-                    0 (none does), max (all do), auto: wherever either has been faster lately (mounts 64K, else 0)
+                    0 (none does), max (all do), auto: wherever either has been faster lately (mounts 64K, else 0);
+                    unless it is max, those of a file that other clients use at the same time go straight
   read_threshold    the same for reads, by what is asked for: a size, 0, max (0)
   access            page: through the page cache of a mount; direct: past it, writes gather in the client;
                     odirect: each write is sent, and answered, before it returns (direct)
+  sharing           what clients that use a file at the same time see of one another: coherent: every call meets what
+                    earlier calls returned for; close-to-open: an open meets what was closed before (coherent)
   gather_size       how many bytes gather before they leave: a size, 0 (each write leaves), full: a request for each iod (full)
   gather_delay      how long they gather at most: a time as 5ms, after which others see them, and 5 s later they are
                     durable; max: until there are enough, or fsync or close (mounts 1s, else max)

@@ -3,8 +3,10 @@
 use serde_json::Value;
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read};
+use std::net::Ipv4Addr;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// The binary under test.
 pub const WEIR: &str = env!("CARGO_BIN_EXE_weir");
@@ -42,6 +44,14 @@ pub fn signal(child: &Child, signal: rustix::process::Signal) {
     rustix::process::kill_process(pid, signal).expect("the process is there");
 }
 
+/// A loopback address that no other cluster of these tests has: while one is down, nobody else takes its port.
+pub fn own_address() -> Ipv4Addr {
+    static CLUSTERS: AtomicU32 = AtomicU32::new(0);
+    let number = (std::process::id() << 8) + CLUSTERS.fetch_add(1, Ordering::Relaxed);
+    let [_, a, b, c] = number.to_be_bytes();
+    Ipv4Addr::new(127, a, b, c)
+}
+
 impl Cluster {
     /// Starts one in `dir` on a free port.
     pub fn start(dir: &Path) -> Cluster {
@@ -50,7 +60,7 @@ impl Cluster {
 
     /// Starts one with further options.
     pub fn start_with(dir: &Path, options: &[&str]) -> Cluster {
-        Cluster::start_at("127.0.0.1:0", dir, options)
+        Cluster::start_at(&format!("{}:0", own_address()), dir, options)
     }
 
     /// Starts one that listens where the cluster at `url` did.

@@ -203,7 +203,7 @@ fn perform(store: &Store, object: u64, step: usize, op: &Op) -> Result<(), Failu
             object.write(store, NOW, &extents, [a, b]).map(drop)
         }
         Op::Commit => object.commit(store, NOW).map(drop),
-        Op::Truncate(size) => object.truncate(store, NOW, *size),
+        Op::Truncate(size) => object.truncate(store, NOW, *size).map(drop),
         Op::Punch(offset, len) => object.punch(store, NOW, *offset, *len),
         Op::Reserve(offset, len) => object.reserve(store, NOW, *offset, *len),
         Op::Remove => object.remove(store, NOW),

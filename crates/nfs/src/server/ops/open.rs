@@ -8,7 +8,7 @@ use crate::server::Opening;
 use crate::server::callbacks::Callbacks;
 use crate::server::compound::{Answer, Compound, Refusal};
 use crate::server::files::{change_info, check_regular};
-use crate::state::delegations::{NotGiven, Power, Use, Wish};
+use crate::state::delegations::{NotGiven, Power, Use, WANT_DATA, Wish};
 use crate::state::{ClientId, State};
 use bytes::Bytes;
 use types::{Attrs, FileId, SetAttrs, Status, Timestamp, Verifier};
@@ -189,7 +189,7 @@ fn check_share(args: &OPEN4args, minor: u32) -> Result<(), nfsstat4> {
     let known = OPEN4_SHARE_ACCESS_BOTH | OPEN4_SHARE_ACCESS_WANT_DELEG_MASK | SIGNALS | later;
     let legal = args.share_access & OPEN4_SHARE_ACCESS_BOTH != 0
         && args.share_access & !known == 0
-        && wants <= OPEN4_SHARE_ACCESS_WANT_CANCEL
+        && (wants <= OPEN4_SHARE_ACCESS_WANT_CANCEL || wants == WANT_DATA)
         && args.share_deny <= OPEN4_SHARE_DENY_BOTH;
     if legal { Ok(()) } else { Err(NFS4ERR_INVAL) }
 }
@@ -256,7 +256,8 @@ async fn check_permission<F: FileSystem, C: Callbacks>(
     if reads {
         asked |= access::READ | access::EXECUTE;
     }
-    let granted = cx.fs().access(&cx.ctx, attrs.id, asked).await?;
+    let granted = cx.fs().access(&cx.ctx, attrs.id, asked).await;
+    let granted = granted.map_err(|refusal| look_again(refusal.into(), by_name))?;
     // A program may be read by whoever may run it: the client has to load it.
     let may_read = granted & (access::READ | access::EXECUTE) != 0;
     let may_write = granted & access::MODIFY != 0;
@@ -297,6 +298,7 @@ fn wish(share_access: u32) -> Result<Wish, open_delegation4> {
         OPEN4_SHARE_ACCESS_WANT_WRITE_DELEG => Ok(Wish::Exactly(Power::Write)),
         OPEN4_SHARE_ACCESS_WANT_NO_DELEG => refused(WND4_NOT_WANTED),
         OPEN4_SHARE_ACCESS_WANT_CANCEL => refused(WND4_CANCELLED),
+        WANT_DATA => Ok(Wish::Data),
         _ => Ok(Wish::Any),
     }
 }
@@ -339,7 +341,9 @@ async fn delegate<F: FileSystem, C: Callbacks>(
 ) -> Answer<open_delegation4> {
     let (client, now, file) = (cx.client(), cx.ctx.now, attrs.id);
     if let Some(power) = reclaimed(&args.claim) {
-        let reclaim = |state: &mut State| state.reclaim_delegation(client, file, power, attrs.change, now);
+        let wish = wish(args.share_access).unwrap_or(Wish::None);
+        let held = (power, args.share_access, wish);
+        let reclaim = |state: &mut State| state.reclaim_delegation(client, file, held, attrs.change, now);
         let (stateid, recall) = cx.change(reclaim).await??;
         return Ok(delegation(stateid, power, recall));
     }

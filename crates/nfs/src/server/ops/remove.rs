@@ -19,7 +19,7 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
     let ending = Ending::new(cx.server);
     let removed = cx.fs().remove(&cx.ctx, dir, &args.target, &|file| ending.may_end(file)).await?;
     drop(ending);
-    if cx.state(State::any_delegation) {
+    if cx.state(State::any_whole_delegation) {
         cx.recall_late(removed.id, removed.orphaned, expected).await;
     }
     if removed.orphaned {

@@ -21,7 +21,7 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
     let expected = cx.make_way_by_name(to, &args.newname).await?;
     let renamed = cx.fs().rename(&cx.ctx, (from, &args.oldname), (to, &args.newname), how).await?;
     if let Some((replaced, orphaned)) = renamed.replaced {
-        if cx.state(State::any_delegation) {
+        if cx.state(State::any_whole_delegation) {
             cx.recall_late(replaced, orphaned, expected).await;
         }
         if orphaned {

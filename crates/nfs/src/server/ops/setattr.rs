@@ -24,10 +24,14 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
 ) -> Answer<Applied> {
     let file = cx.file()?;
     let set = cx.to_set(&args.obj_attributes)?;
-    cx.make_way(file, Use::Change).await?;
+    let data = set.size.is_some() || set.mtime.is_some();
+    cx.make_way(file, if data { Use::Change } else { Use::Describe }).await?;
     let mut opened = false;
     if set.size.is_some() {
         opened = cx.permit(file, args.stateid, Access::Write).await?;
+    }
+    if data {
+        // What others wrote under layouts and report later would move the time, or the size, that is set now.
         cx.recall_others(file).await;
     }
     cx.fs().setattr(&cx.ctx, file, set, opened).await?;

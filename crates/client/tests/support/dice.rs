@@ -1,0 +1,23 @@
+//! Random numbers from a seed, which a test that fails has printed.
+
+/// Random numbers (SplitMix64).
+pub struct Dice(pub u64);
+
+impl Dice {
+    /// A number below `n`.
+    pub fn below(&mut self, n: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((z ^ (z >> 31)) % n as u64) as usize
+    }
+}
+
+/// The seed that `WEIR_TEST_SEED` gives, or a new one; it is printed.
+pub fn seed() -> u64 {
+    let given = std::env::var("WEIR_TEST_SEED").ok().map(|seed| seed.parse().expect("a number"));
+    let seed = given.unwrap_or_else(|| std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64);
+    println!("WEIR_TEST_SEED={seed}");
+    seed
+}

@@ -1,0 +1,107 @@
+//! What readers and writers of a few places did at the same time, and whether that fits one order of all calls (linearizability of registers whose values
+//! are all different).
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+
+/// One of the places.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Slot(pub usize);
+
+/// A write that has begun.
+pub struct Write {
+    slot: Slot,
+    value: u64,
+    begun: u64,
+}
+
+impl Write {
+    /// What is written, which nobody else writes. 0 is what is there at first.
+    pub fn value(&self) -> u64 {
+        self.value
+    }
+}
+
+/// A read that has begun.
+pub struct Read {
+    slot: Slot,
+    begun: u64,
+}
+
+/// A call that has ended, from one tick of the clock to another.
+#[derive(Clone, Copy, Debug)]
+struct Call {
+    value: u64,
+    begun: u64,
+    ended: u64,
+}
+
+#[derive(Default)]
+struct Calls {
+    writes: Vec<Call>,
+    reads: Vec<Call>,
+}
+
+/// All calls of all places.
+pub struct History {
+    clock: AtomicU64,
+    slots: Vec<Mutex<Calls>>,
+}
+
+impl History {
+    /// Of so many places, which hold 0.
+    pub fn new(slots: usize) -> Self {
+        let first = Call { value: 0, begun: 0, ended: 0 };
+        let calls = || Mutex::new(Calls { writes: vec![first], reads: Vec::new() });
+        History { clock: AtomicU64::new(1), slots: (0..slots).map(|_| calls()).collect() }
+    }
+
+    fn tick(&self) -> u64 {
+        self.clock.fetch_add(1, SeqCst)
+    }
+
+    /// A write is about to be asked for.
+    pub fn begin_write(&self, slot: Slot) -> Write {
+        let begun = self.tick();
+        Write { slot, value: begun, begun }
+    }
+
+    /// It has returned.
+    pub fn end_write(&self, Write { slot, value, begun }: Write) {
+        let ended = self.tick();
+        self.slots[slot.0].lock().unwrap().writes.push(Call { value, begun, ended });
+    }
+
+    /// A read is about to be asked for.
+    pub fn begin_read(&self, slot: Slot) -> Read {
+        Read { slot, begun: self.tick() }
+    }
+
+    /// It has returned, with this value.
+    pub fn end_read(&self, Read { slot, begun }: Read, value: u64) {
+        let ended = self.tick();
+        self.slots[slot.0].lock().unwrap().reads.push(Call { value, begun, ended });
+    }
+
+    /// Panics if a read found a value that was never written or written too late, or one that another write had replaced before the read began; and, of
+    /// calls that are `atomic`, one that is older than what an earlier read had found beside a write that had not returned yet.
+    pub fn check(&self, atomic: bool) {
+        for (number, calls) in self.slots.iter().enumerate() {
+            let calls = calls.lock().unwrap();
+            let write = |read: &Call| {
+                let found = calls.writes.iter().find(|write| write.value == read.value);
+                *found.unwrap_or_else(|| panic!("place {number}: {read:?} found what nobody wrote"))
+            };
+            for read in &calls.reads {
+                let of = write(read);
+                assert!(of.begun < read.ended, "place {number}: {read:?} found what {of:?} wrote later");
+                let between = |other: &&Call| other.begun > of.ended && other.ended < read.begun;
+                let newer = calls.writes.iter().find(between);
+                assert!(newer.is_none(), "place {number}: {read:?} found {of:?}, which {newer:?} had replaced");
+                let earlier = calls.reads.iter().filter(|earlier| atomic && earlier.ended < read.begun);
+                let back = earlier.map(|earlier| (earlier, write(earlier))).find(|(_, seen)| seen.begun > of.ended);
+                assert!(back.is_none(), "place {number}: {read:?} found {of:?} after {back:?}");
+            }
+        }
+    }
+}

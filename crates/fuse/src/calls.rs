@@ -1,0 +1,403 @@
+//! System calls of the threads behind requests, as `/proc/<tid>/syscall` shows them while the thread waits.
+//!
+//! The kernel does not tell the mount whether a program named a file by a path or by a descriptor. It walks a path again after ESTALE; a call by
+//! descriptor just fails.
+
+use libc::c_long;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::time::Duration;
+use types::ByteRange;
+
+/// How long the kernel may take to show a call.
+const SHOWN_WITHIN: Duration = Duration::from_millis(100);
+/// After how many milliseconds a thread that seems to run is looked at again: the kernel tells nobody when it begins to wait.
+const PAUSES: [u64; 8] = [0, 0, 0, 1, 2, 5, 10, 20];
+/// Most buffers of a system call (`UIO_MAXIOV`).
+const BUFFERS_MAX: u64 = 1024;
+/// Longest path of a system call, with the zero byte at its end.
+const PATH_MAX: usize = 4096;
+/// `AT_EMPTY_PATH`: with an empty path the descriptor itself is meant.
+const EMPTY_PATH: u64 = 0x1000;
+/// System calls with the same number on every architecture that libc may not name.
+const FCHMODAT2: c_long = 452;
+const SETXATTRAT: c_long = 463;
+const GETXATTRAT: c_long = 464;
+const LISTXATTRAT: c_long = 465;
+const REMOVEXATTRAT: c_long = 466;
+
+/// A system call in which a thread waits.
+#[derive(Debug, Default)]
+pub(crate) struct Call {
+    thread: u32,
+    /// What the kernel shows of it.
+    text: String,
+    number: Option<c_long>,
+    arguments: [u64; 6],
+}
+
+/// How a system call names the file whose attributes it is about.
+enum Names {
+    /// By a path.
+    Path,
+    /// By a path, unless this argument is a null pointer.
+    PathUnlessNull(usize),
+    /// By a path, unless this argument has `AT_EMPTY_PATH`.
+    PathUnlessEmpty(usize),
+}
+
+/// What `look` makes of the call of a thread, or of one of which nothing is known.
+///
+/// The kernel shows it under locks that a process holds which executes another program, and its memory under others: that process may wait for the very
+/// request on whose behalf this looks. So a thread of its own looks, and is not waited for long.
+pub(crate) async fn look<T: Default + Send + 'static>(thread: u32, look: impl FnOnce(Call) -> T + Send + 'static) -> T {
+    let looking = tokio::task::spawn_blocking(move || look(Call::of(thread)));
+    let looked = tokio::time::timeout(SHOWN_WITHIN, looking).await;
+    looked.ok().and_then(Result::ok).unwrap_or_default()
+}
+
+impl Call {
+    /// The call of a thread; nothing is known of a thread that cannot be seen, or that belongs to io_uring.
+    fn of(thread: u32) -> Self {
+        let read = || std::fs::read_to_string(format!("/proc/{thread}/syscall")).unwrap_or_default();
+        let mut text = read();
+        for pause in PAUSES {
+            // It has sent the request and does not wait for the answer yet; another thread may have its processor.
+            if !text.starts_with("running") {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(pause));
+            text = read();
+        }
+        Call::parse(thread, text)
+    }
+
+    fn parse(thread: u32, text: String) -> Self {
+        // Of a thread that runs all the same nothing is known.
+        let text = if text.starts_with("running") { String::new() } else { text };
+        let mut words = text.split_whitespace();
+        let number = words.next().and_then(|number| number.parse().ok()).filter(|number| *number >= 0);
+        let mut arguments = [0; 6];
+        for (argument, word) in arguments.iter_mut().zip(words) {
+            *argument = word.strip_prefix("0x").and_then(|hex| u64::from_str_radix(hex, 16).ok()).unwrap_or(0);
+        }
+        Call { thread, text, number, arguments }
+    }
+
+    /// Whether nothing is known of it.
+    pub(crate) fn is_unknown(&self) -> bool {
+        self.number.is_none()
+    }
+
+    /// What tells it from other calls of the same thread.
+    pub(crate) fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// Whether it names a file by a path to change or read attributes of that file, as far as can be told.
+    pub(crate) fn is_by_path(&self) -> bool {
+        let Some(number) = self.number else { return false };
+        let names = match number {
+            libc::SYS_truncate | libc::SYS_fchmodat | libc::SYS_openat | libc::SYS_openat2 => Names::Path,
+            libc::SYS_setxattr | libc::SYS_lsetxattr | libc::SYS_getxattr | libc::SYS_lgetxattr => Names::Path,
+            libc::SYS_listxattr | libc::SYS_llistxattr | libc::SYS_removexattr | libc::SYS_lremovexattr => Names::Path,
+            libc::SYS_utimensat => match self.arguments[1] {
+                0 => return false,
+                _ => Names::PathUnlessEmpty(3),
+            },
+            libc::SYS_fchownat => Names::PathUnlessEmpty(4),
+            FCHMODAT2 => Names::PathUnlessEmpty(3),
+            SETXATTRAT | GETXATTRAT | LISTXATTRAT | REMOVEXATTRAT => Names::PathUnlessEmpty(2),
+            number => match old_names(number) {
+                Some(names) => names,
+                None => return false,
+            },
+        };
+        match names {
+            Names::Path => true,
+            Names::PathUnlessNull(at) => self.arguments[at] != 0,
+            Names::PathUnlessEmpty(at) => self.arguments[at] & EMPTY_PATH == 0,
+        }
+    }
+
+    /// Whether it writes to a file, as far as can be told.
+    pub(crate) fn writes(&self) -> bool {
+        const WRITES: [c_long; 7] = [
+            libc::SYS_write,
+            libc::SYS_pwrite64,
+            libc::SYS_writev,
+            libc::SYS_pwritev,
+            libc::SYS_pwritev2,
+            libc::SYS_sendfile,
+            libc::SYS_splice,
+        ];
+        self.is_one_of(&WRITES) || self.is_asynchronous()
+    }
+
+    /// Which bytes of a file it writes, as far as can be told.
+    pub(crate) fn written_range(&self) -> Option<ByteRange> {
+        let [descriptor, from, count, offset, ..] = self.arguments;
+        let (len, named) = match self.number? {
+            libc::SYS_write => (count, false),
+            libc::SYS_pwrite64 => (count, true),
+            libc::SYS_writev => (self.buffers(from, count)?, false),
+            libc::SYS_pwritev => (self.buffers(from, count)?, true),
+            // An offset of -1 means where the descriptor is.
+            libc::SYS_pwritev2 => (self.buffers(from, count)?, offset != u64::MAX),
+            _ => return None,
+        };
+        ByteRange::new(if named { offset } else { self.position(descriptor)? }, len)
+    }
+
+    /// Bytes of the buffers in a list of them.
+    fn buffers(&self, from: u64, count: u64) -> Option<u64> {
+        let mut list = vec![0; size_of::<libc::iovec>() * count.min(BUFFERS_MAX) as usize];
+        File::open(format!("/proc/{}/mem", self.thread)).ok()?.read_exact_at(&mut list, from).ok()?;
+        // `iov_base`, `iov_len`.
+        let lens = list.chunks_exact(size_of::<libc::iovec>()).map(|buffer| buffer[size_of::<usize>()..].try_into());
+        lens.map(|len| len.ok().map(u64::from_ne_bytes)).try_fold(0u64, |sum, len| sum.checked_add(len?))
+    }
+
+    /// Where a descriptor reads and writes next.
+    fn position(&self, descriptor: u64) -> Option<u64> {
+        let shown = std::fs::read_to_string(format!("/proc/{}/fdinfo/{descriptor}", self.thread)).ok()?;
+        shown.lines().find_map(|line| line.strip_prefix("pos:")?.trim().parse().ok())
+    }
+
+    /// Whether it reads from a file, as far as can be told.
+    pub(crate) fn reads(&self) -> bool {
+        const READS: [c_long; 7] = [
+            libc::SYS_read,
+            libc::SYS_pread64,
+            libc::SYS_readv,
+            libc::SYS_preadv,
+            libc::SYS_preadv2,
+            libc::SYS_sendfile,
+            libc::SYS_splice,
+        ];
+        self.is_one_of(&READS) || self.is_asynchronous()
+    }
+
+    /// Whether it is a write that need not be durable when it returns, through a descriptor that does not ask for that either.
+    pub(crate) fn writes_lazily(&self) -> bool {
+        // RWF_DSYNC and RWF_SYNC. What an asynchronous call asks for cannot be seen.
+        let syncs = self.number == Some(libc::SYS_pwritev2) && self.arguments[5] & 0x6 != 0;
+        self.writes() && !syncs && !self.is_asynchronous()
+    }
+
+    /// Whether it opens a file by a path.
+    pub(crate) fn opens(&self) -> bool {
+        self.is_one_of(&[libc::SYS_openat, libc::SYS_openat2]) || self.number.is_some_and(is_old_open)
+    }
+
+    fn is_asynchronous(&self) -> bool {
+        self.is_one_of(&[libc::SYS_io_submit, libc::SYS_io_uring_enter])
+    }
+
+    fn is_one_of(&self, numbers: &[c_long]) -> bool {
+        self.number.is_some_and(|number| numbers.contains(&number))
+    }
+
+    /// Whether it asks for the attributes of an open descriptor.
+    pub(crate) fn is_fstat(&self) -> bool {
+        match self.number {
+            Some(libc::SYS_fstat) => true,
+            Some(libc::SYS_newfstatat) => self.arguments[3] & EMPTY_PATH != 0,
+            Some(libc::SYS_statx) => self.arguments[2] & EMPTY_PATH != 0,
+            _ => false,
+        }
+    }
+
+    /// Whether the kernel does not walk the path again when the call makes a name and fails with ESTALE: bind(2) of a Unix socket.
+    pub(crate) fn never_walks_again(&self) -> bool {
+        self.number == Some(libc::SYS_bind)
+    }
+
+    /// Whether it makes a file of this name, in a directory of that name if it is known, without opening the file: the kernel then does not walk the
+    /// path again when the lookup of the last name fails with ESTALE.
+    pub(crate) fn makes(&self, dir: Option<&[u8]>, name: &[u8]) -> bool {
+        let (at, source) = match self.number {
+            Some(libc::SYS_mkdirat | libc::SYS_mknodat) => (1, None),
+            Some(libc::SYS_symlinkat) => (2, None),
+            Some(libc::SYS_linkat) => (3, Some(1)),
+            Some(number) => match old_making(number) {
+                Some(found) => found,
+                None => return false,
+            },
+            None => return false,
+        };
+        // Where the path cannot be read, the name is more likely the last one than not.
+        let Some(path) = self.path(at) else { return true };
+        let Some((last, above)) = names(&path).split_last().map(|(last, above)| (*last, above.to_vec())) else {
+            return false;
+        };
+        let source = source.and_then(|at| self.path(at)).unwrap_or_default();
+        let elsewhere = above.contains(&name) || names(&source).contains(&name);
+        // If it is in more than one place, the directory tells in which. A symbolic link may lead to one of another name.
+        let here = || above.last().zip(dir).is_none_or(|(above, dir)| *above == dir);
+        last == name && (!elsewhere || here())
+    }
+
+    /// The path that an argument points to.
+    fn path(&self, at: usize) -> Option<Vec<u8>> {
+        let memory = File::open(format!("/proc/{}/mem", self.thread)).ok()?;
+        let (mut path, mut from) = (Vec::new(), self.arguments[at]);
+        while path.len() < PATH_MAX {
+            // Not beyond the page: the next one may not be there.
+            let mut piece = vec![0; PATH_MAX - from as usize % PATH_MAX];
+            memory.read_exact_at(&mut piece, from).ok()?;
+            if let Some(end) = piece.iter().position(|byte| *byte == 0) {
+                path.extend_from_slice(&piece[..end]);
+                return Some(path);
+            }
+            from = from.checked_add(piece.len() as u64)?;
+            path.append(&mut piece);
+        }
+        None
+    }
+}
+
+/// The names on a path.
+fn names(path: &[u8]) -> Vec<&[u8]> {
+    path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()).collect()
+}
+
+/// How calls name files that only older architectures have.
+#[cfg(target_arch = "x86_64")]
+fn old_names(number: c_long) -> Option<Names> {
+    match number {
+        libc::SYS_chmod | libc::SYS_chown | libc::SYS_lchown | libc::SYS_utime | libc::SYS_utimes => Some(Names::Path),
+        libc::SYS_open | libc::SYS_creat => Some(Names::Path),
+        libc::SYS_futimesat => Some(Names::PathUnlessNull(1)),
+        _ => None,
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn old_names(_: c_long) -> Option<Names> {
+    None
+}
+
+/// Whether it opens a file, of the calls that only older architectures have.
+#[cfg(target_arch = "x86_64")]
+fn is_old_open(number: c_long) -> bool {
+    matches!(number, libc::SYS_open | libc::SYS_creat)
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn is_old_open(_: c_long) -> bool {
+    false
+}
+
+/// Which argument of calls that only older architectures have is the name that is made, and which the name of what is there.
+#[cfg(target_arch = "x86_64")]
+fn old_making(number: c_long) -> Option<(usize, Option<usize>)> {
+    match number {
+        libc::SYS_mkdir | libc::SYS_mknod => Some((0, None)),
+        libc::SYS_symlink => Some((1, None)),
+        libc::SYS_link => Some((1, Some(0))),
+        _ => None,
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn old_making(_: c_long) -> Option<(usize, Option<usize>)> {
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn call(number: c_long, arguments: [u64; 6]) -> Call {
+        let words = arguments.map(|argument| format!("{argument:#x}")).join(" ");
+        Call::parse(7, format!("{number} {words} 0x7fff12345678 0x7f0012345678\n"))
+    }
+
+    #[test]
+    fn calls_by_descriptor_are_told_from_calls_by_path() {
+        let by_path = |number, arguments| call(number, arguments).is_by_path();
+        assert!(by_path(libc::SYS_truncate, [0x7000, 5, 0, 0, 0, 0]));
+        assert!(!by_path(libc::SYS_ftruncate, [3, 5, 0, 0, 0, 0]));
+        assert!(by_path(libc::SYS_fchmodat, [3, 0x7000, 0o644, 0, 0, 0]) && !by_path(libc::SYS_fchmod, [3; 6]));
+        assert!(by_path(libc::SYS_utimensat, [3, 0x7000, 0, 0, 0, 0]));
+        assert!(!by_path(libc::SYS_utimensat, [3, 0, 0x7000, 0, 0, 0]), "futimens");
+        assert!(!by_path(libc::SYS_utimensat, [3, 0x7000, 0, 0x1000, 0, 0]));
+        assert!(by_path(libc::SYS_fchownat, [3, 0x7000, 0, 0, 0x100, 0]));
+        assert!(!by_path(libc::SYS_fchownat, [3, 0x7000, 0, 0, 0x1100, 0]));
+        assert!(by_path(libc::SYS_setxattr, [0x7000; 6]) && !by_path(libc::SYS_fsetxattr, [3; 6]));
+        assert!(!by_path(libc::SYS_write, [3; 6]), "which takes setuid bits away");
+        for unknown in ["running\n", "-1 0x7fff12345678 0x7f0012345678\n", ""] {
+            let call = Call::parse(7, unknown.to_owned());
+            assert!(call.is_unknown() && !call.is_by_path());
+        }
+    }
+
+    #[test]
+    fn fstat_is_known_whatever_libc_calls() {
+        assert!(call(libc::SYS_fstat, [3; 6]).is_fstat());
+        assert!(call(libc::SYS_newfstatat, [3, 0x7000, 0x7100, 0x1000, 0, 0]).is_fstat());
+        assert!(!call(libc::SYS_newfstatat, [3, 0x7000, 0x7100, 0x100, 0, 0]).is_fstat());
+        assert!(call(libc::SYS_statx, [3, 0x7000, 0x1000, 0xfff, 0x7100, 0]).is_fstat());
+        assert!(!call(libc::SYS_statx, [3, 0x7000, 0x100, 0xfff, 0x7100, 0]).is_fstat());
+    }
+
+    #[test]
+    fn the_name_that_a_call_makes_is_the_last_of_its_path() {
+        let path = b"live/sub/new//\0";
+        let made =
+            Call { thread: std::process::id(), ..call(libc::SYS_mkdirat, [3, path.as_ptr() as u64, 0, 0, 0, 0]) };
+        assert!(made.makes(None, b"new") && !made.makes(None, b"sub") && !made.makes(None, b"live"));
+        assert!(made.makes(Some(b"target"), b"new"), "a symbolic link may lead to a directory of another name");
+        let opened = Call { thread: std::process::id(), ..call(libc::SYS_openat, made.arguments) };
+        assert!(!opened.makes(None, b"new"), "the kernel walks the path of open again");
+        assert!(call(libc::SYS_mkdirat, [3, 8, 0, 0, 0, 0]).makes(None, b"x"), "a path that cannot be read");
+        let twice = b"p/a/a\0";
+        let nested =
+            Call { thread: std::process::id(), ..call(libc::SYS_mkdirat, [3, twice.as_ptr() as u64, 0, 0, 0, 0]) };
+        assert!(nested.makes(Some(b"a"), b"a") && !nested.makes(Some(b"p"), b"a"));
+        let (from, to) = (b"d/f\0", b"e/f\0");
+        let arguments = [3, from.as_ptr() as u64, 3, to.as_ptr() as u64, 0, 0];
+        let linked = Call { thread: std::process::id(), ..call(libc::SYS_linkat, arguments) };
+        assert!(linked.makes(Some(b"e"), b"f") && !linked.makes(Some(b"d"), b"f"), "that is the name of the source");
+        assert!(call(libc::SYS_bind, [3; 6]).never_walks_again());
+    }
+
+    #[test]
+    fn what_a_call_writes_is_known() {
+        use std::io::{Seek, SeekFrom};
+        let of_this = |number, arguments| Call { thread: std::process::id(), ..call(number, arguments) };
+        let range = |offset, len| ByteRange::new(offset, len);
+        let mut file = File::open("/proc/self/exe").unwrap();
+        file.seek(SeekFrom::Start(77)).unwrap();
+        let descriptor = std::os::fd::AsRawFd::as_raw_fd(&file) as u64;
+        let buffers = [[0u8; 5].as_slice(), &[0; 8]].map(std::io::IoSlice::new);
+        let list = buffers.as_ptr() as u64;
+        let written = |number, arguments| of_this(number, arguments).written_range();
+        assert_eq!(written(libc::SYS_pwrite64, [descriptor, 0x7000, 9, 4, 0, 0]), range(4, 9));
+        assert_eq!(written(libc::SYS_write, [descriptor, 0x7000, 9, 4, 0, 0]), range(77, 9));
+        assert_eq!(written(libc::SYS_writev, [descriptor, list, 2, 0, 0, 0]), range(77, 13));
+        assert_eq!(written(libc::SYS_pwritev, [descriptor, list, 2, 6, 0, 0]), range(6, 13));
+        assert_eq!(written(libc::SYS_pwritev2, [descriptor, list, 1, u64::MAX, 0, 0]), range(77, 5));
+        assert_eq!(written(libc::SYS_writev, [descriptor, 8, 2, 0, 0, 0]), None, "nothing is there");
+        assert_eq!(written(libc::SYS_write, [u64::MAX, 0x7000, 9, 4, 0, 0]), None);
+        assert_eq!(written(libc::SYS_sendfile, [descriptor; 6]), None);
+    }
+
+    #[test]
+    fn the_call_of_a_thread_that_waits_is_seen() {
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let (mut reader, writer) = std::io::pipe().unwrap();
+        let waits = std::thread::spawn(move || {
+            sender.send(rustix::thread::gettid().as_raw_nonzero().get() as u32).unwrap();
+            std::io::Read::read(&mut reader, &mut [0]).unwrap()
+        });
+        let thread = receiver.recv().unwrap();
+        let began = std::time::Instant::now();
+        while Call::of(thread).number != Some(libc::SYS_read) {
+            assert!(began.elapsed().as_secs() < 60, "{:?}", Call::of(thread));
+        }
+        drop(writer);
+        assert_eq!(waits.join().unwrap(), 0);
+    }
+}

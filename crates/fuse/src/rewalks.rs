@@ -1,0 +1,165 @@
+//! Threads whose path the kernel walks again, because the mount answered ESTALE.
+//!
+//! The kernel does so once in a system call, and looks up every name on the path then. So a second request of the same call is carried out as it
+//! is: either the kernel has just looked up what the names stand for, or the path begins at an open directory, whose own name it does not look up.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Most threads that are known.
+const MOST: usize = 1024;
+/// How long a thread is known after its last request.
+const KNOWN_FOR: Duration = Duration::from_secs(1);
+
+/// Threads that received ESTALE because a path leads elsewhere.
+#[derive(Default)]
+pub(crate) struct Rewalks {
+    any: AtomicBool,
+    threads: Mutex<HashMap<u32, Told>>,
+    dropped: Mutex<HashMap<Name, Dropped>>,
+}
+
+/// A directory, and a name in it.
+type Name = (u64, Box<[u8]>);
+
+/// A name that the kernel drops because it led elsewhere. Each thread that looked it up before gets that answer, and looks it up once more.
+struct Dropped {
+    at: Instant,
+    threads: Vec<u32>,
+}
+
+/// A thread that received it.
+struct Told {
+    /// When it was answered last.
+    last: Instant,
+    /// The system call it is in, with its arguments.
+    call: String,
+}
+
+impl Rewalks {
+    fn threads(&self) -> MutexGuard<'_, HashMap<u32, Told>> {
+        self.threads.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A thread in this system call receives ESTALE.
+    pub(crate) fn begin(&self, thread: u32, call: &str) {
+        let mut threads = self.threads();
+        threads.retain(|_, told| told.last.elapsed() < KNOWN_FOR);
+        if threads.len() >= MOST {
+            threads.clear();
+        }
+        threads.insert(thread, Told { last: Instant::now(), call: call.to_owned() });
+        self.any.store(true, SeqCst);
+    }
+
+    /// A thread is told that a name leads elsewhere, and the kernel drops it.
+    pub(crate) fn dropped(&self, thread: u32, dir: u64, name: &[u8]) {
+        let mut dropped = self.dropped.lock().unwrap_or_else(PoisonError::into_inner);
+        dropped.retain(|_, dropped| dropped.at.elapsed() < KNOWN_FOR);
+        if dropped.len() >= MOST {
+            dropped.clear();
+        }
+        dropped.insert((dir, name.into()), Dropped { at: Instant::now(), threads: vec![thread] });
+        self.any.store(true, SeqCst);
+    }
+
+    /// A thread works in a directory by a descriptor, and no path leads there. Other threads that look up names in it have no path to walk again, either:
+    /// they are no longer told that a name was dropped.
+    pub(crate) fn worked_in(&self, dir: u64) {
+        self.dropped.lock().unwrap_or_else(PoisonError::into_inner).retain(|(in_dir, _), _| *in_dir != dir);
+    }
+
+    /// Whether a thread looks up a name that another thread was told of, for the first time since.
+    pub(crate) fn drops(&self, thread: u32, dir: u64, name: &[u8]) -> bool {
+        let mut dropped = self.dropped.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = dropped.get_mut(&(dir, name.into())).filter(|dropped| dropped.at.elapsed() < KNOWN_FOR);
+        let Some(found) = found.filter(|found| !found.threads.contains(&thread) && found.threads.len() < MOST) else {
+            return false;
+        };
+        found.threads.push(thread);
+        true
+    }
+
+    /// Whether a thread received ESTALE in this system call. Where the call cannot be seen this time, or could not when it did, it is taken for the same.
+    pub(crate) fn is_walking(&self, thread: u32, call: &str) -> bool {
+        let is = |told: &Told| {
+            let same = told.call == call || told.call.is_empty() || call.is_empty();
+            same && told.last.elapsed() < KNOWN_FOR
+        };
+        self.any.load(SeqCst) && self.threads().get(&thread).is_some_and(is)
+    }
+
+    /// A thread goes on: a name that it looked up is answered.
+    pub(crate) fn looked_up(&self, thread: u32) {
+        if self.any.load(SeqCst)
+            && let Some(told) = self.threads().get_mut(&thread)
+        {
+            told.last = Instant::now();
+        }
+    }
+
+    /// What the thread walked the path for is answered.
+    pub(crate) fn end(&self, thread: u32) {
+        if self.any.load(SeqCst) {
+            let mut threads = self.threads();
+            threads.remove(&thread);
+            threads.retain(|_, told| told.last.elapsed() < KNOWN_FOR);
+            self.any.store(!threads.is_empty(), SeqCst);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_walks_again_until_its_operation_is_answered() {
+        let rewalks = Rewalks::default();
+        assert!(!rewalks.is_walking(5, "open"));
+        rewalks.begin(5, "open");
+        assert!(rewalks.is_walking(5, "open") && !rewalks.is_walking(6, "open"));
+        assert!(!rewalks.is_walking(5, "stat"), "another call of the same thread");
+        rewalks.looked_up(5);
+        assert!(rewalks.is_walking(5, "open"), "names are looked up on the way");
+        rewalks.end(6);
+        rewalks.end(5);
+        assert!(!rewalks.is_walking(5, "open") && !rewalks.any.load(SeqCst));
+    }
+
+    #[test]
+    fn each_thread_is_told_once_that_a_name_is_dropped() {
+        let rewalks = Rewalks::default();
+        assert!(!rewalks.drops(5, 1, b"f"));
+        rewalks.dropped(5, 1, b"f");
+        assert!(!rewalks.drops(5, 1, b"f") && !rewalks.drops(6, 1, b"g") && !rewalks.drops(6, 2, b"f"));
+        assert!(rewalks.drops(6, 1, b"f") && !rewalks.drops(6, 1, b"f"));
+        rewalks.worked_in(2);
+        assert!(rewalks.drops(7, 1, b"f"));
+        rewalks.worked_in(1);
+        assert!(!rewalks.drops(8, 1, b"f"));
+    }
+
+    #[test]
+    fn a_call_that_cannot_be_seen_is_taken_for_the_same() {
+        let rewalks = Rewalks::default();
+        rewalks.begin(5, "open");
+        assert!(rewalks.is_walking(5, "") && !rewalks.is_walking(6, ""));
+        rewalks.begin(6, "");
+        assert!(rewalks.is_walking(6, "open"));
+    }
+
+    #[test]
+    fn threads_that_never_come_back_are_forgotten() {
+        let rewalks = Rewalks::default();
+        (0..3 * MOST as u32).for_each(|thread| rewalks.begin(thread, "open"));
+        assert!(rewalks.threads().len() <= MOST);
+        let past = Instant::now().checked_sub(KNOWN_FOR).unwrap();
+        rewalks.threads().values_mut().for_each(|told| told.last = past);
+        assert!(!rewalks.is_walking(3 * MOST as u32 - 1, "open"));
+        rewalks.end(0);
+        assert!(rewalks.threads().is_empty() && !rewalks.any.load(SeqCst));
+    }
+}

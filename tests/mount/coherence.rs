@@ -1,0 +1,470 @@
+//! Two mounts in one file: what a call on one of them returned for is met by every later call on the other.
+
+use crate::cluster::Cluster;
+use crate::dice::{Dice, seed};
+use crate::histories::{History, Slot};
+use crate::place::{Place, can_mount};
+use rustix::fs::{OFlags, Timespec, Timestamps, UTIME_OMIT};
+use std::fs::{self, File, OpenOptions};
+use std::io::{Seek, SeekFrom, Write};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::Path;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+
+/// Two mounts of one cluster.
+struct Pair {
+    name: &'static str,
+    places: [Place; 2],
+    cluster: Option<Cluster>,
+    _dir: tempfile::TempDir,
+}
+
+impl Pair {
+    fn end(mut self) {
+        // The mount of `weir up` ends with it.
+        let own = self.name == UP;
+        for place in self.places.into_iter().skip(usize::from(own)) {
+            place.unmount();
+        }
+        self.cluster.take().unwrap().stop();
+    }
+
+    fn open(&self, who: usize, name: &str) -> File {
+        OpenOptions::new().read(true).write(true).create(true).truncate(false).open(self.places[who].at(name)).unwrap()
+    }
+}
+
+const DEFAULT: &str = "default";
+const UP: &str = "weir up --mount beside weir mount";
+
+/// Every way in which two mounts are used beside each other.
+const PAIRS: &[(&str, [&[&str]; 2])] = &[
+    (DEFAULT, [&[], &[]]),
+    ("writeback beside default", [&["-o", "writeback"], &[]]),
+    ("writeback", [&["-o", "writeback"], &["-o", "writeback"]]),
+    ("page", [&["--access", "page"], &["--access", "page"]]),
+    ("page beside odirect", [&["--access", "page"], &["--access", "odirect"]]),
+    (UP, [&[], &[]]),
+];
+
+/// Does something with each pair of mounts.
+fn with_pairs(work: impl Fn(&Pair)) {
+    if !can_mount() {
+        return;
+    }
+    for (name, options) in PAIRS {
+        println!("{name}");
+        let dir = tempfile::tempdir().unwrap();
+        let (data, one, two) = (dir.path().join("data"), dir.path().join("one"), dir.path().join("two"));
+        let (cluster, first) = match *name == UP {
+            true => {
+                let cluster = Cluster::start_with(&data, &["--mount", one.to_str().unwrap()]);
+                (cluster, Place::there(&one))
+            }
+            false => {
+                let cluster = Cluster::start(&data);
+                let first = Place::new(&cluster, &one, options[0]);
+                (cluster, first)
+            }
+        };
+        let places = [first, Place::new(&cluster, &two, options[1])];
+        let pair = Pair { name, places, cluster: Some(cluster), _dir: dir };
+        work(&pair);
+        pair.end();
+    }
+}
+
+/// How often a test goes round: so many times, or with `WEIR_TEST_SCALE=full` so many.
+fn rounds(few: usize, many: usize) -> usize {
+    let full = std::env::var("WEIR_TEST_SCALE").is_ok_and(|scale| scale == "full");
+    if full { many } else { few }
+}
+
+fn read(file: &File, at: u64, len: usize) -> Vec<u8> {
+    let mut buffer = vec![0; len];
+    let got = file.read_at(&mut buffer, at).unwrap();
+    buffer.truncate(got);
+    buffer
+}
+
+#[test]
+fn an_older_write_does_not_land_over_a_newer_one() {
+    with_pairs(|pair| {
+        for round in 0..rounds(10, 10_000) {
+            let (first, second) = (pair.open(round % 2, "f"), pair.open(1 - round % 2, "f"));
+            first.write_all_at(b"OLD!", 0).unwrap();
+            second.write_all_at(b"new.", 0).unwrap();
+            second.sync_all().unwrap();
+            drop((first, second));
+            assert_eq!(fs::read(pair.places[0].at("f")).unwrap(), b"new.");
+        }
+    });
+}
+
+#[test]
+fn what_a_write_returned_for_is_read_and_counted_at_once() {
+    with_pairs(|pair| {
+        for round in 0..rounds(10, 1_000) {
+            let name = format!("f{round}");
+            let (first, second) = (pair.open(round % 2, &name), pair.open(1 - round % 2, &name));
+            first.write_all_at(&[1; 32], 100).unwrap();
+            assert_eq!(read(&second, 100, 100), [1; 32], "{}", pair.name);
+            assert_eq!(second.metadata().unwrap().len(), 132);
+            second.write_all_at(&[2; 9_000], 132).unwrap();
+            let found = read(&first, 132, 10_000);
+            let wrong = found.iter().position(|byte| *byte != 2);
+            assert!(found == [2; 9_000], "{}: {} bytes, the first wrong one at {wrong:?}", pair.name, found.len());
+            assert_eq!(first.metadata().unwrap().len(), 9_132);
+            second.set_len(10).unwrap();
+            assert_eq!((first.metadata().unwrap().len(), read(&first, 0, 100).len()), (10, 10), "{}", pair.name);
+            first.write_all_at(&[3; 5], 20).unwrap();
+            assert_eq!(read(&second, 10, 100), [[0; 10].as_slice(), &[3; 5]].concat(), "{}", pair.name);
+        }
+    });
+}
+
+/// What the kernel was told of a file before it was opened is no longer so.
+#[test]
+fn a_file_that_was_just_looked_at_is_as_long_as_others_made_it() {
+    with_pairs(|pair| {
+        for round in 0..rounds(10, 1_000) {
+            let (name, who) = (format!("f{round}"), round % 2);
+            let mut theirs = pair.open(who, &name);
+            assert_eq!(fs::metadata(pair.places[1 - who].at(&name)).unwrap().len(), 0);
+            let mut mine = pair.open(1 - who, &name);
+            for len in 1..4 {
+                theirs.write_all(b"x").unwrap();
+                // With a kernel that keeps sizes itself, seeking takes the one that it has (docs/SEMANTICS.md).
+                if round % 4 < 2 || pair.name.starts_with("writeback") {
+                    assert_eq!(mine.metadata().unwrap().len(), len, "{}, round {round}", pair.name);
+                } else {
+                    assert_eq!(mine.seek(SeekFrom::End(0)).unwrap(), len, "{}, round {round}", pair.name);
+                }
+            }
+        }
+    });
+}
+
+/// As MPI-IO opens files: one process makes it and closes it, and then all open it at once. What the close gives back is recalled at that moment.
+#[test]
+fn a_file_that_is_made_and_then_opened_by_all_at_once_is_open_soon() {
+    with_pairs(|pair| {
+        for round in 0..rounds(60, 2_000) {
+            let name = format!("f{}", round % 8);
+            drop(File::create(pair.places[0].at(&name)).unwrap());
+            let (all, began) = (Barrier::new(4), Instant::now());
+            std::thread::scope(|scope| {
+                for who in 0..4u64 {
+                    let (all, name) = (&all, &name);
+                    scope.spawn(move || {
+                        all.wait();
+                        let file = pair.open(who as usize % 2, name);
+                        file.write_all_at(&[b'a' + who as u8], who).unwrap();
+                        all.wait();
+                        assert_eq!(read(&file, 0, 9), b"abcd", "{}, round {round}, rank {who}", pair.name);
+                    });
+                }
+            });
+            assert_eq!(fs::read(pair.places[round % 2].at(&name)).unwrap(), b"abcd", "{}, round {round}", pair.name);
+            // A recall that got lost ends with the lease of the mount that lost it.
+            assert!(began.elapsed() < Duration::from_secs(60), "{}, round {round}", pair.name);
+        }
+    });
+}
+
+#[test]
+fn what_another_mount_cut_off_does_not_come_back() {
+    with_pairs(|pair| {
+        for round in 0..rounds(10, 10_000) {
+            let (name, who) = (format!("f{}", round % 7), round % 2);
+            let mut open = pair.open(who, &name);
+            open.set_len(0).unwrap();
+            open.write_all(b"0123456789").unwrap();
+            OpenOptions::new().write(true).open(pair.places[1 - who].at(&name)).unwrap().set_len(0).unwrap();
+            drop(open);
+            assert_eq!(fs::read(pair.places[who].at(&name)).unwrap(), b"", "{}", pair.name);
+            assert_eq!(fs::read(pair.places[1 - who].at(&name)).unwrap(), b"", "{}", pair.name);
+        }
+    });
+}
+
+/// Records side by side, written at the same time: pages that have bytes of several of them lose none.
+#[test]
+fn writers_side_by_side_lose_no_byte() {
+    with_pairs(|pair| {
+        for round in 0..rounds(6, 10_000) {
+            let (name, len) = (format!("f{round}"), [5_000, 47_000, 4_097][round % 3]);
+            let ready = AtomicUsize::new(0);
+            std::thread::scope(|scope| {
+                for rank in 0..4 {
+                    let (name, ready) = (&name, &ready);
+                    scope.spawn(move || {
+                        let file = pair.open(usize::from(rank == 3), name);
+                        ready.fetch_add(1, SeqCst);
+                        while ready.load(SeqCst) < 4 {
+                            std::thread::yield_now();
+                        }
+                        file.write_all_at(&vec![rank as u8 + 1; len], (rank * len) as u64).unwrap();
+                        file.sync_all().unwrap();
+                    });
+                }
+            });
+            let want: Vec<u8> = (1..5).flat_map(|rank| vec![rank; len]).collect();
+            for place in &pair.places {
+                let found = fs::read(place.at(&name)).unwrap();
+                let wrong = found.iter().zip(&want).position(|(found, want)| found != want);
+                assert!(found == want, "{}: {} bytes, the first wrong one at {wrong:?}", pair.name, found.len());
+            }
+        }
+    });
+}
+
+/// Records over one another, written at the same time, most of whose bytes are those of others: one of them is there as a whole.
+#[test]
+fn of_writes_at_the_same_time_one_is_there_as_a_whole() {
+    // Any two of them have bytes in common, and what is of two of them is none of them.
+    let records = [[1, 1, 1], [1, 2, 2], [2, 1, 2], [2, 2, 1]].map(|three| three.repeat(33));
+    with_pairs(|pair| {
+        let files = [0, 1, 0, 1].map(|place| pair.open(place, "f"));
+        for round in 0..rounds(30, 10_000) {
+            let all = Barrier::new(4);
+            std::thread::scope(|scope| {
+                for (file, record) in files.iter().zip(&records) {
+                    let all = &all;
+                    scope.spawn(move || {
+                        all.wait();
+                        file.write_all_at(record, 1_000).unwrap();
+                    });
+                }
+            });
+            let found = [0, 1].map(|at| read(&files[at], 1_000, 99));
+            assert!(found[0] == found[1] && records.contains(&found[0]), "{}, round {round}: {found:?}", pair.name);
+        }
+    });
+}
+
+/// Small numbers, most of whose bytes are zeros, in a file that the other mount has open: they leave in lists, and not one by one.
+#[test]
+fn numbers_written_beside_another_mount_leave_together() {
+    with_pairs(|pair| {
+        let (file, other) = (pair.open(0, "f"), pair.open(1, "f"));
+        let numbers: Vec<u8> = (0..20_000u64).flat_map(|number| (number % 250 + 1).to_le_bytes()).collect();
+        file.write_all_at(&numbers, 0).unwrap();
+        assert!(read(&other, 0, numbers.len()) == numbers, "{}", pair.name);
+        file.sync_all().unwrap();
+    });
+}
+
+#[test]
+fn a_time_that_a_program_sets_stays() {
+    with_pairs(|pair| {
+        for round in 0..rounds(3, 300) {
+            let (name, who) = (format!("f{round}"), round % 2);
+            let file = pair.open(who, &name);
+            file.write_all_at(&vec![1; 3 << 20], 0).unwrap();
+            let time = Timespec { tv_sec: 1_000_000_000 + round as i64, tv_nsec: 5 };
+            let times =
+                Timestamps { last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT }, last_modification: time };
+            rustix::fs::futimens(&file, &times).unwrap();
+            drop(file);
+            for place in &pair.places {
+                let found = fs::metadata(place.at(&name)).unwrap();
+                assert_eq!((found.mtime(), found.mtime_nsec()), (time.tv_sec, 5), "{}", pair.name);
+            }
+        }
+    });
+}
+
+/// Three descriptors on each of two mounts, used in turns, and what the file holds.
+struct Turns<'a> {
+    pair: &'a Pair,
+    files: Vec<(usize, File)>,
+    names: [&'static str; 2],
+    model: Vec<u8>,
+    dice: Dice,
+}
+
+impl Turns<'_> {
+    fn path(&self, who: usize) -> std::path::PathBuf {
+        self.pair.places[who].at(self.names[0])
+    }
+
+    fn step(&mut self) -> String {
+        let (number, at) = (self.dice.below(self.files.len()), self.dice.below(60_000));
+        let len = [1, 9, 4_096, 5_000, 30_000][self.dice.below(5)];
+        let (who, file) = &self.files[number];
+        let who = *who;
+        match self.dice.below(20) {
+            0..=4 => {
+                let byte = 1 + self.dice.below(255) as u8;
+                file.write_all_at(&vec![byte; len], at as u64).unwrap();
+                self.model.resize(self.model.len().max(at + len), 0);
+                self.model[at..at + len].fill(byte);
+                format!("{number} writes {len} at {at}")
+            }
+            5..=10 => {
+                let found = read(file, at as u64, len);
+                let want = self.model.get(at..).unwrap_or_default();
+                let want = &want[..want.len().min(len)];
+                let wrong = found.iter().zip(want).position(|(found, want)| found != want);
+                assert!(found == want, "{number} read {} for {} at {at}: {wrong:?}", found.len(), want.len());
+                format!("{number} reads {len} at {at}")
+            }
+            11 => {
+                let mut append = OpenOptions::new().append(true).open(self.path(who)).unwrap();
+                append.write_all(&vec![7; len]).unwrap();
+                self.model.resize(self.model.len() + len, 7);
+                format!("mount {who} appends {len}")
+            }
+            12 => {
+                file.set_len(at as u64).unwrap();
+                self.model.resize(at, 0);
+                format!("{number} truncates to {at}")
+            }
+            13 => {
+                let truncated = OpenOptions::new().write(true).truncate(true).open(self.path(who)).unwrap();
+                drop(truncated);
+                self.model.clear();
+                format!("mount {who} truncates by name")
+            }
+            14 => {
+                file.sync_all().unwrap();
+                format!("{number} syncs")
+            }
+            15 => {
+                let again = OpenOptions::new().read(true).write(true).open(self.path(who)).unwrap();
+                self.files[number].1 = again;
+                format!("{number} closes and opens")
+            }
+            16 => {
+                fs::rename(self.path(who), self.pair.places[who].at(self.names[1])).unwrap();
+                self.names.swap(0, 1);
+                format!("mount {who} renames")
+            }
+            17 => {
+                let time = Timespec { tv_sec: 1_000_000_000 + at as i64, tv_nsec: 7 };
+                let times =
+                    Timestamps { last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT }, last_modification: time };
+                rustix::fs::futimens(file, &times).unwrap();
+                let other = &self.files[(number + 1) % self.files.len()].1;
+                assert_eq!(other.metadata().unwrap().mtime(), time.tv_sec, "the time that {number} has set");
+                format!("{number} sets the time")
+            }
+            _ => {
+                let size = file.metadata().unwrap().len();
+                assert_eq!(size, self.model.len() as u64, "the size for {number}");
+                format!("{number} looks at the size")
+            }
+        }
+    }
+}
+
+#[test]
+fn descriptors_in_turns_are_those_of_one_machine() {
+    let seed = seed();
+    with_pairs(|pair| {
+        let files = (0..6).map(|number| (number % 2, pair.open(number % 2, "f"))).collect();
+        let mut turns = Turns { pair, files, names: ["f", "g"], model: Vec::new(), dice: Dice(seed) };
+        let mut last: Vec<String> = Vec::new();
+        for step in 0..rounds(400, 100_000) {
+            let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| turns.step()));
+            match done {
+                Ok(done) => last.push(done),
+                Err(error) => {
+                    let from = last.len().saturating_sub(30);
+                    println!("{}, step {step}, after {:#?}", pair.name, &last[from..]);
+                    std::panic::resume_unwind(error);
+                }
+            }
+        }
+    });
+}
+
+/// Programs on two mounts write and read a few places at the same time: all calls of each place have an order.
+#[test]
+fn calls_at_the_same_time_have_an_order() {
+    let seed = seed();
+    with_pairs(|pair| {
+        let history = History::new(6);
+        drop(pair.open(0, "f"));
+        std::thread::scope(|scope| {
+            for rank in 0..4u64 {
+                let (history, mut dice) = (&history, Dice(seed.wrapping_add(rank)));
+                scope.spawn(move || {
+                    let file = pair.open(rank as usize % 2, "f");
+                    for _ in 0..rounds(150, 10_000) {
+                        let slot = Slot(dice.below(6));
+                        let place = slot.0 as u64 * 1_000;
+                        if dice.below(3) == 0 {
+                            let write = history.begin_write(slot);
+                            file.write_all_at(&write.value().to_be_bytes(), place).unwrap();
+                            history.end_write(write);
+                        } else {
+                            let asked = history.begin_read(slot);
+                            let mut value = [0; 8];
+                            let found = read(&file, place, 8);
+                            value[..found.len()].copy_from_slice(&found);
+                            history.end_read(asked, u64::from_be_bytes(value));
+                        }
+                    }
+                });
+            }
+        });
+        // A page cache shows its own mount what is written before the other mounts can see that.
+        history.check([DEFAULT, UP].contains(&pair.name));
+    });
+}
+
+/// A mapping of one mount meets what the other wrote once it is made again, and the other meets what was synced.
+#[test]
+fn mappings_meet_at_msync_and_when_they_are_made() {
+    use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap};
+    const LEN: usize = 8_192;
+    with_pairs(|pair| {
+        let (mine, theirs) = (pair.open(0, "f"), pair.open(1, "f"));
+        for round in (2..10u8).step_by(2) {
+            theirs.write_all_at(&[round - 1; LEN], 0).unwrap();
+            // Whoever maps a file asks how long it is, and when it was changed.
+            assert_eq!(mine.metadata().unwrap().len(), LEN as u64);
+            let (access, shared) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
+            // SAFETY: a shared mapping of an open file, used within its length and unmapped below.
+            let at = unsafe { mmap(std::ptr::null_mut(), LEN, access, shared, &mine, 0) }.unwrap();
+            // SAFETY: as above; nobody else has this memory.
+            let bytes = unsafe { std::slice::from_raw_parts_mut(at.cast::<u8>(), LEN) };
+            assert_eq!((bytes[0], bytes[LEN - 1]), (round - 1, round - 1), "{}", pair.name);
+            bytes.fill(round);
+            // SAFETY: as above.
+            unsafe { msync(at, LEN, MsyncFlags::SYNC) }.unwrap();
+            // SAFETY: as above; it is not used any more.
+            unsafe { munmap(at, LEN) }.unwrap();
+            assert!(read(&theirs, 0, LEN) == [round; LEN], "{}", pair.name);
+        }
+    });
+}
+
+/// With `sharing=close-to-open` a mount buffers although another one has the file open, as it is told to.
+#[test]
+fn close_to_open_can_be_had() {
+    if !can_mount() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let cluster = Cluster::start(&dir.path().join("data"));
+    let place =
+        |name: &str| Place::new(&cluster, &dir.path().join(name), &["-o", "sharing=close-to-open,gather_delay=max"]);
+    let (one, two) = (place("one"), place("two"));
+    let flags = OFlags::RDWR.bits() as i32;
+    let open = |path: &Path| {
+        OpenOptions::new().read(true).write(true).create(true).truncate(false).custom_flags(flags).open(path).unwrap()
+    };
+    let (mine, theirs) = (open(&one.at("f")), open(&two.at("f")));
+    mine.write_all_at(b"later", 0).unwrap();
+    assert_eq!(read(&theirs, 0, 9), b"");
+    drop(mine);
+    assert_eq!(fs::read(two.at("f")).unwrap(), b"later");
+    drop(theirs);
+    one.unmount();
+    two.unmount();
+}
