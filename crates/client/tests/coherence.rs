@@ -48,6 +48,26 @@ async fn an_older_write_does_not_land_over_a_newer_one() {
     assert_eq!(read(&open(&one, OpenFlags::READ).await, 0, 9).await, b"new.");
 }
 
+/// What a client wrote to a shared file it does not send again because it has another layout by now.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_older_write_does_not_land_again_when_the_layout_was_lost() {
+    let mut cluster = Cluster::start(2).await;
+    let (one, other) = (cluster.mount(options()).await, cluster.mount(options()).await);
+    let (mine, theirs) = (create(&one).await, open(&other, OpenFlags::READ_WRITE).await);
+    mine.write_at(0, text("OLD! and")).await.unwrap();
+    cluster.restart_mgr().await;
+    // The mgr does not know the layout any more, and gives another one.
+    let (refreshed, cut) = tokio::join!(mine.refresh(), theirs.set_len(6));
+    refreshed.and(cut).unwrap();
+    theirs.write_at(0, text("new.")).await.unwrap();
+    theirs.fsync().await.unwrap();
+    mine.fsync().await.unwrap();
+    mine.close().await.unwrap();
+    theirs.close().await.unwrap();
+    let file = open(&one, OpenFlags::READ).await;
+    assert_eq!((read(&file, 0, 9).await.as_slice(), file.attrs().size), (b"new. a".as_slice(), 6));
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_buffered_alone_is_met_by_whoever_comes() {
     let cluster = Cluster::start(2).await;

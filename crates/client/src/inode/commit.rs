@@ -242,7 +242,7 @@ impl Inode {
                 }
             };
             if let Some(sent) = self.state().uncommitted.get_mut(&lane).and_then(|all| all.get_mut(at)) {
-                (sent.verifier, sent.grant) = (written.verifier, grant);
+                (sent.verifier, sent.under.grant) = (written.verifier, grant);
             }
         }
         Ok(())
@@ -265,17 +265,20 @@ impl State {
         if types::planted::is_planted(types::planted::Planted::CommitVerifier) {
             all.iter_mut().for_each(|sent| sent.verifier = verifier);
         }
-        // What was sent before the layout was lost others may have cut off, and may have to: it counts as lost.
+        // What was sent before the layout was lost others may have cut off: it counts as lost. Not that of a shared file: there each call meets those of
+        // others that returned before, so that what they did since stays.
         let grant = self.grant;
-        let lives = |sent: &Sent| sent.verifier == verifier && (lane == Lane::Mgr || sent.grant == grant);
+        let granted = |sent: &Sent| lane == Lane::Mgr || sent.under.grant == grant;
+        let lives = |sent: &Sent| sent.verifier == verifier && (sent.under.shared || granted(sent));
         let lost = all.iter().filter(|sent| sent.booked < covered && !lives(sent));
         let first_lost = lost.map(|sent| sent.number).min();
         let safe = |sent: &Sent| first_lost.is_none_or(|first| sent.number < first);
-        let (mut freed, mut end) = (0, None);
+        let (mut freed, mut end, mut under) = (0, None, grant);
         all.retain(|sent| {
             let free = sent.booked < covered && safe(sent);
             if free {
                 freed += sent.bytes();
+                under = under.min(sent.under.grant);
                 end = end.max(sent.parts.iter().map(|part| part.end()).max());
             }
             !free
@@ -286,7 +289,7 @@ impl State {
             self.uncommitted.remove(&lane);
         }
         if let Some(end) = end.filter(|_| lane != Lane::Mgr) {
-            self.proved(end, grant);
+            self.proved(end, under);
         }
         if first_lost.is_some() { Settled::Lost(freed) } else { Settled::All(freed) }
     }

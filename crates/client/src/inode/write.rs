@@ -48,8 +48,21 @@ pub(super) struct Sent {
     pub(super) parts: Vec<ByteRange>,
     /// What the server said when it took them.
     pub(super) verifier: Verifier,
-    /// The grant that it was sent under ([`super::State::grant`]); of no meaning on the way through the mgr.
+    pub(super) under: Under,
+}
+
+/// What a client had when it sent bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Under {
+    /// The grant ([`super::State::grant`]); of no meaning on the way through the mgr.
     pub(super) grant: u64,
+    /// Whether the file was shared: others may have written over the bytes since, or have cut them off, and that stays.
+    pub(super) shared: bool,
+}
+
+impl Under {
+    /// That of bytes which go through the mgr.
+    const MGR: Under = Under { grant: 0, shared: false };
 }
 
 impl Sent {
@@ -435,7 +448,8 @@ impl Inode {
         for _ in 0..LAYOUT_TRIES {
             let sending = locks.sending.read().await;
             self.check_given_up(errand.batch).map_err(lost)?;
-            let grant = self.state().grant;
+            let shared = self.writes_through();
+            let under = Under { grant: self.state().grant, shared };
             let begun = Instant::now();
             let written = layout.write(index, &errand.payload, errand.stable).await;
             match written.map_err(|not_done| self.note_stray(not_done)) {
@@ -443,7 +457,7 @@ impl Inode {
                     if let Some(together) = errand.together {
                         self.mount.learn_service((Path::Direct, bytes, together), begun, written.stable);
                     }
-                    let written = (written, grant);
+                    let written = (written, under);
                     self.keep(errand.lane, errand.batch, errand.payload.clone(), errand.parts.clone(), written);
                     return Ok(());
                 }
@@ -489,7 +503,7 @@ impl Inode {
             }
             left -= range.len;
             let payload = Payload::new(vec![range], data.into());
-            self.keep(Lane::Mgr, errand.batch, Arc::new(payload), vec![range], (written, 0));
+            self.keep(Lane::Mgr, errand.batch, Arc::new(payload), vec![range], (written, Under::MGR));
         }
         Ok(())
     }
@@ -529,7 +543,7 @@ impl Inode {
             let sent = all.remove(at);
             for (range, data, written) in written {
                 let payload = Payload::new(vec![range], data.into());
-                free += state.book(Lane::Mgr, sent.number, Arc::new(payload), vec![range], (written, 0));
+                free += state.book(Lane::Mgr, sent.number, Arc::new(payload), vec![range], (written, Under::MGR));
             }
         }
         self.mount.window.release(free);
@@ -543,10 +557,10 @@ impl Inode {
         number: u64,
         payload: Arc<Payload>,
         parts: Vec<ByteRange>,
-        (written, grant): (Written, u64),
+        (written, under): (Written, Under),
     ) {
         let mut state = self.state();
-        let free = state.book(lane, number, payload, parts, (written, grant));
+        let free = state.book(lane, number, payload, parts, (written, under));
         self.mount.window.release(free);
         let many = self.mount.window.size() as u64 / 2;
         if !state.committing && state.is_keeping(many) {
@@ -565,15 +579,15 @@ impl State {
         number: u64,
         payload: Arc<Payload>,
         parts: Vec<ByteRange>,
-        (written, grant): (Written, u64),
+        (written, under): (Written, Under),
     ) -> u64 {
         if lane != Lane::Mgr && written.stable {
-            self.proved(parts.iter().map(|r| r.end()).max().unwrap_or(0), grant);
+            self.proved(parts.iter().map(|r| r.end()).max().unwrap_or(0), under.grant);
         }
         if written.stable || number < self.given_up {
             return payload.data.len() as u64;
         }
-        let sent = Sent { number, booked: self.booked, payload, parts, verifier: written.verifier, grant };
+        let sent = Sent { number, booked: self.booked, payload, parts, verifier: written.verifier, under };
         self.booked += 1;
         self.kept_at_most += sent.bytes();
         self.uncommitted.entry(lane).or_default().push(sent);
