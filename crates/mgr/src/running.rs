@@ -65,13 +65,20 @@ impl Mgr {
     /// Starts serving in tasks of the current tokio runtime. When this completes, every iod was tried once or is
     /// slow to answer; those that are down are tried again for ever.
     pub async fn start(config: Config) -> Result<Running, Error> {
-        config.check()?;
+        let checked = config.check()?;
+        // Before anything is changed: a port that is taken means that nothing was started.
+        let listeners = bind(&checked.listen).await?;
+        Self::start_at(config, listeners).await
+    }
+
+    /// As [`Self::start`], with listeners that the caller has made, whatever the configuration says of them.
+    pub async fn start_at(config: Config, listeners: Vec<Listener>) -> Result<Running, Error> {
         let cluster = ClusterFile::load(&config.cluster_file)?;
         let namespace = store::open(&config.dir, &cluster, &config.cluster_file).await?;
         // Nobody else uses the directory while the store is open.
         let near = near::listen(&config.dir, u64::from_be_bytes(random()?)).await;
         let boot = store::boot().unwrap_or(u64::from_be_bytes(random()?));
-        Self::start_near(&config, cluster, (namespace, boot), near).await
+        Self::start_near(&config, cluster, (namespace, boot), listeners, near).await
     }
 
     /// As [`Self::start`], on the store of `cluster` that the caller has opened: the paths of `config` are not used. `boot` is
@@ -83,18 +90,18 @@ impl Mgr {
         namespace: Arc<Namespace<Embedded>>,
         boot: u64,
     ) -> Result<Running, Error> {
-        Self::start_near(config, cluster, (namespace, boot), Default::default()).await
+        let listeners = bind(&config.check()?.listen).await?;
+        Self::start_near(config, cluster, (namespace, boot), listeners, Default::default()).await
     }
 
     async fn start_near(
         config: &Config,
         cluster: ClusterFile,
         (namespace, boot): (Arc<Namespace<Embedded>>, u64),
+        mut listeners: Vec<Listener>,
         (near, nearby): (Near, Option<Listener>),
     ) -> Result<Running, Error> {
         let checked = config.check()?;
-        // Before anything is changed: a port that is taken means that nothing was started.
-        let mut listeners = bind(&checked.listen).await?;
         let (epoch, nonce) = (store::next_epoch(&namespace).await?, u64::from_be_bytes(random()?));
         let network = net::Counters::default();
         let (fsid, patience) = (cluster.fsid, Duration::from_secs(checked.iod_wait_secs.into()));

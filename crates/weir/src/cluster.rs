@@ -8,7 +8,7 @@ use crate::failure::Failure;
 use crate::nfs::Nfs;
 use iod::Iod;
 use mgr::{ClusterFile, Config, Mgr};
-use net::Address;
+use net::{Address, Listener};
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
@@ -86,6 +86,8 @@ impl Cluster {
         }
         let cluster_file = home.join("cluster.toml");
         let secret = ClusterFile::load(&cluster_file)?;
+        // First: the iods take free ports of the same host, and might be given this one.
+        let listener = Listener::bind(&listen.into()).await.map_err(|e| explain(e, listen))?;
         let (mut iods, mut data_servers) = (Vec::new(), Vec::new());
         for i in 0..state.iods {
             let (listeners, mut told) = Nfs::At(vec![SocketAddr::new(listen.ip(), 0)]).bind(Vec::new()).await?;
@@ -106,7 +108,7 @@ impl Cluster {
         let mut config =
             Config::new(home.join("mgr"), cluster_file, addresses.iter().map(ToString::to_string).collect());
         config.listen = vec![listen.to_string()];
-        let mgr = Mgr::start(config).await.map_err(|e| explain(e, listen))?;
+        let mgr = Mgr::start_at(config, vec![listener]).await?;
         let address = mgr.addresses().first().cloned().unwrap_or_else(|| listen.into());
         Ok(Cluster { mgr, iods, data_servers, address, new })
     }
@@ -223,13 +225,13 @@ fn start_iod(
 }
 
 /// An mgr that cannot listen is the usual mistake: its port is taken.
-fn explain(error: mgr::Error, listen: SocketAddr) -> Failure {
+fn explain(error: net::Error, listen: SocketAddr) -> Failure {
     match error {
-        mgr::Error::Net(net::Error::Listen { reason, .. }) => {
+        net::Error::Listen { reason, .. } => {
             let other = SocketAddr::new(listen.ip(), listen.port().checked_add(10_000).unwrap_or(0));
             Failure::new(format!("cannot listen on {listen}: {}", reason.to_lowercase()))
                 .next(format!("is another weir up or an NFS server running? Try --listen {other}"))
         }
-        other => other.into(),
+        other => Failure::told(other),
     }
 }

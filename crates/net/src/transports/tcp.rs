@@ -3,7 +3,6 @@
 use crate::Address;
 use std::io;
 use std::os::fd::AsFd;
-use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 
 /// The congestion control asked for: over loopback and in one rack it beats the machine's default by far when that is
@@ -11,27 +10,15 @@ use tokio::net::{TcpListener, TcpStream};
 const CONGESTION: &str = "cubic";
 /// How long unacknowledged data or keepalive probes may stay unanswered before the connection counts as dead.
 const DEAD_PEER_MS: u32 = 60_000;
-/// How often, and how soon, it is tried to get a port that is taken.
-const BINDS: usize = 20;
-const BIND_AGAIN: Duration = Duration::from_millis(50);
 
 /// Connects; a host name's addresses are tried in turn.
 pub(super) async fn connect(host: &str, port: u16) -> io::Result<TcpStream> {
     TcpStream::connect((host, port)).await.map(prepared)
 }
 
-/// Listens, and tells where with the port really taken. Somebody may have it for a moment: a process that is being killed, or a connection that is
-/// being made and does not last.
+/// Listens, and tells where with the port really taken.
 pub(super) async fn bind(host: &str, port: u16) -> io::Result<(TcpListener, Address)> {
-    let mut bound = TcpListener::bind((host, port)).await;
-    for _ in 0..BINDS {
-        match &bound {
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse => tokio::time::sleep(BIND_AGAIN).await,
-            _ => break,
-        }
-        bound = TcpListener::bind((host, port)).await;
-    }
-    let listener = bound?;
+    let listener = TcpListener::bind((host, port)).await?;
     let address = listener.local_addr()?.into();
     Ok((listener, address))
 }

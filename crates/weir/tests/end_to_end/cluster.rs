@@ -22,13 +22,27 @@ pub struct Cluster {
 pub fn start(args: &[&OsStr]) -> (Child, Value) {
     let mut command = Command::new(WEIR);
     command.args(args);
-    ready(&mut command)
+    aloud(&mut command)
 }
 
-/// As [`start`], for a command that may do more than its arguments say.
+/// As [`start`], for a command that may do more than its arguments say. What it logs is part of what the test prints.
+pub fn aloud(command: &mut Command) -> (Child, Value) {
+    let mut child = spawn(command.stderr(Stdio::piped()));
+    let logged = BufReader::new(child.stderr.take().expect("piped"));
+    std::thread::spawn(|| logged.lines().map_while(Result::ok).for_each(|line| eprintln!("{line}")));
+    answer(child, command)
+}
+
+/// As [`aloud`]; its standard error is the caller's.
 pub fn ready(command: &mut Command) -> (Child, Value) {
-    command.arg("--json").env_remove("WEIR_URL").stdout(Stdio::piped());
-    let mut child = command.spawn().expect("the binary starts");
+    answer(spawn(command), command)
+}
+
+fn spawn(command: &mut Command) -> Child {
+    command.arg("--json").env_remove("WEIR_URL").stdout(Stdio::piped()).spawn().expect("the binary starts")
+}
+
+fn answer(mut child: Child, command: &Command) -> (Child, Value) {
     let mut line = String::new();
     let stdout = child.stdout.as_mut().expect("piped");
     BufReader::new(stdout).read_line(&mut line).expect("standard output is text");

@@ -1,6 +1,6 @@
 //! Separate daemons, made by mkfs and configured by files and options.
 
-use crate::cluster::{Cluster, WEIR, fail, signal, start, succeed};
+use crate::cluster::{Cluster, WEIR, aloud, fail, signal, start, succeed};
 use crate::lab::Lab;
 use crate::tree::bytes;
 use rustix::process::Signal;
@@ -146,4 +146,32 @@ fn every_command_has_help_with_examples() {
         let text = String::from_utf8(succeed(Command::new(WEIR).args([name, "--help"]))).unwrap();
         assert!(text.contains("Examples:"), "{name} has no examples: {text}");
     }
+}
+
+/// Where there are hardly more ports than the daemons take, the iods of a cluster that starts again leave the mgr its own.
+#[test]
+fn the_mgr_of_a_cluster_has_its_port_again() {
+    let home = tempfile::tempdir().unwrap();
+    let script = "ip link set lo up && echo 40001 40064 > /proc/sys/net/ipv4/ip_local_port_range || exit 9
+        exec \"$@\"";
+    let run = |listen: &str| {
+        let mut command = Command::new("unshare");
+        command.args(["--net", "sh", "-c", script, "sh", WEIR, "up", "--listen", listen, "--dir"]).arg(home.path());
+        aloud(&mut command)
+    };
+    if !Command::new("unshare").args(["--net", "ip", "link"]).output().is_ok_and(|output| output.status.success()) {
+        eprintln!("NOT TESTED: network namespaces need root, unshare(1) and ip(8)");
+        return;
+    }
+    let (mut child, told) = run("127.0.0.1:0");
+    let url = told["url"].as_str().unwrap().to_owned();
+    for _ in 0..20 {
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let told;
+        (child, told) = run(url.trim_start_matches("weir://").trim_end_matches('/'));
+        assert_eq!(told["url"], url);
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
 }
