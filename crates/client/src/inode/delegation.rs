@@ -7,7 +7,7 @@
 
 use super::{Inode, Open, State};
 use crate::compound::{Compound, Results};
-use crate::mount::{CURRENT, Queued};
+use crate::mount::{Asking, CURRENT, Queued};
 use crate::{Error, Result};
 use futures_util::future::BoxFuture;
 use nfs::client::recovery;
@@ -78,6 +78,15 @@ impl Delegation {
     fn is(self, stateid: stateid4) -> bool {
         self.held().is_some_and(|(held, _)| held.other == stateid.other)
     }
+}
+
+/// What came of the answer to an OPEN.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Learnt {
+    /// Whether it is worth asking again: the mgr has given what a close here is about to return, or has returned by a request that it met after this OPEN.
+    pub(crate) again: bool,
+    /// The stamp as of which the attributes in the answer count ([`Inode::learn_size`]).
+    pub(crate) stamp: u64,
 }
 
 /// The delegation that an OPEN gave: its stateid, what for, and whether it is recalled already.
@@ -193,15 +202,13 @@ impl Inode {
         }
     }
 
-    /// Takes over the delegation that an OPEN gave; `epoch` is that of the session when the OPEN was sent. An mgr that restarted since most likely does not
-    /// know the delegation any more.
-    ///
-    /// Whether it is worth asking again: the mgr has given what a close here is about to return, or has returned by a request that it met after this OPEN.
-    pub(crate) fn learn_delegation(self: &Arc<Self>, answer: &open_delegation4, epoch: u64) -> bool {
+    /// Takes over the delegation that an OPEN gave. An mgr that restarted since the OPEN was sent most likely does not know the delegation any more.
+    pub(crate) fn learn_delegation(self: &Arc<Self>, answer: &open_delegation4, asking: &Asking<'_>) -> Learnt {
         self.state().asked = Some(Instant::now());
-        let Some((stateid, power, recall)) = given(answer) else { return false };
+        let mut learnt = Learnt { again: false, stamp: asking.stamp };
+        let Some((stateid, power, recall)) = given(answer) else { return learnt };
         if self.mount.leaving().take_back(stateid) == Queued::Sent {
-            return true;
+            return Learnt { again: true, ..learnt };
         }
         {
             let mut state = self.state();
@@ -209,12 +216,18 @@ impl Inode {
             // Answers may overtake each other: the mgr gives none for reading to a client that has one for writing.
             let is_older = power == Power::Read && matches!(*delegated, Delegation::Held(_, Power::Write));
             if is_older {
-                return false;
+                return learnt;
             }
             if !delegated.is(stateid) {
-                // What was learnt before is as old as it may be without a delegation.
+                // What was learnt before is as old as it may be without a delegation, and so is what was asked before and is answered later. What the
+                // OPEN itself told is not.
                 state.doubt();
                 state.delegations += 1;
+                let changed = state.stamp > asking.stamp;
+                state.stamp = self.mount.next_stamp();
+                if !changed {
+                    learnt.stamp = state.stamp;
+                }
                 *delegated = Delegation::Held(stateid, power);
             }
             if state.opens.is_empty() && *delegated == Delegation::Held(stateid, power) {
@@ -225,14 +238,14 @@ impl Inode {
                 net::task::spawn_on(&self.mount.runtime, async move {
                     Self::go_on_leaving(Arc::downgrade(&inode)).await;
                 });
-                return false;
+                return learnt;
             }
         }
         // Looked at after that: a reclaim that begins from here on finds the delegation.
-        if recall || self.mount.session.epoch() != epoch {
+        if recall || self.mount.session.epoch() != asking.epoch {
             self.recall_delegation(stateid);
         }
-        false
+        learnt
     }
 
     /// Asks for a delegation of a file that is being opened, once those are back that closes return.
@@ -278,7 +291,7 @@ impl Inode {
         let mut results = self.mount.session.call(compound).await?;
         results.done(&[OP_PUTFH])?;
         let opened: OPEN4resok = results.take(OP_OPEN)?;
-        self.learn_delegation(&opened.delegation, asking.epoch);
+        self.learn_delegation(&opened.delegation, &asking);
         drop(asking);
         results.take::<stateid4>(OP_CLOSE)?;
         Ok(self.is_alone())

@@ -336,11 +336,12 @@ impl Mount {
         if Mask::from_bitmap(&opened.attrset).0.has(FATTR4_WEIR_UNSYNCED) {
             inode.made_unsynced();
         }
-        if inode.learn_delegation(&opened.delegation, asking.epoch) {
+        let learnt = inode.learn_delegation(&opened.delegation, &asking);
+        if learnt.again {
             // Without one it would be used past the page cache for as long as it is open. Apart, as it is rare.
             Box::pin(inode.ask_when_returned()).await;
         }
-        let mut size = inode.learn_size(attrs.size, asking.stamp);
+        let mut size = inode.learn_size(attrs.size, learnt.stamp);
         drop(asking);
         let (flags, key) = (origin.flags, origin.key);
         let file = File::new(inode, key, attrs, origin);
