@@ -192,6 +192,30 @@ async fn a_lock_that_others_took_is_lost_and_so_is_what_was_written_under_it() {
     assert_eq!(mgr.counts().opens, 0);
 }
 
+/// Of what a client that was cut off had buffered, nothing lands over what others wrote meanwhile; the rest does.
+#[tokio::test]
+async fn what_was_buffered_while_others_wrote_is_lost_and_the_rest_is_not() {
+    let mgr = MemoryMgr::start().await;
+    let (mount, other) = (mgr.mount(options()).await, mgr.mount(options()).await);
+    let (mine, free) = (create(&mount, "f").await, create(&mount, "g").await);
+    mine.write_at(0, Bytes::from_static(b"mine")).await.unwrap();
+    free.write_at(0, Bytes::from_static(b"free")).await.unwrap();
+    assert!(mine.is_alone() && free.is_alone());
+    mgr.lapse().await;
+    let theirs = open(&other, "f").await;
+    theirs.write_at(0, Bytes::from_static(b"theirs")).await.unwrap();
+    theirs.fsync().await.unwrap();
+    let error = mine.fsync().await.unwrap_err();
+    assert!(error.is(Status::Io), "{error}");
+    assert_eq!((read(&mine).await, read(&theirs).await), (b"theirs".to_vec(), b"theirs".to_vec()));
+    free.fsync().await.unwrap();
+    // What is written from then on is new.
+    mine.write_at(0, Bytes::from_static(b"mine")).await.unwrap();
+    mine.close().await.unwrap();
+    assert_eq!(read(&theirs).await, b"miners");
+    assert_eq!(read(&open(&other, "g").await).await, b"free");
+}
+
 #[tokio::test]
 async fn a_client_that_the_mgr_forgot_has_lost_its_locks_and_keeps_its_files() {
     let mgr = MemoryMgr::start().await;

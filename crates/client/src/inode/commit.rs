@@ -216,9 +216,9 @@ impl Inode {
         for at in 0..count {
             let next = |state: &State| {
                 let sent = state.uncommitted.get(&lane)?.get(at)?;
-                Some((sent.payload.clone(), sent.parts.clone()))
+                Some((sent.number, sent.payload.clone(), sent.parts.clone()))
             };
-            let Some((payload, parts)) = next(&self.state()) else { break };
+            let Some((number, payload, parts)) = next(&self.state()) else { break };
             let mut grant = 0;
             let written = match lane {
                 Lane::Direct(index) => {
@@ -238,7 +238,7 @@ impl Inode {
                 }
                 Lane::Mgr => {
                     let offset = parts.first().map_or(0, |part| part.offset);
-                    self.mgr_write(offset, payload.data.to_bytes(), false).await.map_err(NotDone::Failed)?
+                    self.mgr_write(number, offset, payload.data.to_bytes(), false).await.map_err(NotDone::Failed)?
                 }
             };
             if let Some(sent) = self.state().uncommitted.get_mut(&lane).and_then(|all| all.get_mut(at)) {

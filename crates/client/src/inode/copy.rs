@@ -83,7 +83,8 @@ impl Inode {
                     tries = tries.checked_sub(1).ok_or(error)?;
                     // Which of the two is not known. Whoever asks for nothing by each of them finds out, and opens it again.
                     source.mgr_read(range.offset, 1).await?;
-                    self.mgr_write(target, Bytes::new(), false).await?;
+                    // It belongs to no batch that could be given up.
+                    self.mgr_write(u64::MAX, target, Bytes::new(), false).await?;
                 }
                 outcome => return outcome,
             }

@@ -56,10 +56,12 @@ impl Inode {
         }
     }
 
-    /// Writes all of `data`, at most a payload, through the mgr.
-    pub(super) async fn mgr_write(&self, offset: u64, data: Bytes, stable: bool) -> Result<Written> {
+    /// Writes all of `data`, at most a payload, through the mgr: bytes of this batch, unless it is given up.
+    pub(super) async fn mgr_write(&self, batch: u64, offset: u64, data: Bytes, stable: bool) -> Result<Written> {
         let mut tries = TRIES;
         loop {
+            // Each time: to open the file again may have shown that locks are lost.
+            self.check_given_up(batch)?;
             let opened = self.opened(true)?;
             match opened.write(offset, data.clone(), stable).await {
                 Err(error) if error.is_state_lost() => self.open_again(opened.stateid, &mut tries, error).await?,

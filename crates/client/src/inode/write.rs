@@ -495,9 +495,8 @@ impl Inode {
         let mut left = errand.payload.data.len() as u64;
         for (range, data) in cut(&errand.payload, &errand.parts) {
             let lost = |error| Lost { error, bytes: left };
-            self.check_given_up(errand.batch).map_err(lost)?;
             let timed = self.mount.time_mgr();
-            let written = self.mgr_write(range.offset, data.clone(), stable).await.map_err(lost)?;
+            let written = self.mgr_write(errand.batch, range.offset, data.clone(), stable).await.map_err(lost)?;
             if let Some(together) = errand.together {
                 timed.done(range.len, together);
             }
@@ -527,12 +526,12 @@ impl Inode {
     async fn move_first_to_mgr(self: &Arc<Self>, lane: Lane) -> Result<()> {
         let first = |state: &State| {
             let sent = state.uncommitted.get(&lane)?.first()?;
-            Some((sent.booked, sent.payload.clone(), sent.parts.clone()))
+            Some(((sent.booked, sent.number), sent.payload.clone(), sent.parts.clone()))
         };
-        let Some((booked, payload, parts)) = first(&self.state()) else { return Ok(()) };
+        let Some(((booked, number), payload, parts)) = first(&self.state()) else { return Ok(()) };
         let mut written = Vec::new();
         for (range, data) in cut(&payload, &parts) {
-            written.push((range, data.clone(), self.mgr_write(range.offset, data, false).await?));
+            written.push((range, data.clone(), self.mgr_write(number, range.offset, data, false).await?));
         }
         let mut free = 0;
         {

@@ -570,9 +570,11 @@ impl State {
     ) -> Vec<DelegationRecall> {
         let mut recalls = Vec::new();
         for (other, client) in self.delegations.in_the_way(file, what, except) {
-            let power = self.delegations.by_other.get(&other).map(|held| held.power);
+            let held = self.delegations.by_other.get(&other);
+            let power = held.map(|held| held.power);
             if self.is_lapsed(client) {
-                match power == Some(Power::Write) {
+                // Under a whole one for writing there may be locks that only the client knows of: with it all goes.
+                match held.is_some_and(|held| held.power == Power::Write && !held.data) {
                     true => self.expel(client),
                     false => self.revoke_delegation(&other, now),
                 }

@@ -221,10 +221,15 @@ fn who_gives_back_while_its_record_is_removed_gets_a_new_one() {
 
 #[test]
 fn what_a_lapsed_client_has_yields_at_once() {
-    // Under a delegation for writing there may be locks that only the client knows of: with it all goes.
-    for (access, tested) in [(READ, NFS4ERR_DELEG_REVOKED), (BOTH, NFS4ERR_BAD_STATEID)] {
+    // Under a whole delegation for writing there may be locks that only the client knows of: with it all goes.
+    for (access, wish, tested) in [
+        (READ, Wish::None, NFS4ERR_DELEG_REVOKED),
+        (BOTH, Wish::None, NFS4ERR_BAD_STATEID),
+        (READ, Wish::Data, NFS4ERR_DELEG_REVOKED),
+        (BOTH, Wish::Data, NFS4ERR_DELEG_REVOKED),
+    ] {
         let (mut state, [(a, _), (b, session)]) = clients();
-        let (_, given) = open_and_ask(&mut state, a, access, Wish::None);
+        let (_, given) = open_and_ask(&mut state, a, access, wish);
         let (stateid, _) = given.unwrap();
         hear(&mut state, session, 1, at(91));
         state.expire(at(91));
@@ -234,7 +239,7 @@ fn what_a_lapsed_client_has_yields_at_once() {
         assert!(state.recall_delegations(FILE, Use::Change, Some(b), at(92)).is_empty());
         assert!(!state.is_delegated(FILE, Use::Change, Some(b)));
         assert_eq!(state.test_stateid(a, &stateid), tested);
-        assert_eq!(state.counts().clients, if access == READ { 2 } else { 1 });
+        assert_eq!(state.counts().clients, if tested == NFS4ERR_BAD_STATEID { 1 } else { 2 });
     }
 }
 
