@@ -277,6 +277,30 @@ fn a_time_that_a_program_sets_stays() {
     });
 }
 
+/// How many bytes are not as they should be, the first and the last of them, and what they are for what they should be.
+fn differing(found: &[u8], want: &[u8]) -> Option<(usize, [(usize, Option<u8>, Option<u8>); 2])> {
+    let other = |at: &usize| found.get(*at) != want.get(*at);
+    let wrong: Vec<usize> = (0..found.len().max(want.len())).filter(other).collect();
+    let show = |at: usize| (at, found.get(at).copied(), want.get(at).copied());
+    Some((wrong.len(), [show(*wrong.first()?), show(*wrong.last()?)]))
+}
+
+/// Has `work` use a mapping of the file, which is synced then.
+fn mapped(file: &File, len: usize, work: impl FnOnce(&mut [u8])) {
+    use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap};
+    // Whoever maps a file asks how long it is, and when it was changed.
+    assert_eq!(file.metadata().unwrap().len(), len as u64);
+    let (access, shared) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
+    // SAFETY: a shared mapping of an open file, used within its length and unmapped below.
+    let at = unsafe { mmap(std::ptr::null_mut(), len, access, shared, file, 0) }.unwrap();
+    // SAFETY: as above; nobody else has this memory.
+    work(unsafe { std::slice::from_raw_parts_mut(at.cast::<u8>(), len) });
+    // SAFETY: as above.
+    unsafe { msync(at, len, MsyncFlags::SYNC) }.unwrap();
+    // SAFETY: as above; it is not used any more.
+    unsafe { munmap(at, len) }.unwrap();
+}
+
 /// Three descriptors on each of two mounts, used in turns, and what the file holds.
 struct Turns<'a> {
     pair: &'a Pair,
@@ -296,7 +320,7 @@ impl Turns<'_> {
         let len = [1, 9, 4_096, 5_000, 30_000][self.dice.below(5)];
         let (who, file) = &self.files[number];
         let who = *who;
-        match self.dice.below(20) {
+        match self.dice.below(24) {
             0..=4 => {
                 let byte = 1 + self.dice.below(255) as u8;
                 file.write_all_at(&vec![byte; len], at as u64).unwrap();
@@ -308,8 +332,8 @@ impl Turns<'_> {
                 let found = read(file, at as u64, len);
                 let want = self.model.get(at..).unwrap_or_default();
                 let want = &want[..want.len().min(len)];
-                let wrong = found.iter().zip(want).position(|(found, want)| found != want);
-                assert!(found == want, "{number} read {} for {} at {at}: {wrong:?}", found.len(), want.len());
+                let wrong = differing(&found, want);
+                assert!(wrong.is_none(), "{number} read {} for {} at {at}: {wrong:?}", found.len(), want.len());
                 format!("{number} reads {len} at {at}")
             }
             11 => {
@@ -351,6 +375,44 @@ impl Turns<'_> {
                 let other = &self.files[(number + 1) % self.files.len()].1;
                 assert_eq!(other.metadata().unwrap().mtime(), time.tv_sec, "the time that {number} has set");
                 format!("{number} sets the time")
+            }
+            // The kernel copies to the end that it knows: who uses these calls asks how long the file is.
+            18 => {
+                assert_eq!(file.metadata().unwrap().len(), self.model.len() as u64);
+                let (from, to) = (0, self.model.len() / 2);
+                let (mut source, mut target) = (from as u64, to as u64);
+                let asked = len.min(to);
+                let copied =
+                    rustix::fs::copy_file_range(file, Some(&mut source), file, Some(&mut target), asked).unwrap();
+                assert_eq!(copied, asked);
+                self.model.copy_within(from..from + copied, to);
+                format!("{number} copies {copied} to {to}")
+            }
+            19 | 20 => {
+                assert_eq!(file.metadata().unwrap().len(), self.model.len() as u64);
+                let want = self.model.get(at..).unwrap_or_default();
+                let want = &want[..want.len().min(len)];
+                let copy = tempfile::tempfile().unwrap();
+                let sent = rustix::fs::sendfile(&copy, file, Some(&mut (at as u64)), len).unwrap();
+                let wrong = differing(&read(&copy, 0, len), want);
+                assert!(wrong.is_none(), "{number} sends {sent} for {} from {at}: {wrong:?}", want.len());
+                format!("{number} sends {sent} from {at}")
+            }
+            21 | 22 => {
+                let end = self.model.len().min(at + len);
+                let stores = self.dice.below(2) == 0;
+                if at < end {
+                    let (file, model) = (&self.files[number].1, &mut self.model);
+                    mapped(file, model.len(), |bytes| {
+                        let wrong = differing(&bytes[at..end], &model[at..end]);
+                        assert!(wrong.is_none(), "{number} finds in a mapping from {at} to {end}: {wrong:?}");
+                        if stores {
+                            bytes[at..end].fill(3);
+                            model[at..end].fill(3);
+                        }
+                    });
+                }
+                format!("{number} maps {at} to {end}, and stores there: {stores}")
             }
             _ => {
                 let size = file.metadata().unwrap().len();
@@ -420,25 +482,15 @@ fn calls_at_the_same_time_have_an_order() {
 /// A mapping of one mount meets what the other wrote once it is made again, and the other meets what was synced.
 #[test]
 fn mappings_meet_at_msync_and_when_they_are_made() {
-    use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap};
     const LEN: usize = 8_192;
     with_pairs(|pair| {
         let (mine, theirs) = (pair.open(0, "f"), pair.open(1, "f"));
         for round in (2..10u8).step_by(2) {
             theirs.write_all_at(&[round - 1; LEN], 0).unwrap();
-            // Whoever maps a file asks how long it is, and when it was changed.
-            assert_eq!(mine.metadata().unwrap().len(), LEN as u64);
-            let (access, shared) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
-            // SAFETY: a shared mapping of an open file, used within its length and unmapped below.
-            let at = unsafe { mmap(std::ptr::null_mut(), LEN, access, shared, &mine, 0) }.unwrap();
-            // SAFETY: as above; nobody else has this memory.
-            let bytes = unsafe { std::slice::from_raw_parts_mut(at.cast::<u8>(), LEN) };
-            assert_eq!((bytes[0], bytes[LEN - 1]), (round - 1, round - 1), "{}", pair.name);
-            bytes.fill(round);
-            // SAFETY: as above.
-            unsafe { msync(at, LEN, MsyncFlags::SYNC) }.unwrap();
-            // SAFETY: as above; it is not used any more.
-            unsafe { munmap(at, LEN) }.unwrap();
+            mapped(&mine, LEN, |bytes| {
+                assert_eq!((bytes[0], bytes[LEN - 1]), (round - 1, round - 1), "{}", pair.name);
+                bytes.fill(round);
+            });
             assert!(read(&theirs, 0, LEN) == [round; LEN], "{}", pair.name);
         }
     });

@@ -120,8 +120,15 @@ async fn holes_stay_holes_and_ends_are_ends() {
     // Somebody has cut it, which this mount has not heard of.
     assert_eq!(to.copy_range(0, &from, ByteRange { offset: 1 << 20, len: 5 << 20 }).await.unwrap(), 1 << 20);
     assert!(content(&to).await[..1 << 20] == fill(1, 1 << 20));
-    let error = from.copy_range(0, &from, ByteRange { offset: 0, len: 10 }).await.unwrap_err();
+    let error = from.copy_range(9, &from, ByteRange { offset: 0, len: 10 }).await.unwrap_err();
     assert!(error.is(Status::Inval), "{error}");
+    // Within one file.
+    let mut expected = content(&to).await;
+    assert_eq!(to.copy_range(5 << 20, &to, ByteRange { offset: 7, len: 3 << 20 }).await.unwrap(), 3 << 20);
+    expected.resize(8 << 20, 0);
+    expected.copy_within(7..7 + (3 << 20), 5 << 20);
+    assert!(content(&to).await == expected);
+    assert_eq!(to.copy_range(0, &to, ByteRange { offset: (8 << 20) - 3, len: 10 }).await.unwrap(), 3, "to its end");
 }
 
 #[derive(Clone, Debug)]

@@ -90,6 +90,32 @@ pub(crate) struct FilePages {
     pub(crate) mapped: Mapped,
     /// Under which delegation the kernel has got all of them that it has.
     got_under: AtomicU64,
+    lingering: Lingering,
+}
+
+/// Pages of a shared file that the kernel has for a moment.
+#[derive(Default)]
+struct Lingering {
+    /// Whether those that it gets now are to be forgotten already.
+    expected: AtomicBool,
+    /// How often it has still to forget.
+    left: AtomicU64,
+}
+
+/// The kernel has pages of a shared file, until this is dropped.
+pub(crate) struct Lingers(Arc<FilePages>);
+
+impl Lingers {
+    /// What it gets from now on it does not forget by this.
+    pub(crate) fn is_over(&self) {
+        self.0.lingering.expected.store(false, SeqCst);
+    }
+}
+
+impl Drop for Lingers {
+    fn drop(&mut self) {
+        self.0.lingering.left.fetch_sub(1, SeqCst);
+    }
 }
 
 /// By the numbers of files that are open.
@@ -113,7 +139,7 @@ impl Pages {
     fn opened(&self, number: u64, (cached, delegation): (bool, Option<u64>)) -> Arc<FilePages> {
         let mut table = self.table();
         let (written, mapped, got_under) = (Written::new(false), Mapped::default(), AtomicU64::new(0));
-        let known = || Arc::new(FilePages { written, mapped, got_under });
+        let known = || Arc::new(FilePages { written, mapped, got_under, lingering: Lingering::default() });
         let none = || PagesOf { opens: 0, cached: 0, known: known() };
         let pages = table.entry(number).or_insert_with(none);
         pages.opens += 1;
@@ -231,6 +257,15 @@ impl OpenFile {
         self.pages.got_under.load(SeqCst) == delegation
     }
 
+    /// The kernel gets pages of the file, which is shared. None if it forgets them by an earlier one of these.
+    pub(crate) fn pages_linger(&self) -> Option<Lingers> {
+        if self.pages.lingering.expected.swap(true, SeqCst) {
+            return None;
+        }
+        self.pages.lingering.left.fetch_add(1, SeqCst);
+        Some(Lingers(self.pages.clone()))
+    }
+
     /// The kernel has forgotten what it got before this delegation was given.
     pub(crate) fn pages_begin_under(&self, delegation: u64) {
         self.pages.got_under.fetch_max(delegation, SeqCst);
@@ -335,6 +370,11 @@ impl Opens {
     pub(crate) fn writing(&self, number: u64) -> Option<Arc<OpenFile>> {
         let fits = |open: &&Arc<OpenFile>| open.writing.is_some() && open.file.node().id.0 == number;
         read(&self.files).values().find(fits).cloned()
+    }
+
+    /// Whether the kernel has pages of the file with this number though others use it.
+    pub(crate) fn do_pages_linger(&self, number: u64) -> bool {
+        self.pages.known(number).is_some_and(|known| known.lingering.left.load(SeqCst) > 0)
     }
 
     /// Whether the file with this number is open through the page cache.

@@ -347,6 +347,21 @@ impl FileSystem {
         }
     }
 
+    /// The kernel gets pages of a shared file, for a mapping or a system call such as `sendfile`. It uses them without asking whether they are still good, so it
+    /// is made to forget them after a moment, and before it is answered how the file is (GETATTR). Not at once, as one instruction of a program may need
+    /// several pages of a mapping.
+    pub(crate) fn let_pages_linger(&self, number: u64, open: &OpenFile) {
+        let (Some(fs), Some(lingers)) = (self.shared(), open.pages_linger()) else { return };
+        tokio::spawn(async move {
+            tokio::time::sleep(SHARED_KEPT).await;
+            lingers.is_over();
+            fs.forget_pages(number).await;
+            // The kernel takes no notice of answers to what it asked before that.
+            tokio::time::sleep(SHARED_KEPT).await;
+            drop(lingers);
+        });
+    }
+
     /// The attributes of a file as they are now, with what was written here.
     async fn fresh(&self, number: u64) -> io::Result<Attrs> {
         let unknown = |errno: Errno| io::Error::from_raw_os_error(errno.0);

@@ -32,8 +32,10 @@ pub(crate) async fn getattr(fs: &FileSystem, header: &Header, fh: Option<u64>) -
         return Ok(known);
     }
     let shared = fs.write_back.is_shared(header.node);
-    let stale = shared || older || fs.opens.are_pages_read(header.node) && fs.is_shared(header.node);
-    if stale && (fs.write_back.is_on() || open.is_some()) {
+    let read = fs.opens.are_pages_read(header.node) && (fs.write_back.is_on() || open.is_some());
+    let lingers = fs.opens.do_pages_linger(header.node);
+    let stale = shared || older || (read || lingers) && fs.is_shared(header.node);
+    if stale {
         // What is read or written next begins with what there is: the kernel asks for attributes before either.
         Box::pin(fs.forget_pages(header.node)).await;
         if !fs.write_back.is_on() {

@@ -8,6 +8,10 @@ use types::ByteRange;
 /// See the head of this file. Fewer bytes than asked for mean the end of the file.
 pub(crate) async fn read(fs: &FileSystem, header: &Header, fh: u64, (offset, size): (u64, u32), past: bool) -> Answer {
     let open = fs.opens.file(fh)?;
+    if !past && fs.is_shared(header.node) {
+        // Before the bytes are read: the kernel reads ahead while it asks for attributes.
+        fs.let_pages_linger(header.node, &open);
+    }
     let fills = !past && !open.cached && !fs.write_back.is_written(header.node);
     let fill = fills.then(|| open.mapped().fill(ByteRange { offset, len: size.into() }));
     let mut found = open.file.read_at(offset, size as usize).await?;
