@@ -10,6 +10,7 @@ use rustix::fs::OFlags;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::{Duration, Instant};
 use tokio::sync::OnceCell;
 use types::ByteRange;
 
@@ -91,6 +92,33 @@ pub(crate) struct FilePages {
     /// Under which delegation the kernel has got all of them that it has.
     got_under: AtomicU64,
     lingering: Lingering,
+    forgetting: Mutex<Forgetting>,
+}
+
+/// The kernel is told to forget pages.
+#[derive(Default)]
+struct Forgetting {
+    /// How often it is at this moment.
+    running: u32,
+    /// When it was for the last time.
+    last: Option<Instant>,
+}
+
+/// The kernel is being told to forget pages, until this is dropped.
+pub(crate) struct Forgets(Arc<FilePages>);
+
+impl Drop for Forgets {
+    fn drop(&mut self) {
+        let mut forgetting = self.0.forgetting();
+        forgetting.running -= 1;
+        forgetting.last = Some(Instant::now());
+    }
+}
+
+impl FilePages {
+    fn forgetting(&self) -> std::sync::MutexGuard<'_, Forgetting> {
+        self.forgetting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// Pages of a shared file that the kernel has for a moment.
@@ -139,7 +167,8 @@ impl Pages {
     fn opened(&self, number: u64, (cached, delegation): (bool, Option<u64>)) -> Arc<FilePages> {
         let mut table = self.table();
         let (written, mapped, got_under) = (Written::new(false), Mapped::default(), AtomicU64::new(0));
-        let known = || Arc::new(FilePages { written, mapped, got_under, lingering: Lingering::default() });
+        let (lingering, forgetting) = (Lingering::default(), Mutex::default());
+        let known = || Arc::new(FilePages { written, mapped, got_under, lingering, forgetting });
         let none = || PagesOf { opens: 0, cached: 0, known: known() };
         let pages = table.entry(number).or_insert_with(none);
         pages.opens += 1;
@@ -370,6 +399,21 @@ impl Opens {
     pub(crate) fn writing(&self, number: u64) -> Option<Arc<OpenFile>> {
         let fits = |open: &&Arc<OpenFile>| open.writing.is_some() && open.file.node().id.0 == number;
         read(&self.files).values().find(fits).cloned()
+    }
+
+    /// The kernel is about to be told to forget pages of the file with this number, if it is open.
+    pub(crate) fn pages_are_forgotten(&self, number: u64) -> Option<Forgets> {
+        let known = self.pages.known(number)?;
+        known.forgetting().running += 1;
+        Some(Forgets(known))
+    }
+
+    /// Whether the kernel was told to forget pages of the file with this number within so long, or is.
+    pub(crate) fn were_pages_forgotten(&self, number: u64, within: Duration) -> bool {
+        self.pages.known(number).is_some_and(|known| {
+            let forgetting = known.forgetting();
+            forgetting.running > 0 || forgetting.last.is_some_and(|last| last.elapsed() < within)
+        })
     }
 
     /// Whether the kernel has pages of the file with this number though others use it.

@@ -312,7 +312,9 @@ impl FileSystem {
         // No length means all that follows.
         let len = if range.end() > i64::MAX as u64 { 0 } else { range.len };
         let body = crate::reply::Body::with_capacity(24).u64(number).u64(range.offset).u64(len).into_vec();
+        let forgets = self.opens.pages_are_forgotten(number);
         let told = transport.notify(abi::notify::INVAL_INODE, &body);
+        drop(forgets);
         if let Some(age) = age
             && let Some(cached) = self.write_back.writers.table().get_mut(&number)
         {
@@ -356,8 +358,6 @@ impl FileSystem {
             tokio::time::sleep(SHARED_KEPT).await;
             lingers.is_over();
             fs.forget_pages(number).await;
-            // The kernel takes no notice of answers to what it asked before that.
-            tokio::time::sleep(SHARED_KEPT).await;
             drop(lingers);
         });
     }

@@ -9,6 +9,9 @@ use crate::request::Header;
 use std::time::Duration;
 use types::Attrs;
 
+/// How long the kernel's question may have been under way.
+const UNDER_WAY: Duration = Duration::from_millis(50);
+
 /// See the head of this file.
 pub(crate) async fn getattr(fs: &FileSystem, header: &Header, fh: Option<u64>) -> Answer {
     if fs.write_back.beliefs.is_expiring(header.pid) {
@@ -38,10 +41,6 @@ pub(crate) async fn getattr(fs: &FileSystem, header: &Header, fh: Option<u64>) -
     if stale {
         // What is read or written next begins with what there is: the kernel asks for attributes before either.
         Box::pin(fs.forget_pages(header.node)).await;
-        if !fs.write_back.is_on() {
-            // It takes no notice of the answer to this question any more.
-            Box::pin(fs.ask_of_self(header.node, Beliefs::show_size)).await;
-        }
         if let (Some(open), Some(number)) = (&open, delegation) {
             open.pages_begin_under(number);
         }
@@ -51,6 +50,11 @@ pub(crate) async fn getattr(fs: &FileSystem, header: &Header, fh: Option<u64>) -
         (None, Some(attrs)) => attrs,
         (None, None) => fs.callers.anybody().getattr(&fs.node(header)?).await?,
     };
+    let forgot = || fs.is_shared(header.node) && fs.opens.were_pages_forgotten(header.node, UNDER_WAY);
+    if !fs.write_back.is_on() && (stale || forgot()) {
+        // It takes no notice of the answer to this question: it asked before it was told to forget pages.
+        Box::pin(fs.ask_of_self(header.node, Beliefs::show_size)).await;
+    }
     // Whoever has the inode locked cannot wait for who corrects what the kernel believes; who is about to read or write has not.
     let by_program = shared && fs.write_back.beliefs.set_by(header.pid).is_none();
     let moves = |call: calls::Call| (call.writes() || call.reads()).then(|| call.written_range());
