@@ -277,12 +277,12 @@ fn a_time_that_a_program_sets_stays() {
     });
 }
 
-/// How many bytes are not as they should be, the first and the last of them, and what they are for what they should be.
-fn differing(found: &[u8], want: &[u8]) -> Option<(usize, [(usize, Option<u8>, Option<u8>); 2])> {
+/// How many bytes are not as they should be, if any, and the first and the last of them.
+fn differing(found: &[u8], want: &[u8]) -> Option<String> {
     let other = |at: &usize| found.get(*at) != want.get(*at);
     let wrong: Vec<usize> = (0..found.len().max(want.len())).filter(other).collect();
-    let show = |at: usize| (at, found.get(at).copied(), want.get(at).copied());
-    Some((wrong.len(), [show(*wrong.first()?), show(*wrong.last()?)]))
+    let show = |at: usize| format!("{:?} for {:?} at {at}", found.get(at), want.get(at));
+    Some(format!("{} wrong, {} to {}", wrong.len(), show(*wrong.first()?), show(*wrong.last()?)))
 }
 
 /// Has `work` use a mapping of the file, which is synced then.
