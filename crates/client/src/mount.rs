@@ -112,7 +112,7 @@ pub(crate) struct Asking<'a> {
     /// The epoch of the session then.
     pub(crate) epoch: u64,
     /// How many were sent before.
-    number: u64,
+    pub(crate) number: u64,
 }
 
 impl Drop for Asking<'_> {

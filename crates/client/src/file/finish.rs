@@ -118,7 +118,9 @@ impl Open {
         }
         let mut compound = Compound::new("closing a file").by(&self.origin.caller).cached();
         compound.putfh(&inode.node.handle);
-        let goodbye = inode.append_goodbye(&mut compound, rest.report.then_some(rest.durable), rest.give_back).await;
+        let wait = rest.changes.is_empty() && rest.rename.is_none();
+        let report = rest.report.then_some(rest.durable);
+        let mut goodbye = inode.append_goodbye(&mut compound, report, (rest.give_back, wait)).await;
         if !rest.changes.is_empty() {
             let obj_attributes = nfs::attrs::encode_set(&rest.changes);
             compound.op(OP_SETATTR, &SETATTR4args { stateid: stateid4 { seqid: 0, other: [0; 12] }, obj_attributes });
@@ -146,6 +148,7 @@ impl Open {
         let removal = removal.and_then(|from| inode.mount.removes(&from.dir, &from.name));
         let making = rest.rename.as_ref().map(|(dir, name)| inode.mount.makes(dir, name));
         let sent = inode.mount.session.call(compound).await;
+        goodbye.said(inode).await;
         if let (Some(making), Ok(_)) = (making, &sent) {
             making.answered();
         }
@@ -194,7 +197,6 @@ impl Open {
         // A layout that was gone leaves the delegation for the next round.
         rest.give_back = returned && delegation.is_some();
         if returned {
-            self.inode.forget_layout().await;
             match results.raw::<layoutreturn_stateid>(OP_LAYOUTRETURN) {
                 Ok(_) => {}
                 // The mgr has forgotten the layout already. The rest was not carried out and follows.

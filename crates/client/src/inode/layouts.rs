@@ -10,7 +10,7 @@ use layout::kinds::native::Update;
 use nfs::client::recovery;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::RwLockReadGuard;
+use tokio::sync::{MutexGuard, RwLockReadGuard};
 use tokio::time::Instant;
 use types::Status;
 use types::limits::LAYOUT_BODY_MAX;
@@ -26,6 +26,8 @@ pub(crate) struct LayoutState {
     held: Option<Held>,
     /// The mgr said that this file has no layout; it is not asked again while the file stays open.
     refused: bool,
+    /// How many opens had been sent when the last one was given back: the answer to one of them may give what is gone.
+    returned_by: u64,
 }
 
 struct Held {
@@ -69,10 +71,13 @@ impl Inode {
         self.layout.lock().await.held.is_some()
     }
 
-    /// Takes over the result of a LAYOUTGET. A refusal is no error: the bytes then go through the mgr.
-    pub(crate) async fn learn_layout(&self, got: std::result::Result<LAYOUTGET4resok, Failed>) {
+    /// Takes over the result of a LAYOUTGET behind the OPEN with this number. A refusal is no error: the bytes then go through the mgr.
+    pub(crate) async fn learn_layout(&self, got: std::result::Result<LAYOUTGET4resok, Failed>, number: u64) {
         let mut state = self.layout.lock().await;
-        self.adopt(&mut state, got).await;
+        // A close may have returned it since.
+        if number >= state.returned_by {
+            self.adopt(&mut state, got).await;
+        }
     }
 
     /// As [`Inode::learn_layout`]; gives the layout if there is one. Without one, that which was held before is kept.
@@ -266,9 +271,21 @@ impl Inode {
 
     /// Appends the LAYOUTCOMMIT that is due, if `report` and there is one, and hands out the LAYOUTRETURN of a last close.
     /// `report` tells whether all that was written is durable.
-    pub(crate) async fn append_goodbye(&self, compound: &mut Compound, report: Option<bool>, last: bool) -> Goodbye {
-        let state = self.layout.lock().await;
-        let due = self.state().due().filter(|_| report.is_some());
+    ///
+    /// The file may be opened again meanwhile: nothing is written or read under a layout that is on its way back, as the mgr does not ask the iods for
+    /// what it does not know of any more. With `wait`, nothing asks for another one either until [`Goodbye::said`]. Otherwise the mgr may
+    /// have something to wait for that needs this layout back.
+    pub(crate) async fn append_goodbye(
+        &self,
+        compound: &mut Compound,
+        report: Option<bool>,
+        (last, wait): (bool, bool),
+    ) -> Goodbye<'_> {
+        let mut state = self.layout.lock().await;
+        let (due, last) = {
+            let known = self.state();
+            (known.due().filter(|_| report.is_some()), last && known.opens.is_empty())
+        };
         let held = state.held.as_ref();
         let commit = due.and_then(|due| held.filter(|held| held.write).map(|held| (due, held)));
         if let Some(((end, update), held)) = commit {
@@ -276,7 +293,17 @@ impl Inode {
             compound.op(OP_LAYOUTCOMMIT, &held.layoutcommit(Some(end), Update { durable, ..update }));
         }
         let committed = commit.map(|((end, _), _)| end);
-        Goodbye { committed, returned: held.filter(|_| last).map(Held::layoutreturn) }
+        let returned = held.filter(|_| last).map(Held::layoutreturn);
+        if returned.is_some() {
+            state.held = None;
+        }
+        let layout = (returned.is_some() && wait).then_some(state);
+        Goodbye { committed, returned, layout }
+    }
+
+    /// A layout was given back: the answer to an OPEN that was sent by now may still give it.
+    fn layout_is_back(&self, state: &mut LayoutState) {
+        state.returned_by = self.mount.opens_asked().0;
     }
 
     /// A cut failed, and may yet be carried out to its end: nothing more is written under the layout of before, for it
@@ -355,7 +382,9 @@ impl Inode {
         let Some(held) = state.held.take() else { return Ok(()) };
         let mut compound = Compound::new("returning a layout").cached();
         compound.putfh(&self.node.handle).op(OP_LAYOUTRETURN, &held.layoutreturn());
-        self.mount.session.call(compound).await?.done(&[OP_PUTFH])?;
+        let returned = self.mount.session.call(compound).await;
+        self.layout_is_back(&mut state);
+        returned?.done(&[OP_PUTFH])?;
         match reported {
             // The layout came after the report had been put off, as above.
             Err(error) if error.is(Status::NoLayout) => Ok(()),
@@ -365,11 +394,26 @@ impl Inode {
 }
 
 /// What [`Inode::append_goodbye`] put into the compound, and the LAYOUTRETURN to put in next.
-pub(crate) struct Goodbye {
+pub(crate) struct Goodbye<'a> {
     /// A LAYOUTCOMMIT up to here is in it.
     pub(crate) committed: Option<u64>,
     /// To be appended by the caller, where it fits.
     pub(crate) returned: Option<LAYOUTRETURN4args>,
+    layout: Option<MutexGuard<'a, LayoutState>>,
+}
+
+impl Goodbye<'_> {
+    /// The mgr has answered, or will not.
+    pub(crate) async fn said(&mut self, inode: &Inode) {
+        if self.returned.is_some() {
+            let state = self.layout.take();
+            let mut state = match state {
+                Some(state) => state,
+                None => inode.layout.lock().await,
+            };
+            inode.layout_is_back(&mut state);
+        }
+    }
 }
 
 impl Held {

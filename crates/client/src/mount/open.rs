@@ -342,11 +342,12 @@ impl Mount {
             Box::pin(inode.ask_when_returned()).await;
         }
         let mut size = inode.learn_size(attrs.size, learnt.stamp);
+        let number = asking.number;
         drop(asking);
         let (flags, key) = (origin.flags, origin.key);
         let file = File::new(inode, key, attrs, origin);
         if let Some(got) = got {
-            file.inode().learn_layout(got).await;
+            file.inode().learn_layout(got, number).await;
         }
         if file.inode().is_doubtful() {
             size = file.inode().learn_attrs().await?.size;
