@@ -95,13 +95,28 @@ pub(crate) struct FilePages {
     forgetting: Mutex<Forgetting>,
 }
 
-/// The kernel is told to forget pages.
+/// The kernel is told to forget pages, and asks for attributes: it takes no notice of an answer if it is told meanwhile.
 #[derive(Default)]
 struct Forgetting {
-    /// How often it is at this moment.
+    /// How often it is told at this moment.
     running: u32,
     /// When it was for the last time.
     last: Option<Instant>,
+    /// How many of its questions are not answered yet.
+    asking: u32,
+    /// When one was answered for the last time.
+    answered: Option<Instant>,
+}
+
+/// The kernel asks for the attributes of an open file, until this is dropped.
+pub(crate) struct Asks(Arc<FilePages>);
+
+impl Drop for Asks {
+    fn drop(&mut self) {
+        let mut forgetting = self.0.forgetting();
+        forgetting.asking -= 1;
+        forgetting.answered = Some(Instant::now());
+    }
 }
 
 /// The kernel is being told to forget pages, until this is dropped.
@@ -399,6 +414,21 @@ impl Opens {
     pub(crate) fn writing(&self, number: u64) -> Option<Arc<OpenFile>> {
         let fits = |open: &&Arc<OpenFile>| open.writing.is_some() && open.file.node().id.0 == number;
         read(&self.files).values().find(fits).cloned()
+    }
+
+    /// The kernel asks for the attributes of the file with this number; none if it is not open.
+    pub(crate) fn attributes_are_asked(&self, number: u64) -> Option<Asks> {
+        let known = self.pages.known(number)?;
+        known.forgetting().asking += 1;
+        Some(Asks(known))
+    }
+
+    /// Whether the kernel asks for the attributes of the file with this number, or was answered within so long.
+    pub(crate) fn are_attributes_asked(&self, number: u64, within: Duration) -> bool {
+        self.pages.known(number).is_some_and(|known| {
+            let forgetting = known.forgetting();
+            forgetting.asking > 0 || forgetting.answered.is_some_and(|answered| answered.elapsed() < within)
+        })
     }
 
     /// The kernel is about to be told to forget pages of the file with this number, if it is open.

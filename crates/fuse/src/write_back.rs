@@ -35,6 +35,9 @@ const EIO: Errno = Errno(5);
 const PATIENCE: Duration = Duration::from_millis(200);
 /// How long a read or write of a shared file waits for that, before it fails.
 const LONG: Duration = Duration::from_secs(20);
+/// How long the kernel may take to make use of an answer, and how often such a time is waited for.
+const QUIET: Duration = Duration::from_millis(1);
+const QUIET_TRIES: usize = 20;
 /// How long pages of a shared file are kept at most.
 const SHARED_KEPT: Duration = Duration::from_millis(50);
 /// How much of what may wait in the page caches of the machine may be this mount's, in percent. The kernel gives those of FUSE one, after which writers wait.
@@ -356,10 +359,23 @@ impl FileSystem {
         let (Some(fs), Some(lingers)) = (self.shared(), open.pages_linger()) else { return };
         tokio::spawn(async move {
             tokio::time::sleep(SHARED_KEPT).await;
+            fs.wait_for_quiet(number).await;
             lingers.is_over();
             fs.forget_pages(number).await;
             drop(lingers);
         });
+    }
+
+    /// Waits, but not for long, for a moment at which nobody is about to use what the kernel was answered: it would take no notice of the answer
+    /// if it were told to forget pages then.
+    async fn wait_for_quiet(&self, number: u64) {
+        for _ in 0..QUIET_TRIES {
+            // A kernel that writes back takes sizes from no answer.
+            if self.write_back.is_on() || !self.opens.are_attributes_asked(number, QUIET) {
+                return;
+            }
+            tokio::time::sleep(QUIET).await;
+        }
     }
 
     /// The attributes of a file as they are now, with what was written here.
@@ -581,6 +597,7 @@ impl Keeper for Recalled {
             }
             // Attributes that the kernel believes, and pages that it read or mapped, are as old as the delegation that goes.
             if fs.nodes.is_known(file.0) {
+                fs.wait_for_quiet(file.0).await;
                 fs.forget_pages(file.0).await;
             }
             if let Some(open) = fs.opens.writing(file.0).filter(|_| news) {

@@ -19,6 +19,7 @@ pub(crate) async fn getattr(fs: &FileSystem, header: &Header, fh: Option<u64>) -
         fs.write_back.beliefs.answers(header.pid, attrs.size);
         return Ok(fs.attributes_for(header, &attrs, Duration::ZERO));
     }
+    let _asks = fs.opens.attributes_are_asked(header.node);
     let open = fh.and_then(|fh| fs.opens.file(fh).ok());
     if open.is_none()
         && let Some(told) = fs.told_lately(header)
