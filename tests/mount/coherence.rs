@@ -376,48 +376,49 @@ impl Turns<'_> {
                 assert_eq!(other.metadata().unwrap().mtime(), time.tv_sec, "the time that {number} has set");
                 format!("{number} sets the time")
             }
-            // The kernel copies to the end that it knows: who uses these calls asks how long the file is.
-            18 => {
-                assert_eq!(file.metadata().unwrap().len(), self.model.len() as u64);
-                let (from, to) = (0, self.model.len() / 2);
-                let (mut source, mut target) = (from as u64, to as u64);
-                let asked = len.min(to);
-                let copied =
-                    rustix::fs::copy_file_range(file, Some(&mut source), file, Some(&mut target), asked).unwrap();
-                assert_eq!(copied, asked);
-                self.model.copy_within(from..from + copied, to);
-                format!("{number} copies {copied} to {to}")
-            }
-            19 | 20 => {
-                assert_eq!(file.metadata().unwrap().len(), self.model.len() as u64);
-                let want = self.model.get(at..).unwrap_or_default();
-                let want = &want[..want.len().min(len)];
-                let copy = tempfile::tempfile().unwrap();
-                let sent = rustix::fs::sendfile(&copy, file, Some(&mut (at as u64)), len).unwrap();
-                let wrong = differing(&read(&copy, 0, len), want);
-                assert!(wrong.is_none(), "{number} sends {sent} for {} from {at}: {wrong:?}", want.len());
-                format!("{number} sends {sent} from {at}")
-            }
-            21 | 22 => {
-                let end = self.model.len().min(at + len);
-                let stores = self.dice.below(2) == 0;
-                if at < end {
-                    let (file, model) = (&self.files[number].1, &mut self.model);
-                    mapped(file, model.len(), |bytes| {
-                        let wrong = differing(&bytes[at..end], &model[at..end]);
-                        assert!(wrong.is_none(), "{number} finds in a mapping from {at} to {end}: {wrong:?}");
-                        if stores {
-                            bytes[at..end].fill(3);
-                            model[at..end].fill(3);
-                        }
-                    });
-                }
-                format!("{number} maps {at} to {end}, and stores there: {stores}")
-            }
+            18..=22 => self.step_by_pages(number, (at, len)),
             _ => {
                 let size = file.metadata().unwrap().len();
                 assert_eq!(size, self.model.len() as u64, "the size for {number}");
                 format!("{number} looks at the size")
+            }
+        }
+    }
+    /// What the kernel does with pages: it copies to the end that it knows, so that who uses these calls asks how long the file is.
+    fn step_by_pages(&mut self, number: usize, (at, len): (usize, usize)) -> String {
+        let (file, size) = (&self.files[number].1, self.model.len());
+        assert_eq!(file.metadata().unwrap().len(), size as u64);
+        let end = size.min(at + len);
+        match self.dice.below(4) {
+            0 => {
+                let (mut source, mut target, to) = (0, size as u64 / 2, size / 2);
+                let asked = len.min(to);
+                let copied =
+                    rustix::fs::copy_file_range(file, Some(&mut source), file, Some(&mut target), asked).unwrap();
+                assert_eq!(copied, asked);
+                self.model.copy_within(..copied, to);
+                format!("{number} copies {copied} to {to}")
+            }
+            1 => {
+                let copy = tempfile::tempfile().unwrap();
+                let sent = rustix::fs::sendfile(&copy, file, Some(&mut (at as u64)), len).unwrap();
+                let wrong = differing(&read(&copy, 0, len), self.model.get(at..end).unwrap_or_default());
+                assert!(wrong.is_none(), "{number} sends {sent} from {at} to {end}: {wrong:?}");
+                format!("{number} sends {sent} from {at}")
+            }
+            stores => {
+                if at < end {
+                    let model = &mut self.model[at..end];
+                    mapped(file, size, |bytes| {
+                        let wrong = differing(&bytes[at..end], model);
+                        assert!(wrong.is_none(), "{number} finds in a mapping from {at} to {end}: {wrong:?}");
+                        if stores == 2 {
+                            bytes[at..end].fill(3);
+                            model.fill(3);
+                        }
+                    });
+                }
+                format!("{number} maps {at} to {end}, and stores there: {}", stores == 2)
             }
         }
     }

@@ -118,9 +118,8 @@ impl Open {
         }
         let mut compound = Compound::new("closing a file").by(&self.origin.caller).cached();
         compound.putfh(&inode.node.handle);
-        let wait = rest.changes.is_empty() && rest.rename.is_none();
-        let report = rest.report.then_some(rest.durable);
-        let mut goodbye = inode.append_goodbye(&mut compound, report, (rest.give_back, wait)).await;
+        let last = (rest.give_back, rest.changes.is_empty() && rest.rename.is_none());
+        let mut goodbye = inode.append_goodbye(&mut compound, rest.report.then_some(rest.durable), last).await;
         if !rest.changes.is_empty() {
             let obj_attributes = nfs::attrs::encode_set(&rest.changes);
             compound.op(OP_SETATTR, &SETATTR4args { stateid: stateid4 { seqid: 0, other: [0; 12] }, obj_attributes });
