@@ -139,9 +139,9 @@ impl FilePages {
 /// Pages of a shared file that the kernel has for a moment.
 #[derive(Default)]
 struct Lingering {
-    /// Whether those that it gets now are to be forgotten already.
+    /// Whether a task waits that has the kernel forget the pages that it gets now.
     expected: AtomicBool,
-    /// How often it has still to forget.
+    /// How many such tasks have not ended.
     left: AtomicU64,
 }
 
