@@ -147,6 +147,24 @@ fn a_file_that_was_just_looked_at_is_as_long_as_others_made_it() {
     });
 }
 
+/// As `ls -l` does: READDIRPLUS tells the kernel sizes that the mgr stored before the writer's delegation.
+#[test]
+fn a_listing_shows_what_another_mount_has_written_so_far() {
+    with_pairs(|pair| {
+        for round in 0..rounds(6, 500) {
+            let (dir, who) = (format!("d{round}"), round % 2);
+            fs::create_dir(pair.places[who].at(&dir)).unwrap();
+            let mut files: Vec<File> = (0..8).map(|at| pair.open(who, &format!("{dir}/f{at}"))).collect();
+            for len in [5_000, 10_000] {
+                files.iter_mut().for_each(|file| file.write_all(&[1; 5_000]).unwrap());
+                let listed = fs::read_dir(pair.places[1 - who].at(&dir)).unwrap();
+                let sizes: Vec<u64> = listed.map(|entry| entry.unwrap().metadata().unwrap().len()).collect();
+                assert_eq!(sizes, [len; 8], "{}, round {round}", pair.name);
+            }
+        }
+    });
+}
+
 /// As MPI-IO opens files: one process makes it and closes it, and then all open it at once. What the close gives back is recalled at that moment.
 #[test]
 fn a_file_that_is_made_and_then_opened_by_all_at_once_is_open_soon() {

@@ -199,6 +199,12 @@ impl FileSystem {
         self.entry_for(body, (header, name), (node, attrs), (false, mark))
     }
 
+    /// As [`FileSystem::entry`], of an entry of a directory whose page was asked for after `mark`. The kernel asks for the attributes of a file
+    /// that another client may have changed since.
+    pub(crate) fn entry_listed(&self, body: Body, header: &Header, entry: &client::Entry, mark: Option<Mark>) -> Body {
+        self.entry_for(body, (header, &entry.name), (&entry.node, &entry.attrs), (entry.written_elsewhere, mark))
+    }
+
     fn entry_for(
         &self,
         body: Body,

@@ -126,6 +126,10 @@ impl FileSystem for Files {
         self.0.attrs(ctx, file).await
     }
 
+    fn is_written_elsewhere(&self, ctx: &Ctx, file: FileId) -> bool {
+        self.0.is_untold(ctx, file)
+    }
+
     async fn correct_space(&self, files: &mut [&mut Attrs]) {
         self.0.correct_space(files).await;
     }

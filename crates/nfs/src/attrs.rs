@@ -131,7 +131,7 @@ mod numbers {
     /// `open_arguments` (RFC 9754 §3).
     pub(super) const FATTR4_OPEN_ARGUMENTS: u32 = 86;
 
-    pub(super) use super::{FATTR4_WEIR_POLICY, FATTR4_WEIR_QUEUE_DELAY, FATTR4_WEIR_SETTLED};
+    pub(super) use super::{FATTR4_WEIR_POLICY, FATTR4_WEIR_QUEUE_DELAY, FATTR4_WEIR_SETTLED, FATTR4_WEIR_WRITER};
 }
 
 /// Writers and readers of single values, shared by the rows.
@@ -234,6 +234,7 @@ static ROWS: &[Row] = &[
     private::POLICY,
     private::QUEUE_DELAY,
     private::SETTLED,
+    private::WRITER,
 ];
 
 /// What the server and the file or directory say about how files are to be used ([`crate::fs::Told`]); ours, in no standard.
@@ -253,8 +254,13 @@ pub const FATTR4_WEIR_SETTLED: u32 = 123;
 /// ([`types::Renaming`]). A server that does not know it ends the COMPOUND with `ATTRNOTSUPP` before anything is renamed; ours, in no standard.
 pub const FATTR4_WEIR_RENAMING: u32 = 124;
 
+/// READDIR alone: whether another client writes the file, so that size and times of the entry may be older than what it has written; GETATTR asks
+/// that client, or the file system. Ours, in no standard.
+pub const FATTR4_WEIR_WRITER: u32 = 125;
+
 /// Attributes of no standard: told to who asks, and to nobody else.
-pub const PRIVATE: Mask = Mask::of(&[FATTR4_WEIR_POLICY, FATTR4_WEIR_QUEUE_DELAY, FATTR4_WEIR_SETTLED]);
+pub const PRIVATE: Mask =
+    Mask::of(&[FATTR4_WEIR_POLICY, FATTR4_WEIR_QUEUE_DELAY, FATTR4_WEIR_SETTLED, FATTR4_WEIR_WRITER]);
 
 /// Attributes that SETATTR, CREATE and OPEN take.
 pub const SETTABLE: Mask = Mask::of(&[

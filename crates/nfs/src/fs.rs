@@ -381,6 +381,11 @@ pub trait FileSystem: Send + Sync + 'static {
     /// Attributes of a file; no permission is needed.
     fn getattr(&self, ctx: &Ctx, file: FileId) -> impl Future<Output = Result<Attrs>> + Send;
 
+    /// Whether [`Self::getattr`] might tell newer attributes of a file than an entry of a directory has, as other clients write past the server.
+    fn is_written_elsewhere(&self, _ctx: &Ctx, _file: FileId) -> bool {
+        false
+    }
+
     /// Corrects how much room is used by those of these files that may have holes, which is more to ask than [`Self::getattr`]
     /// does: for whoever wants to know (`space_used`, RFC 8881 §5.8.2.35). What cannot be learnt soon stays as it is.
     fn correct_space(&self, _files: &mut [&mut Attrs]) -> impl Future<Output = ()> + Send {

@@ -70,6 +70,7 @@ pub struct Values {
     pub weir_policy: Option<Told>,
     pub weir_queue_delay: Option<u64>,
     pub weir_settled: Option<u64>,
+    pub weir_writer: Option<bool>,
 }
 
 impl Values {

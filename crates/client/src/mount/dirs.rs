@@ -5,15 +5,15 @@ use crate::compound::nfs_error;
 use crate::{Error, Result};
 use bytes::Bytes;
 use nfs::attrs::{self, Mask};
-use types::Attrs;
 use types::limits::PAYLOAD_MAX;
+use types::{Attrs, Status};
 use wire::nfs4::*;
 
 /// Bytes asked for in one READDIR: some hundred entries.
 const PAGE_BYTES: u32 = 128 << 10;
 const _: () = assert!((PAGE_BYTES as usize) < PAYLOAD_MAX);
 
-const WANTED: Mask = attrs::OBJECT.or(Mask::of(&[FATTR4_RDATTR_ERROR, FATTR4_FILEHANDLE]));
+const WANTED: Mask = attrs::OBJECT.or(Mask::of(&[FATTR4_RDATTR_ERROR, FATTR4_FILEHANDLE, attrs::FATTR4_WEIR_WRITER]));
 
 /// A directory entry with what it names.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -26,6 +26,8 @@ pub struct Entry {
     pub node: Node,
     /// Its attributes.
     pub attrs: Attrs,
+    /// Another client writes the file: size and times in `attrs` may be older than what it has written. [`Mount::entry_attrs`] asks.
+    pub written_elsewhere: bool,
 }
 
 /// A directory being read, page by page.
@@ -46,6 +48,18 @@ impl Mount {
     /// Reads a directory after the entry with this cookie (0: from the beginning).
     pub fn readdir_from(&self, dir: &Node, cookie: u64) -> ReadDir {
         ReadDir { mount: self.clone(), dir: dir.clone(), cookie, verifier: [0; 8], done: false }
+    }
+
+    /// The attributes of an entry as they are now: those of the directory's page, unless another client may have changed them since. Of a
+    /// file that was removed meanwhile, those of the page.
+    pub async fn entry_attrs(&self, entry: &Entry) -> Result<Attrs> {
+        if !entry.written_elsewhere {
+            return Ok(entry.attrs.clone());
+        }
+        match self.getattr(&entry.node).await {
+            Err(error) if matches!(error.as_status(), Some(Status::NoEnt | Status::Stale)) => Ok(entry.attrs.clone()),
+            asked => asked,
+        }
     }
 }
 
@@ -109,6 +123,7 @@ impl ReadDir {
             attrs = inode.met(attrs, stamp);
         }
         let node = Node { id: attrs.id, handle };
-        Ok(Some(Entry { name: entry.name, cookie: entry.cookie, node, attrs }))
+        let written_elsewhere = values.weir_writer == Some(true);
+        Ok(Some(Entry { name: entry.name, cookie: entry.cookie, node, attrs, written_elsewhere }))
     }
 }

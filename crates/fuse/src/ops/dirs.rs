@@ -66,8 +66,7 @@ pub(crate) async fn read(fs: &FileSystem, header: &Header, fh: u64, (offset, siz
     loop {
         while let Some(entry) = ahead.front() {
             let what = (&entry.name[..], entry.node.id.0, entry.attrs.kind);
-            let found = (&entry.node, &entry.attrs);
-            let known = plus.then_some(|body| fs.entry_found(body, (header, &entry.name), found, *asked));
+            let known = plus.then_some(|body| fs.entry_listed(body, header, entry, *asked));
             if !entries.push(what, entry.cookie, known) {
                 return Ok(entries.reply());
             }

@@ -21,8 +21,7 @@ use types::{Attrs, Cred, FileId, SetAttrs, Status, Timestamp, limits};
 impl Room {
     /// The attributes as they are now; the iods are asked only while others than the asking client may be writing.
     pub(crate) async fn attrs(&self, ctx: &Ctx, file: FileId) -> Result<Attrs, Status> {
-        let untold = self.grants.written_by_others(file, ctx.client) || self.grants.is_silent(file, ctx.client);
-        if untold || self.notes.is_left(file) {
+        if self.is_untold(ctx, file) {
             // Boxed, for it is large and rare.
             return match Box::pin(self.learn_size(ctx.now, file)).await {
                 Ok((attrs, _)) => Ok(attrs),
@@ -33,6 +32,12 @@ impl Room {
             };
         }
         self.namespace.getattr(file)
+    }
+
+    /// Whether iods may know of more than the namespace has been told by others than the asking client.
+    pub(crate) fn is_untold(&self, ctx: &Ctx, file: FileId) -> bool {
+        let by_others = self.grants.written_by_others(file, ctx.client) || self.grants.is_silent(file, ctx.client);
+        by_others || self.notes.is_left(file)
     }
 
     /// Takes over the size that the iods know of; also tells whether all of them were asked.

@@ -1,7 +1,7 @@
 //! Attributes between our own server and client, which the standard does not know: they are not among the supported ones, and
 //! only who asks for them by their numbers is told. See `docs/native-protocol.md`.
 
-use super::form::put_u64;
+use super::form::{put_bool, put_u64};
 use super::{Row, row};
 use crate::fs::Told;
 use xdr::{Malformed, Reader, Writer};
@@ -22,3 +22,4 @@ pub(super) const POLICY: Row = row!(FATTR4_WEIR_POLICY, "weir_policy", weir_poli
 pub(super) const QUEUE_DELAY: Row =
     row!(FATTR4_WEIR_QUEUE_DELAY, "weir_queue_delay", weir_queue_delay, put_u64, Reader::u64);
 pub(super) const SETTLED: Row = row!(FATTR4_WEIR_SETTLED, "weir_settled", weir_settled, put_u64, Reader::u64);
+pub(super) const WRITER: Row = row!(FATTR4_WEIR_WRITER, "weir_writer", weir_writer, put_bool, Reader::bool);

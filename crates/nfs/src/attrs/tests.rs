@@ -56,6 +56,7 @@ fn full() -> Values {
         weir_policy: Some(Told { server: Bytes::from_static(b"access=page"), own: Bytes::new() }),
         weir_queue_delay: Some(5),
         weir_settled: Some(6),
+        weir_writer: Some(true),
         ..Values::default()
     };
     values.set_info(&info());

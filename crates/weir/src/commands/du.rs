@@ -94,10 +94,11 @@ async fn count(mount: &Mount, target: &Target, args: &Args) -> Result<(), Failur
                     if entry.attrs.kind == FileKind::Directory {
                         level.dirs.push((path, entry.node));
                     } else if entry.attrs.nlink < 2 || seen.insert(entry.attrs.id) {
-                        level.sum += size(&entry.attrs);
+                        let size = size(&mount.entry_attrs(&entry).await?);
+                        level.sum += size;
                         level.files += 1;
                         if args.all {
-                            print(args, levels.len() + 1, &path, size(&entry.attrs), 1)?;
+                            print(args, levels.len() + 1, &path, size, 1)?;
                         }
                     }
                 }

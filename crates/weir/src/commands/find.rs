@@ -171,7 +171,10 @@ async fn walk(mount: &Mount, target: &Target, args: &Args, now: Timestamp) -> Re
         if met.attrs.kind == FileKind::Directory && (deeper || args.empty) {
             let mut pages = mount.readdir(&met.node);
             while let Some(page) = pages.next_page().await? {
-                below.extend(page);
+                for mut entry in page {
+                    entry.attrs = mount.entry_attrs(&entry).await?;
+                    below.push(entry);
+                }
                 if !deeper {
                     break;
                 }

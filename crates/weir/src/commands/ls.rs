@@ -82,8 +82,10 @@ async fn list_target(mount: &Mount, target: &Target, args: &Args, titled: bool) 
         let mut items = Vec::new();
         let mut pages = mount.readdir(&node);
         while let Some(page) = pages.next_page().await? {
-            let shown = page.into_iter().filter(|entry| args.all || !entry.name.starts_with(b"."));
-            items.extend(shown.map(|e| Item { name: e.name.to_vec(), node: e.node, attrs: e.attrs }));
+            for entry in page.into_iter().filter(|entry| args.all || !entry.name.starts_with(b".")) {
+                let attrs = mount.entry_attrs(&entry).await?;
+                items.push(Item { name: entry.name.to_vec(), node: entry.node, attrs });
+            }
         }
         items.sort_unstable_by(|a, b| a.name.cmp(&b.name));
         let below: Vec<_> = items

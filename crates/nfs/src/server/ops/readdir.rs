@@ -4,6 +4,7 @@ use crate::attrs::{self, Mask};
 use crate::fs::FileSystem;
 use crate::server::callbacks::Callbacks;
 use crate::server::compound::{Answer, Body, Compound};
+use crate::state::State;
 use crate::values::Values;
 use types::{Attrs, DirEntry};
 use wire::nfs4::*;
@@ -68,6 +69,25 @@ async fn correct_space<F: FileSystem, C: Callbacks>(cx: &Compound<'_, F, C>, ent
     }
 }
 
+/// For each entry, whether another client may know of newer attributes; empty unless that is asked for. It is looked up after the attributes
+/// were read: a client that has returned its delegation by then had its size stored before.
+fn written_elsewhere<F: FileSystem, C: Callbacks>(
+    cx: &Compound<'_, F, C>,
+    mask: Mask,
+    entries: &[DirEntry],
+) -> Vec<bool> {
+    if !mask.has(attrs::FATTR4_WEIR_WRITER) {
+        return Vec::new();
+    }
+    let client = cx.client();
+    let delegated = |state: &State, file| state.delegated_writer(file, client).is_some();
+    let mut written: Vec<bool> = cx.state(|state| entries.iter().map(|e| delegated(state, e.attrs.id)).collect());
+    for (entry, written) in entries.iter().zip(&mut written) {
+        *written |= cx.fs().is_written_elsewhere(&cx.ctx, entry.attrs.id);
+    }
+    written
+}
+
 pub(super) async fn run<F: FileSystem, C: Callbacks>(
     cx: &mut Compound<'_, F, C>,
     args: READDIR4args,
@@ -92,8 +112,10 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
         if mask.has(FATTR4_SPACE_USED) {
             correct_space(cx, &mut found.entries).await;
         }
-        for entry in &found.entries {
+        let written = written_elsewhere(cx, mask, &found.entries);
+        for (at, entry) in found.entries.iter().enumerate() {
             cx.add_values(&mut values, mask, &entry.attrs);
+            values.weir_writer = written.get(at).copied();
             if !page.add(entry, mask, &values) {
                 break 'fill false;
             }
