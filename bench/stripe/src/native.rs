@@ -78,7 +78,7 @@ impl Client {
     pub fn write(&mut self, offset: u64, data: Bytes) -> Outcome<()> {
         let crc32c = if self.checksums { crc32c(&data) } else { 0 };
         let extents = vec![WriteExtent { offset, len: data.len() as u32, crc32c }];
-        let head = WriteHead { cap: self.cap.clone(), stable: false, extents };
+        let head = WriteHead { cap: self.cap.clone(), stable: false, least: 0, extents };
         self.call::<WriteReply>(Procedure::Write, &WriteArgs { head, data: Segments::from(data) })?;
         Ok(())
     }

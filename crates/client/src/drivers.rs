@@ -90,8 +90,10 @@ pub(crate) struct Written {
 pub(crate) enum Found {
     /// These bytes.
     Data(Bytes),
-    /// This many that nobody wrote, or that are beyond the end of the object.
+    /// This many that nobody wrote.
     Nothing(u64),
+    /// This many beyond the end of the object, which nobody wrote unless it has lost some.
+    Beyond(u64),
 }
 
 impl Found {
@@ -99,7 +101,7 @@ impl Found {
     pub(crate) fn len(&self) -> u64 {
         match self {
             Found::Data(data) => data.len() as u64,
-            Found::Nothing(len) => *len,
+            Found::Nothing(len) | Found::Beyond(len) => *len,
         }
     }
 
@@ -108,6 +110,7 @@ impl Found {
         match self {
             Found::Data(data) => Found::Data(data.slice(from as usize..(from + len) as usize)),
             Found::Nothing(_) => Found::Nothing(len),
+            Found::Beyond(_) => Found::Beyond(len),
         }
     }
 }
@@ -135,6 +138,12 @@ pub(crate) trait Layout: Send + Sync {
     fn object(&self) -> FileId;
     /// Rises whenever everything that was given out before became worthless.
     fn generation(&self) -> Generation;
+    /// Every object is on its disk as long as a file of so many bytes demands: a shorter one has lost some. 0 where that is not known.
+    fn whole(&self) -> u64;
+    /// Whether every object is on its disk as long as a file of so many bytes demands, by what the mgr and the iods have said.
+    fn reaches(&self, size: u64) -> bool;
+    /// The file is about to be truncated: what was said of the lengths of objects counts no more.
+    fn forget_lengths(&self);
     /// The iod of each object, in index order.
     fn iods(&self) -> &[IodId];
     /// Reads extents, together at most a payload; the answer covers them in order.
@@ -211,6 +220,7 @@ pub(crate) fn scatter(parts: &[ByteRange], found: Vec<Found>, mut put: impl FnMu
                     (Found::Data(now), Found::Data(data))
                 }
                 Found::Nothing(all) => (Found::Nothing(len), Found::Nothing(all - len)),
+                Found::Beyond(all) => (Found::Beyond(len), Found::Beyond(all - len)),
             };
             put(part.offset, now);
             part = ByteRange { offset: part.offset + len, len: part.len - len };

@@ -208,7 +208,8 @@ fn status_errno(status: Status) -> i32 {
         | Status::NoSession
         | Status::BadVersion
         | Status::NoLayout
-        | Status::NotHere => EIO,
+        | Status::NotHere
+        | Status::Lost => EIO,
     }
 }
 

@@ -19,6 +19,7 @@ fn body() -> Body {
         devices: vec![IodId([0xa1; 16]), IodId([0xb2; 16])],
         object: FileId(0x0102_0304_0506_0708),
         generation: Generation(9),
+        whole: 0x11_0000_0022,
         capability: Bytes::from_static(b"token"),
     }
 }
@@ -41,23 +42,24 @@ fn record_golden() {
 
 #[test]
 fn update_golden() {
-    for bits in 0..16 {
+    for bits in 0..32 {
         let golden = [0, 0, 0, 1, 0, 0, 0, bits];
         let is = |bit| bits & bit != 0;
-        let update = Update { durable: is(1), measure: is(2), fence: is(4), holes: is(8) };
+        let update = Update { durable: is(1), measure: is(2), fence: is(4), holes: is(8), whole: is(16) };
         assert_eq!(update.to_bytes(), &golden[..]);
         assert_eq!(Update::from_bytes(&golden.to_vec().into()), Ok(update));
     }
-    assert!(Update::from_bytes(&vec![0, 0, 0, 1, 0, 0, 0, 16].into()).is_err());
+    assert!(Update::from_bytes(&vec![0, 0, 0, 1, 0, 0, 0, 32].into()).is_err());
     assert!(Update::from_bytes(&vec![0, 0, 0, 2, 0, 0, 0, 1].into()).is_err());
 }
 
 #[test]
 fn body_golden() {
-    let mut golden = vec![0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 64, 0, 0, 0, 2];
+    let mut golden = vec![0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0, 64, 0, 0, 0, 2];
     golden.extend([0xa1; 16]);
     golden.extend([0xb2; 16]);
-    golden.extend([1, 2, 3, 4, 5, 6, 7, 8, 0, 0, 0, 9, 0, 0, 0, 5]);
+    golden.extend([1, 2, 3, 4, 5, 6, 7, 8, 0, 0, 0, 9]);
+    golden.extend([0, 0, 0, 0x11, 0, 0, 0, 0x22, 0, 0, 0, 5]);
     golden.extend(b"token\0\0\0");
     assert_eq!(body().to_bytes(), golden);
     let decoded = kinds::Body::decode(KindId::Native, &golden.into());

@@ -20,6 +20,7 @@ fn good() -> [Bytes; 4] {
         devices: vec![IodId([1; 16]), IodId([2; 16])],
         object: FileId(77),
         generation: Generation(100_000),
+        whole: 1 << 33,
         capability: Bytes::from_static(b"capability"),
     };
     let local = Local { boot_id: "boot".into(), path: Bytes::from_static(b"/run/x") };

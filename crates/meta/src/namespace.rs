@@ -5,7 +5,7 @@ use crate::ids::{BLOCK, Ids};
 use crate::ops::rename::End;
 use crate::ops::{self, Answer, Plan};
 use crate::schema::{
-    self, Body, CookieKey, Core, Counts, Delta, FormatRecord, Intent, NextId, Noted, Reach, Record, Tail, XattrTally,
+    self, Body, CookieKey, Core, Counts, Delta, FormatRecord, Intent, NextId, Noted, Record, Tail, XattrTally,
 };
 use crate::tx::{Settled, Tx};
 use crate::{
@@ -17,6 +17,8 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use types::{Attrs, Cred, FileId, FileKind, Fsid, Generation, Renaming, SetAttrs, Status, Timestamp, limits};
+
+mod sizes;
 
 /// How often an operation is run again before its caller is told to come back later.
 ///
@@ -576,59 +578,6 @@ impl<E: Engine> Namespace<E> {
         writable: bool,
     ) -> Result<Changed, Status> {
         self.change(cred, now, |tx| ops::setattr::plan(tx, id, set, writable, true)).await
-    }
-
-    /// The file was written as far as `to` says, and iods have it on disk: its size grows to that, its times change (`mtime` if given, else `now`).
-    ///
-    /// Durable when it completes (LAYOUTCOMMIT, stable writes). Calls for one file never conflict with one another.
-    pub async fn set_size(
-        &self,
-        cred: &Cred,
-        now: Timestamp,
-        id: FileId,
-        to: impl Into<Reach>,
-        mtime: Option<Timestamp>,
-    ) -> Result<Changed, Status> {
-        let to = to.into();
-        self.change(cred, now, |tx| ops::set_size::plan(tx, id, to, mtime, true)).await
-    }
-
-    /// As [`Self::set_size`], but of bytes that iods may still lose.
-    pub async fn grow(
-        &self,
-        cred: &Cred,
-        now: Timestamp,
-        id: FileId,
-        to: impl Into<Reach>,
-        mtime: Option<Timestamp>,
-    ) -> Result<Changed, Status> {
-        let to = to.into();
-        self.change(cred, now, |tx| ops::set_size::plan(tx, id, to, mtime, false)).await
-    }
-
-    /// As [`Self::set_size`] for an unstable write: visible when it completes, but durable only by a later
-    /// [`Self::settle`] or durable change.
-    ///
-    /// Notes that arrive together share one commit, and one that arrives with durable changes shares their flush.
-    pub async fn note_write(
-        &self,
-        cred: &Cred,
-        now: Timestamp,
-        id: FileId,
-        to: impl Into<Reach>,
-    ) -> Result<Changed, Status> {
-        let to = to.into();
-        let op = |tx: &mut Tx<'_>| {
-            tx.not_durable();
-            ops::set_size::plan(tx, id, to, None, false)
-        };
-        self.change(cred, now, op).await
-    }
-
-    /// As [`Self::note_write`], for what iods hold and no writer has told: nothing is changed where the file reaches as far
-    /// already, its times included.
-    pub async fn learn_size(&self, now: Timestamp, id: FileId, end: u64) -> Result<Changed, Status> {
-        self.change(&Cred::root(), now, |tx| ops::set_size::learn(tx, id, end)).await
     }
 
     /// Gives a regular file its layout unless it has one (one for later, or of a file without objects, is none); answers with the

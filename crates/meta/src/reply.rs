@@ -91,6 +91,8 @@ pub enum How {
 pub struct FileInfo {
     /// Attributes. `used` is an estimate from the size: only the iods know.
     pub attrs: Attrs,
+    /// Every object is on its disk as long as a file of so many bytes demands: a shorter one has lost some. 0 where nothing is known.
+    pub whole: u64,
     /// Fencing epoch of its objects.
     pub generation: Generation,
     /// Where its bytes live, `None` before the first layout.
@@ -206,6 +208,8 @@ pub struct FileState {
     pub size: u64,
     /// One past the last byte that is known to be on the disk of an iod; 0 if none is.
     pub written: u64,
+    /// See [`FileInfo::whole`].
+    pub whole: u64,
     /// Its change attribute.
     pub change: u64,
     /// Fencing epoch of its objects.

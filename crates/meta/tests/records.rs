@@ -30,7 +30,7 @@ fn core(body: Body) -> Core {
 }
 
 fn tail() -> Tail {
-    Tail { change: 7, size: 4096, written: 4095, subdirs: 2, holes: false, atime: T, mtime: T, ctime: T }
+    Tail { change: 7, size: 4096, written: 4095, whole: 0, subdirs: 2, holes: false, atime: T, mtime: T, ctime: T }
 }
 
 /// Every kind of record with its bytes.
@@ -43,6 +43,7 @@ fn golden() -> Vec<(Bytes, Vec<u8>)> {
     let delta = TailDelta {
         size: SizeDelta::Set(10, T),
         holes: Holes::Before(9),
+        whole: Some(Whole { from: 8, end: 10 }),
         subdirs: -1,
         atime: None,
         mtime: Some(T),
@@ -70,6 +71,12 @@ fn golden() -> Vec<(Bytes, Vec<u8>)> {
                 "00000001 0000000000000007 0000000000001000 0000000000000fff 00000002 {T_BYTES} {T_BYTES} {T_BYTES}"
             ),
         ),
+        (
+            Tail { whole: 256, ..tail() }.to_value(),
+            format!(
+                "00000001 0000000000000007 0000000000001000 0000000000000fff 00000002 {T_BYTES} {T_BYTES} {T_BYTES} 0000000000000100"
+            ),
+        ),
         (dentry.to_value(), "00000001 0000000000000009 00000007 00000005 6e616d6521000000".into()),
         (Counts { files: 3 }.to_value(), "00000001 0000000000000003".into()),
         (NextId(4098).to_value(), "00000001 0000000000001002".into()),
@@ -84,7 +91,7 @@ fn golden() -> Vec<(Bytes, Vec<u8>)> {
         (
             Delta::Tail(delta).to_bytes(),
             format!(
-                "00000001 00000001 000000000000000a {T_BYTES} 00000001 0000000000000009 ffffffff 00000000 00000001 {T_BYTES} 00000001 {T_BYTES}"
+                "00000001 00000001 000000000000000a {T_BYTES} 00000001 0000000000000009 00000001 0000000000000008 000000000000000a ffffffff 00000000 00000001 {T_BYTES} 00000001 {T_BYTES}"
             ),
         ),
         (Delta::Files(-1).to_bytes(), "00000002 ffffffffffffffff".into()),
@@ -244,6 +251,13 @@ fn merges_keep_to_their_bounds() {
     assert_eq!(after(size(SizeDelta::Wrote(4096))), Some(Tail { change: 8, written: 4096, ..tail() }));
     assert_eq!(after(size(SizeDelta::Wrote(5000))), Some(Tail { change: 8, size: 5000, written: 5000, ..tail() }));
     assert_eq!(after(size(SizeDelta::Wrote(5))), Some(Tail { change: 8, ..tail() }));
+    let whole = |from, end| Delta::Tail(TailDelta { whole: Some(Whole { from, end }), ..TailDelta::default() });
+    assert_eq!(after(whole(1, 4096)), Some(tail()), "what is before is not known");
+    assert_eq!(after(whole(0, 9000)), Some(Tail { whole: 4096, ..tail() }), "no further than the file, and no change");
+    let known = Tail { whole: 100, ..tail() }.to_value();
+    let then = |delta| merged(known.clone(), delta).map(|value| Tail::from_value(value).expect("a tail").whole);
+    assert_eq!([then(whole(100, 200)), then(whole(101, 200)), then(whole(0, 50))], [Some(200), Some(100), Some(100)]);
+    assert_eq!([then(size(SizeDelta::Set(9, T))), then(size(SizeDelta::Set(9000, T)))], [Some(9), Some(100)]);
     let directory = Tail { subdirs: 3, ..tail() };
     assert_eq!(
         after(Delta::Tail(TailDelta { subdirs: 1, ..TailDelta::default() })),

@@ -100,6 +100,10 @@ counters! {
     space_queries,
     /// Files whose objects were cut.
     truncates,
+    /// Files of which a read or write met bytes that no copy has any more.
+    files_lost,
+    /// Copies of objects that were made again from another copy.
+    copies_rebuilt,
     /// Files whose objects were deleted from every iod.
     objects_swept,
     /// Files whose objects could not be deleted yet, because an iod was down or failed.

@@ -27,6 +27,7 @@ mod paths;
 mod proxy;
 mod queue;
 mod random;
+mod rebuilder;
 mod recaller;
 mod room;
 mod running;

@@ -6,6 +6,7 @@ mod copy;
 mod data;
 mod punch;
 mod read;
+mod rebuild;
 mod remove;
 mod reserve;
 mod seek;
@@ -20,6 +21,8 @@ use layout::kinds::native::{KIND, Record};
 use layout::list_io::{RequestLimits, plan};
 use net::clock::unix_now;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use types::{ByteRange, FileId, Fsid, Generation, Status};
 use wire::native::{Capability, Key, MGR_SESSION, Procedure, Rights};
 use write::Written;
@@ -39,6 +42,10 @@ pub(crate) struct Objects<'a> {
     generation: Generation,
     pub(crate) record: Record,
     pub(crate) distribution: Distribution,
+    /// Up to here each byte of the file was written and is on the disk of an iod ([`meta::FileInfo::whole`]).
+    pub(crate) whole: u64,
+    /// See [`Objects::is_damaged`].
+    damaged: AtomicBool,
 }
 
 impl<'a> Objects<'a> {
@@ -58,7 +65,26 @@ impl<'a> Objects<'a> {
         }
         let record = Record::from_bytes(&layout.body).map_err(|e| damaged(&e))?;
         let distribution = record.distribution().map_err(|e| damaged(&e))?;
-        Ok(Objects { iods, file, generation, record, distribution })
+        Ok(Objects { iods, file, generation, record, distribution, whole: 0, damaged: AtomicBool::new(false) })
+    }
+
+    /// The same of a file of which so much is known to be on disk.
+    pub(crate) fn with_whole(self, whole: u64) -> Self {
+        Objects { whole, ..self }
+    }
+
+    /// Whether a copy was met that has lost or damaged bytes.
+    pub(crate) fn is_damaged(&self) -> bool {
+        self.damaged.load(Relaxed)
+    }
+
+    fn found(&self, damage: bool) {
+        self.damaged.fetch_or(damage, Relaxed);
+    }
+
+    /// How long an object must be if it has lost no bytes.
+    pub(crate) fn least(&self, index: usize) -> u64 {
+        self.distribution.object_size(self.whole, self.column(index))
     }
 
     /// Number of the iod that holds object `index`.

@@ -1,5 +1,6 @@
 //! The room: namespace, iods and layouts brought together behind the NFS server's door.
 
+mod damaged;
 mod data;
 pub(crate) mod gathering;
 mod inline;
@@ -23,6 +24,7 @@ use crate::proxy::Objects;
 use crate::queue::Queue;
 use crate::scrub::Scrubs;
 use crate::space::Space;
+use damaged::Damaged;
 use layout::kinds::native::KIND;
 use layout::{Later, Origin, Policy, Settings};
 use lost::NativeClients;
@@ -69,6 +71,8 @@ pub(crate) struct Room {
     pub(crate) exports: Exports,
     pub(crate) devices: Devices,
     pub(crate) native: NativeClients,
+    /// Files that were met with lost or damaged bytes.
+    pub(crate) damaged: Damaged,
     /// Told when a file's objects are to be deleted.
     pub(crate) doomed: Notify,
     /// Whether files may be left that have neither a name nor an open: from before the start, or because freeing one failed.
@@ -119,7 +123,10 @@ impl Room {
 
     /// The objects of a file, `None` while what was written to it is kept with its metadata.
     pub(crate) fn objects(&self, info: &FileInfo) -> Result<Option<Objects<'_>>, Status> {
-        let objects = |layout| Objects::new(&self.iods, info.attrs.id, info.generation, layout);
+        let objects = |layout| {
+            Objects::new(&self.iods, info.attrs.id, info.generation, layout)
+                .map(|objects| objects.with_whole(info.whole))
+        };
         info.layout.as_ref().filter(|layout| layout.is_final()).map(objects).transpose()
     }
 

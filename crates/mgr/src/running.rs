@@ -15,7 +15,7 @@ use crate::near::{self, Near};
 use crate::notes::Notes;
 use crate::room::{Room, gathering, now};
 use crate::scrub::Scrubs;
-use crate::{collector, news, recaller, scrub, settler, status, store, sweeper};
+use crate::{collector, news, rebuilder, recaller, scrub, settler, status, store, sweeper};
 use meta::{Embedded, Namespace};
 use net::rpc::{Door, Limits, serve};
 use net::{Address, Listener, task};
@@ -130,6 +130,7 @@ impl Mgr {
             exports: Exports::new(checked.exports, namespace.clone()),
             devices: Default::default(),
             native: Default::default(),
+            damaged: Default::default(),
             doomed: Notify::new(),
             orphans_left: AtomicBool::new(true),
         });
@@ -168,6 +169,7 @@ impl Mgr {
 fn start_background(network: &net::Counters, room: &Arc<Room>, server: &Arc<NfsServer>) -> JoinSet<()> {
     let mut background = JoinSet::new();
     in_background(&mut background, "removing objects", network, room, sweeper::sweep);
+    in_background(&mut background, "making copies again", network, room, rebuilder::rebuild);
     in_background(&mut background, "scrubbing", network, room, scrub::run);
     in_background(&mut background, "forgetting notes", network, room, settler::forget);
     in_background(&mut background, "writing what is gathered", network, room, gathering::watch);

@@ -22,6 +22,8 @@ mod intents;
 mod layouts;
 #[path = "room/lengths.rs"]
 mod lengths;
+#[path = "room/lost.rs"]
+mod lost;
 #[path = "room/model.rs"]
 mod model;
 #[path = "room/names.rs"]

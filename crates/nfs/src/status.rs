@@ -8,7 +8,7 @@ pub fn to_nfs(status: Status) -> nfsstat4 {
     match status {
         Status::Perm => NFS4ERR_PERM,
         Status::NoEnt => NFS4ERR_NOENT,
-        Status::Io | Status::Corrupt | Status::BadChecksum => NFS4ERR_IO,
+        Status::Io | Status::Corrupt | Status::Lost | Status::BadChecksum => NFS4ERR_IO,
         Status::NxIo => NFS4ERR_NXIO,
         Status::Access => NFS4ERR_ACCESS,
         Status::Exist => NFS4ERR_EXIST,
@@ -95,7 +95,7 @@ mod tests {
     #[test]
     fn what_an_application_can_meet_survives_the_wire() {
         use Status::*;
-        let merged = [Corrupt, BadChecksum, NoSession, BadVersion, TooBig, CapRefused, CapExpired];
+        let merged = [Corrupt, Lost, BadChecksum, NoSession, BadVersion, TooBig, CapRefused, CapExpired];
         for status in Status::ALL.into_iter().filter(|s| !merged.contains(s)) {
             assert_eq!(from_nfs(to_nfs(status)), Some(status));
         }

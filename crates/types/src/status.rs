@@ -87,11 +87,13 @@ pub enum Status {
     NoLayout = 2009,
     #[error("bytes of another data server")]
     NotHere = 2010,
+    #[error("bytes that were on disk are lost")]
+    Lost = 2011,
 }
 
 impl Status {
     /// Every status, for tables and tests.
-    pub const ALL: [Status; 41] = {
+    pub const ALL: [Status; 42] = {
         use Status::*;
         [
             Perm,
@@ -135,6 +137,7 @@ impl Status {
             BadVersion,
             NoLayout,
             NotHere,
+            Lost,
         ]
     };
 

@@ -1,5 +1,7 @@
 //! The native driver: objects on iods by the native data program.
 
+mod lengths;
+
 use super::{Attempt, Driver, Found, Layout, NotDone, ObjectSize, Payload, Sought, Written};
 use crate::counters::{Tally, add};
 use crate::devices::{Devices, Iod, Refused};
@@ -8,6 +10,7 @@ use crate::{Error, Result};
 use async_trait::async_trait;
 use layout::Distribution;
 use layout::kinds::Body;
+use lengths::Lengths;
 use net::clock::unix_now;
 use std::sync::Arc;
 use types::{ByteRange, FileId, Generation, IodId, Status, Verifier};
@@ -43,7 +46,8 @@ impl Driver for Native {
         let places = iods.iter().map(|_| Arc::default()).collect();
         let loans = self.devices.loans().clone();
         let tally = self.tally.clone();
-        Ok(Arc::new(Objects { distribution, object: body.object, cap, ids: body.devices, iods, places, loans, tally }))
+        let (object, ids, lengths) = (body.object, body.devices, Lengths::new(&distribution, body.whole));
+        Ok(Arc::new(Objects { distribution, object, lengths, cap, ids, iods, places, loans, tally }))
     }
 }
 
@@ -51,6 +55,7 @@ impl Driver for Native {
 struct Objects {
     distribution: Distribution,
     object: FileId,
+    lengths: Lengths,
     cap: Capability,
     ids: Vec<IodId>,
     iods: Vec<Arc<Iod>>,
@@ -71,7 +76,8 @@ fn refused(refusal: Refused) -> NotDone {
     match refusal {
         Refused::Unreachable(error) | Refused::Unanswered(error) => NotDone::NotAttempted(error),
         Refused::Answer(error) => match error.as_status() {
-            Some(Status::CapExpired | Status::CapRefused | Status::Fenced) => NotDone::Stale(error),
+            // Lost: unless the file was truncated since the layout was granted.
+            Some(Status::CapExpired | Status::CapRefused | Status::Fenced | Status::Lost) => NotDone::Stale(error),
             _ => NotDone::Failed(error),
         },
     }
@@ -185,7 +191,8 @@ fn runs(reply: ReadReply, wanted: u64) -> Option<Vec<Found>> {
     for piece in &reply.head.pieces {
         found.push(match piece.kind {
             PieceKind::Data => Found::Data(data.split_to(piece.len as usize)),
-            PieceKind::Hole | PieceKind::Beyond => Found::Nothing(u64::from(piece.len)),
+            PieceKind::Hole => Found::Nothing(u64::from(piece.len)),
+            PieceKind::Beyond => Found::Beyond(u64::from(piece.len)),
         });
     }
     (found.iter().map(Found::len).sum::<u64>() == wanted).then_some(found)
@@ -203,6 +210,18 @@ impl Layout for Objects {
 
     fn generation(&self) -> Generation {
         self.cap.generation
+    }
+
+    fn whole(&self) -> u64 {
+        self.lengths.whole()
+    }
+
+    fn reaches(&self, size: u64) -> bool {
+        self.lengths.reach(&self.distribution, size)
+    }
+
+    fn forget_lengths(&self) {
+        self.lengths.forget();
     }
 
     fn iods(&self) -> &[IodId] {
@@ -244,14 +263,20 @@ impl Layout for Objects {
             let sums = sums.iter().copied().chain(std::iter::repeat(0));
             let extent = |(e, crc32c): (&ByteRange, u32)| WriteExtent { offset: e.offset, len: e.len as u32, crc32c };
             let extents = payload.extents.iter().zip(sums).map(extent).collect();
-            let head = WriteHead { cap: self.cap.clone(), stable, extents };
+            let least = self.distribution.object_size(self.whole(), index);
+            let head = WriteHead { cap: self.cap.clone(), stable, least, extents };
             encode(&WriteArgs { head, data: payload.data.clone() })
         };
         let mut attempt = 1;
         loop {
             add(&self.tally.written_direct, payload.data.len() as u64);
             match self.call_for_bytes::<WriteReply>(index, Procedure::Write, args, "writing").await {
-                Ok((reply, _)) => return Ok(Written { verifier: reply.verifier, stable: reply.stable }),
+                Ok((reply, _)) => {
+                    if reply.stable {
+                        self.lengths.learn(index, reply.size);
+                    }
+                    return Ok(Written { verifier: reply.verifier, stable: reply.stable });
+                }
                 Err(NotDone::Failed(e)) if e.is(Status::BadChecksum) && attempt < CHECKSUM_TRIES => {
                     add(&self.tally.retries, 1);
                     attempt += 1;
@@ -263,7 +288,9 @@ impl Layout for Objects {
 
     async fn commit(&self, index: usize) -> Attempt<Verifier> {
         let args = encode(&ObjectArgs { cap: self.cap.clone() });
-        self.call::<CommitReply>(index, Procedure::Commit, &args, "committing").await.map(|reply| reply.verifier)
+        let reply: CommitReply = self.call(index, Procedure::Commit, &args, "committing").await?;
+        self.lengths.learn(index, reply.size);
+        Ok(reply.verifier)
     }
 
     async fn punch(&self, index: usize, range: ByteRange) -> Attempt<()> {

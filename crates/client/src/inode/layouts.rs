@@ -290,7 +290,8 @@ impl Inode {
         let commit = due.and_then(|due| held.filter(|held| held.write).map(|held| (due, held)));
         if let Some(((end, update), held)) = commit {
             let durable = report == Some(true) && !update.measure;
-            compound.op(OP_LAYOUTCOMMIT, &held.layoutcommit(Some(end), Update { durable, ..update }));
+            let whole = durable && held.layout.reaches(end);
+            compound.op(OP_LAYOUTCOMMIT, &held.layoutcommit(Some(end), Update { durable, whole, ..update }));
         }
         let committed = commit.map(|((end, _), _)| end);
         let returned = held.filter(|_| last).map(Held::layoutreturn);
@@ -304,6 +305,13 @@ impl Inode {
     /// A layout was given back: the answer to an OPEN that was sent by now may still give it.
     fn layout_is_back(&self, state: &mut LayoutState) {
         state.returned_by = self.mount.opens_asked().0;
+    }
+
+    /// The file is about to be truncated from here.
+    pub(crate) async fn forget_lengths(&self) {
+        if let Some(held) = &self.layout.lock().await.held {
+            held.layout.forget_lengths();
+        }
     }
 
     /// A cut failed, and may yet be carried out to its end: nothing more is written under the layout of before, for it

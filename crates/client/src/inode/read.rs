@@ -112,7 +112,7 @@ impl Inode {
             None => Vec::new(),
         };
         runs.sort_unstable_by_key(|(at, _)| *at);
-        while matches!(runs.last(), Some((_, Found::Nothing(_)))) {
+        while matches!(runs.last(), Some((_, Found::Nothing(_) | Found::Beyond(_)))) {
             runs.pop();
         }
         let at = runs.last().map_or(offset, |(at, found)| at + found.len());
@@ -249,7 +249,7 @@ impl Inode {
                 Ok(found) => {
                     let mut runs = Vec::new();
                     scatter(&request.parts, found, |at, run| runs.push((at, run)));
-                    return Ok(runs);
+                    return self.with_lost(runs, layout.whole()).await;
                 }
                 Err(NotDone::Failed(error)) => return Err(error),
                 Err(NotDone::NotAttempted(error) | NotDone::Unanswered(error)) => {
@@ -269,6 +269,29 @@ impl Inode {
             runs.extend(read.map_err(|error| Error::by_no_path(why.clone(), error))?);
         }
         Ok(runs)
+    }
+
+    /// Asks the mgr for bytes that an object does not have although they were on disk: it knows whether the file was truncated since, and whether there
+    /// is another copy.
+    async fn with_lost(self: &Arc<Self>, runs: Runs, whole: u64) -> Result<Runs> {
+        let is_lost = |(at, found): &(u64, Found)| matches!(found, Found::Beyond(_)) && *at < whole;
+        if !runs.iter().any(is_lost) {
+            return Ok(runs);
+        }
+        let mut all = Vec::with_capacity(runs.len());
+        for (at, found) in runs {
+            if !is_lost(&(at, found.clone())) {
+                all.push((at, found));
+                continue;
+            }
+            let len = found.len().min(whole - at);
+            // Boxed, for it is rare.
+            all.extend(Box::pin(self.read_via_mgr(ByteRange { offset: at, len })).await?);
+            if len < found.len() {
+                all.push((at + len, found.part(len, found.len() - len)));
+            }
+        }
+        Ok(all)
     }
 
     async fn read_via_mgr(self: &Arc<Self>, range: ByteRange) -> Result<Runs> {
@@ -376,7 +399,7 @@ fn join(runs: Runs, range: ByteRange) -> Result<Vec<Segment>> {
         at += found.len();
         match found {
             Found::Data(data) => out.data(data, range.end() - offset),
-            Found::Nothing(len) => out.hole(len),
+            Found::Nothing(len) | Found::Beyond(len) => out.hole(len),
         }
     }
     if at != range.end() {

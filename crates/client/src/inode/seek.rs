@@ -62,12 +62,21 @@ impl Inode {
             let at = layout.seek(index, d.object_size(from, index), sought).await?;
             Ok(at.and_then(|at| d.file_offset(index, at)).map(|at| at.max(from)))
         };
-        let data = try_join_all((0..d.count()).map(|index| seek(index, offset, Sought::Data))).await?;
-        let Some(start) = data.into_iter().flatten().min() else { return Ok(None) };
+        // What is known to be written is data, also where an object has lost it: programs that copy data alone are to read it, and to be told.
+        // A hole that was punched here is to be seen.
+        let whole = if self.state().holes { 0 } else { layout.whole() };
+        let start = if offset < whole {
+            offset
+        } else {
+            let data = try_join_all((0..d.count()).map(|index| seek(index, offset, Sought::Data))).await?;
+            let Some(start) = data.into_iter().flatten().min() else { return Ok(None) };
+            start
+        };
+        let from = start.max(whole);
         // Past the end of an object SEEK finds no hole: all that follows is one.
         let holes = (0..d.count()).map(|index| async move {
-            let found = seek(index, start, Sought::Hole).await?;
-            Ok::<_, NotDone>(found.or_else(|| d.file_offset(index, d.object_size(start, index))))
+            let found = seek(index, from, Sought::Hole).await?;
+            Ok::<_, NotDone>(found.or_else(|| d.file_offset(index, d.object_size(from, index))))
         });
         let holes = try_join_all(holes).await?;
         let end = holes.into_iter().flatten().filter(|hole| *hole > start).min().unwrap_or(u64::MAX);
@@ -141,6 +150,9 @@ impl Inode {
         // Without an open for writing nothing can be reported any more; the closes have done it, or failed.
         if self.is_open_for_writing() {
             settled?;
+        }
+        if changes.size.is_some() {
+            self.forget_lengths().await;
         }
         let mut tries = TRIES;
         let attrs = loop {

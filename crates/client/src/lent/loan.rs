@@ -97,7 +97,7 @@ impl Loan {
                 found.push(Found::Data(here));
             }
             if got < extent.len {
-                found.push(Found::Nothing(extent.len - got));
+                found.push(Found::Beyond(extent.len - got));
             }
         }
         Ok(Some(found))
@@ -204,12 +204,12 @@ mod tests {
         assert_eq!(read(&[(0, 10)]), [data(b"0123456789")]);
         assert_eq!(
             read(&[(8, 1), (2, 3), (9, 5), (50, 7)]),
-            [data(b"8"), data(b"234"), data(b"9"), Found::Nothing(4), Found::Nothing(7)]
+            [data(b"8"), data(b"234"), data(b"9"), Found::Beyond(4), Found::Beyond(7)]
         );
         assert_eq!(read(&[]), []);
         assert_eq!(lent.read(99, &[(u64::MAX - 5, 1)]), Err(Over), "an offset that there cannot be");
         lent.file.set_len(BEGIN + 3).unwrap();
-        assert_eq!(read(&[(0, 10)]), [data(b"012"), Found::Nothing(7)]);
+        assert_eq!(read(&[(0, 10)]), [data(b"012"), Found::Beyond(7)]);
     }
 
     #[test]
@@ -255,7 +255,7 @@ mod tests {
                 None => missed += 1,
                 Some(found) => assert!(found == [Found::Data(bytes.slice(at as usize..(at + len) as usize))]),
             }
-            assert!(lent.read(0, &[(1 << 20, 9)]).unwrap().unwrap() == [Found::Nothing(9)], "the end needs no disk");
+            assert!(lent.read(0, &[(1 << 20, 9)]).unwrap().unwrap() == [Found::Beyond(9)], "the end needs no disk");
         }
         assert!(missed > 0, "no read ever found something missing");
     }

@@ -69,6 +69,9 @@ impl Mount {
             }
             return inode.set_attrs(None, &self.caller, changes).await;
         }
+        if let (Some(inode), Some(_)) = (&inode, changes.size) {
+            inode.forget_lengths().await;
+        }
         let stamp = self.inner.stamp();
         let mut compound = self.compound("changing attributes").cached();
         let args = SETATTR4args {

@@ -93,7 +93,7 @@ impl Served {
         }
         let object = self.store.object(object);
         let extent = WriteExtent { offset, len: data.len() as u32, crc32c: 0 };
-        let mut size = object.write(&self.store, generation, &[extent], [data, &[]])?;
+        let mut size = object.write(&self.store, generation, (&[extent], 0), [data, &[]])?;
         if stable {
             size = size.max(object.commit(&self.store, generation)?);
         }

@@ -294,7 +294,7 @@ impl<C: Channel> Connection<C> {
             verify(&head.extents, data)?;
         }
         let store = self.store();
-        let mut size = object.write(store, generation, &head.extents, data)?;
+        let mut size = object.write(store, generation, (&head.extents, head.least), data)?;
         if head.stable {
             size = size.max(object.commit(store, generation)?);
         }

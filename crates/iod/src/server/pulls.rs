@@ -226,7 +226,7 @@ impl Work<'_> {
             all.into()
         };
         let extents: Vec<_> = part.iter().map(|e| WriteExtent { offset: e.to, len: e.len, crc32c: 0 }).collect();
-        self.target.write(&self.served.store, self.args.cap.generation, &extents, [&whole, &[]])?;
+        self.target.write(&self.served.store, self.args.cap.generation, (&extents, 0), [&whole, &[]])?;
         Ok(len as u64)
     }
 

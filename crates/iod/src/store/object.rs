@@ -182,7 +182,7 @@ impl Object {
         &self,
         store: &Store,
         generation: Generation,
-        extents: &[WriteExtent],
+        (extents, least): (&[WriteExtent], u64),
         data: [&[u8]; 2],
     ) -> Result<u64, Failure> {
         if extents.iter().any(|e| e.offset.checked_add(u64::from(e.len)).is_none_or(|end| end > FILE_SIZE_MAX)) {
@@ -192,6 +192,7 @@ impl Object {
             let state = self.shared(store)?;
             if let Some(open) = state.checked(generation)? {
                 open.check_failed()?;
+                is_long_enough(open.size(), least)?;
                 open.take_room(store, extents)?;
                 let size = open.write(extents, data, store.counters()).inspect_err(|_| open.note_failed_sync(store))?;
                 if open.wants_sync() {
@@ -200,6 +201,7 @@ impl Object {
                 return Ok(size);
             }
             drop(state);
+            is_long_enough(0, least)?;
             if extents.iter().all(|e| e.len == 0) {
                 return Ok(0);
             }
@@ -449,4 +451,13 @@ impl State {
             State::Damaged(reason) => Err(Failure { status: Status::Corrupt, detail: Some(reason.clone()) }),
         }
     }
+}
+
+/// Refuses to write an object that has lost bytes: a write would hide that, as what is missing before it would read as zeros.
+fn is_long_enough(size: u64, least: u64) -> Result<(), Failure> {
+    if size >= least {
+        return Ok(());
+    }
+    let detail = format!("the object has {size} of at least {least} bytes that were on disk");
+    Err(Failure { status: Status::Lost, detail: Some(detail) })
 }

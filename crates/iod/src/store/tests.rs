@@ -43,7 +43,7 @@ impl Lying {
 
 fn write(store: &Store, id: u64, offset: u64, data: &[u8]) -> Result<u64, Status> {
     let extent = WriteExtent { offset, len: data.len() as u32, crc32c: 0 };
-    store.object(FileId(id)).write(store, ONE, &[extent], [data, &[]]).map_err(|f| f.status)
+    store.object(FileId(id)).write(store, ONE, (&[extent], 0), [data, &[]]).map_err(|f| f.status)
 }
 
 fn commit(store: &Store, id: u64) -> Result<u64, Status> {

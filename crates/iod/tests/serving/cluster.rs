@@ -233,7 +233,7 @@ impl Client {
             })
             .collect();
         let data: Vec<u8> = parts.iter().flat_map(|(_, data)| data.iter().copied()).collect();
-        let head = WriteHead { cap: cap(object, ALL), stable, extents };
+        let head = WriteHead { cap: cap(object, ALL), stable, least: 0, extents };
         WriteArgs { head, data: Segments::from(Bytes::from(data)) }
     }
 

@@ -10,8 +10,10 @@ use xdr::{Malformed, Reader, Writer, Xdr};
 /// `layouttype4` of the native kind, in the private range (RFC 8881 §3.3.13).
 pub const KIND: u32 = 0x8000_5745;
 
-/// Version of bodies, and of records of files with one copy.
+/// Version of the other bodies, and of records of files with one copy.
 pub const VERSION: u32 = 1;
+/// Version of the body of a layout.
+pub const BODY_VERSION: u32 = 2;
 /// Version of records of files with several copies, whose number follows.
 pub const MIRRORED_VERSION: u32 = 2;
 
@@ -150,6 +152,9 @@ pub struct Body {
     pub object: FileId,
     /// The fencing epoch the capability was made for.
     pub generation: Generation,
+    /// Up to here each byte of the file was written and is on the disk of an iod: an object that ends before has lost bytes, and the mgr knows
+    /// what to do. 0 where that is not known.
+    pub whole: u64,
     /// What to show the iods with each request; opaque to the client.
     pub capability: Bytes,
 }
@@ -163,23 +168,28 @@ impl Body {
 
 impl Xdr for Body {
     fn encode(&self, out: &mut Writer) {
-        out.u32(VERSION);
+        out.u32(BODY_VERSION);
         out.u32(self.distribution.number());
         out.u32(self.stripe_unit as u32);
         out.array(&self.devices, |out, id| out.fixed(&id.0));
         out.u64(self.object.0);
         out.u32(self.generation.0);
+        out.u64(self.whole);
         out.opaque(&self.capability);
     }
 
     fn decode(input: &mut Reader) -> Result<Self, Malformed> {
-        version(input)?;
+        match input.u32()? {
+            BODY_VERSION => {}
+            value => return Err(Malformed::BadValue { what: "version of the body of a native layout", value }),
+        }
         let (distribution, stripe_unit) = geometry(input)?;
         let devices = not_empty(input.array(STRIPE_COUNT_MAX, |input| input.fixed().map(IodId))?)?;
         let object = FileId(input.u64()?);
         let generation = Generation(input.u32()?);
+        let whole = input.u64()?;
         let capability = input.opaque(CAPABILITY_MAX)?;
-        Ok(Body { distribution, stripe_unit, devices, object, generation, capability })
+        Ok(Body { distribution, stripe_unit, devices, object, generation, whole, capability })
     }
 }
 
@@ -197,6 +207,8 @@ pub struct Update {
     pub fence: bool,
     /// Whether the file may have holes: what was written began behind the end, or a range was forgotten.
     pub holes: bool,
+    /// Whether every object is as long as a file demands that ends where the update says. Means something with `durable` alone.
+    pub whole: bool,
 }
 
 impl Update {
@@ -204,6 +216,7 @@ impl Update {
     const MEASURE: u32 = 2;
     const FENCE: u32 = 4;
     const HOLES: u32 = 8;
+    const WHOLE: u32 = 16;
 }
 
 impl Xdr for Update {
@@ -211,18 +224,19 @@ impl Xdr for Update {
         out.u32(VERSION);
         let bit = |set: bool, bit| if set { bit } else { 0 };
         let (durable, measure) = (bit(self.durable, Self::DURABLE), bit(self.measure, Self::MEASURE));
-        out.u32(durable | measure | bit(self.fence, Self::FENCE) | bit(self.holes, Self::HOLES));
+        let (holes, whole) = (bit(self.holes, Self::HOLES), bit(self.whole, Self::WHOLE));
+        out.u32(durable | measure | bit(self.fence, Self::FENCE) | holes | whole);
     }
 
     fn decode(input: &mut Reader) -> Result<Self, Malformed> {
         version(input)?;
         let bits = input.u32()?;
-        if bits & !(Self::DURABLE | Self::MEASURE | Self::FENCE | Self::HOLES) != 0 {
+        if bits & !(Self::DURABLE | Self::MEASURE | Self::FENCE | Self::HOLES | Self::WHOLE) != 0 {
             return Err(Malformed::BadValue { what: "flags of an update of a layout", value: bits });
         }
         let is = |bit| bits & bit != 0;
         let (durable, measure) = (is(Self::DURABLE), is(Self::MEASURE));
-        Ok(Update { durable, measure, fence: is(Self::FENCE), holes: is(Self::HOLES) })
+        Ok(Update { durable, measure, fence: is(Self::FENCE), holes: is(Self::HOLES), whole: is(Self::WHOLE) })
     }
 }
 

@@ -46,7 +46,7 @@ pub(crate) fn plan(
     let entry = Dentry { child: id, kind: FileKind::Regular, name: Bytes::copy_from_slice(name) };
     tx.add_name(dir, &place, &entry)?;
     let touch = tx.change_dir(dir, 1, 0);
-    let file = FileInfo { attrs: core.attrs(id, &tx.told(tail)), generation, layout: layout.cloned() };
+    let file = FileInfo { attrs: core.attrs(id, &tx.told(tail)), whole: 0, generation, layout: layout.cloned() };
     Ok(Box::new(move |settled| Ok(Created { file, created: true, dir: settled.change(touch)? })))
 }
 
@@ -60,9 +60,10 @@ fn existing(tx: &Tx<'_>, dir: FileId, id: FileId, how: &How) -> Plan<Created> {
         (How::Unchecked(_), Body::Symlink { .. }) => return Err(Status::Symlink),
         (How::Unchecked(_), _) => return Err(Status::WrongType),
     };
-    let attrs = core.attrs(id, &tx.tail(id)?);
+    let tail = tx.tail(id)?;
+    let (attrs, whole) = (core.attrs(id, &tail), tail.whole);
     let change = tx.tail(dir)?.change;
     let dir = ChangeInfo { before: change, after: change, atomic: true };
     let Body::Regular { generation, layout, .. } = core.body else { return Err(Status::WrongType) };
-    super::known(Created { file: FileInfo { attrs, generation, layout }, created, dir })
+    super::known(Created { file: FileInfo { attrs, whole, generation, layout }, created, dir })
 }

@@ -1,10 +1,10 @@
 //! Regular files in the order of their numbers, with what a check compares with their objects.
 
-use crate::FileState;
 use crate::engine::Walk;
 use crate::schema::{self, Body, Core, Record, Tail};
 use crate::tx::Tx;
-use types::{FileId, Status};
+use crate::{FileState, Layout};
+use types::{FileId, Generation, Status};
 
 /// The regular files among up to `max` inodes behind `after`, and where to go on (`None` at the end). Inodes that cannot
 /// be read are passed over.
@@ -24,8 +24,7 @@ pub(crate) fn read(tx: &Tx<'_>, after: FileId, max: usize) -> Result<(Vec<FileSt
                 last = id;
                 let (Some((of, core)), Some(tail)) = (core.take(), Tail::look(value)) else { return Walk::On };
                 if let (true, Body::Regular { generation, layout, .. }) = (of == id, core.body) {
-                    let Tail { size, written, change, .. } = tx.told(tail);
-                    files.push(FileState { id, size, written, change, generation, layout });
+                    files.push(state(id, tx.told(tail), generation, layout));
                 }
             }
             _ => {}
@@ -46,8 +45,13 @@ pub(crate) fn one(tx: &Tx<'_>, id: FileId) -> Result<Option<FileState>, Status> 
     };
     let Body::Regular { generation, layout, .. } = core.body else { return Ok(None) };
     match tx.tail(id) {
-        Ok(Tail { size, written, change, .. }) => Ok(Some(FileState { id, size, written, change, generation, layout })),
+        Ok(tail) => Ok(Some(state(id, tail, generation, layout))),
         Err(Status::Corrupt) => Ok(None),
         Err(e) => Err(e),
     }
+}
+
+fn state(id: FileId, tail: Tail, generation: Generation, layout: Option<Layout>) -> FileState {
+    let Tail { size, written, whole, change, .. } = tail;
+    FileState { id, size, written, whole, change, generation, layout }
 }

@@ -8,9 +8,10 @@ use types::{FileId, Generation, Status};
 /// Everything about a file but names and extended attributes; `Stale` if it is gone.
 pub(crate) fn read(tx: &Tx<'_>, id: FileId) -> Result<FileInfo, Status> {
     let core = tx.core(id)?;
-    let attrs = core.attrs(id, &tx.tail(id)?);
+    let tail = tx.tail(id)?;
+    let attrs = core.attrs(id, &tail);
     Ok(match core.body {
-        Body::Regular { generation, layout, .. } => FileInfo { attrs, generation, layout },
-        _ => FileInfo { attrs, generation: Generation::default(), layout: None },
+        Body::Regular { generation, layout, .. } => FileInfo { attrs, whole: tail.whole, generation, layout },
+        _ => FileInfo { attrs, whole: 0, generation: Generation::default(), layout: None },
     })
 }

@@ -3,7 +3,7 @@
 use super::Plan;
 use crate::Changed;
 use crate::permission::without_set_ids;
-use crate::schema::{Reach, SizeDelta, TailDelta};
+use crate::schema::{Reach, SizeDelta, TailDelta, Whole};
 use crate::tx::Tx;
 use types::{FileId, FileKind, Status, Timestamp, limits};
 
@@ -23,13 +23,24 @@ pub(crate) fn learn(tx: &mut Tx<'_>, id: FileId, end: u64) -> Plan<Changed> {
     plan(tx, id, end.into(), None, false)
 }
 
+/// The objects are on their disks as long as `known` says.
+pub(crate) fn whole(tx: &mut Tx<'_>, id: FileId, known: Whole) -> Plan<()> {
+    tx.rely_on(id)?;
+    tx.not_durable();
+    let tail = tx.tail(id)?;
+    if known.from <= tail.whole && tail.whole < known.end.min(tail.size) {
+        tx.change_tail(id, TailDelta { whole: Some(known), ..TailDelta::default() });
+    }
+    super::known(())
+}
+
 /// The file was written as far as `to` says, at `mtime` if the writer says so; `stable` if the bytes are on the disks of iods. It
 /// never shrinks.
 ///
 /// Whoever wrote had the file open or a layout of it, so nothing is checked; but like any write by somebody other than
 /// the superuser it takes the set-user-id and set-group-id bits.
 pub(crate) fn plan(tx: &mut Tx<'_>, id: FileId, to: Reach, mtime: Option<Timestamp>, stable: bool) -> Plan<Changed> {
-    let Reach { end, holes } = to;
+    let Reach { end, holes, whole } = to;
     let before = tx.rely_on(id)?;
     match before.kind() {
         FileKind::Regular => {}
@@ -48,7 +59,8 @@ pub(crate) fn plan(tx: &mut Tx<'_>, id: FileId, to: Reach, mtime: Option<Timesta
     }
     let mtime = mtime.unwrap_or(tx.now);
     let size = if stable { SizeDelta::Wrote(end) } else { SizeDelta::Grow(end) };
-    let delta = TailDelta { size, holes, mtime: Some(mtime), ctime: Some(tx.now), ..TailDelta::default() };
+    let whole = whole.filter(|_| stable);
+    let delta = TailDelta { size, holes, whole, mtime: Some(mtime), ctime: Some(tx.now), ..TailDelta::default() };
     let index = tx.change_tail(id, delta);
     Ok(Box::new(move |settled| {
         let (before, after) = settled.attrs(id, (&before, &after), index)?;

@@ -80,6 +80,9 @@ pub struct Tail {
     /// Of a regular file: the byte before this one was written and is on the disk of an iod; 0 while nothing is known.
     /// So the object that holds it must be there.
     pub written: u64,
+    /// Of a regular file: every object is on its disk as long as a file of so many bytes demands, so that a shorter one has lost some; 0 while nothing
+    /// is known.
+    pub whole: u64,
     /// Subdirectories.
     pub subdirs: u32,
     /// Of a regular file: whether it may have holes, so that the iods have to be asked how much room it takes.
@@ -142,6 +145,7 @@ impl Tail {
             change: 1,
             size,
             written: 0,
+            whole: 0,
             subdirs: 0,
             holes: leaves_hole(0, size),
             atime: now,
@@ -225,6 +229,10 @@ impl Record for Tail {
         put_time(out, self.atime);
         put_time(out, self.mtime);
         put_time(out, self.ctime);
+        // Older stores have it nowhere, directories never.
+        if self.whole > 0 {
+            out.u64(self.whole);
+        }
     }
 
     fn decode(input: &mut Reader) -> Result<Self, Malformed> {
@@ -237,6 +245,10 @@ impl Record for Tail {
             return Err(Malformed::Invalid("written beyond the end of the file"));
         }
         let (atime, mtime, ctime) = (get_time(input)?, get_time(input)?, get_time(input)?);
-        Ok(Tail { change, size, written, subdirs, holes, atime, mtime, ctime })
+        let whole = if input.remaining() > 0 { input.u64()? } else { 0 };
+        if whole > size {
+            return Err(Malformed::Invalid("whole beyond the end of the file"));
+        }
+        Ok(Tail { change, size, written, whole, subdirs, holes, atime, mtime, ctime })
     }
 }

@@ -24,6 +24,8 @@ pub struct TailDelta {
     pub size: SizeDelta,
     /// What becomes known of holes, besides what a size that is set says.
     pub holes: Holes,
+    /// What becomes known of the lengths of objects. Alone it is no change that anybody sees: the change attribute stays.
+    pub whole: Option<Whole>,
     /// Subdirectories gained, lost if negative.
     pub subdirs: i32,
     /// New access time.
@@ -62,6 +64,15 @@ pub enum Holes {
     Made,
 }
 
+/// That objects are on their disks as long as a file demands which ends at `end`, if they are as long as one demands which ends at `from`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Whole {
+    /// Where the bytes begin that were written.
+    pub from: u64,
+    /// One past the last of them.
+    pub end: u64,
+}
+
 /// How far a file was written, and what that says of holes; a number alone says nothing of them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Reach {
@@ -69,18 +80,21 @@ pub struct Reach {
     pub end: u64,
     /// What is known of holes.
     pub holes: Holes,
+    /// What is known of the lengths of objects, once what was written is on disk.
+    pub whole: Option<Whole>,
 }
 
 impl From<u64> for Reach {
     fn from(end: u64) -> Self {
-        Reach { end, holes: Holes::Keep }
+        Reach { end, holes: Holes::Keep, whole: None }
     }
 }
 
 impl From<ByteRange> for Reach {
     /// Written as a whole.
     fn from(range: ByteRange) -> Self {
-        Reach { end: range.end(), holes: Holes::Before(range.offset) }
+        let whole = Some(Whole { from: range.offset, end: range.end() });
+        Reach { end: range.end(), holes: Holes::Before(range.offset), whole }
     }
 }
 
@@ -116,7 +130,9 @@ impl Record for NextId {
 impl TailDelta {
     /// `tail` after this change; `None` if it cannot be made.
     pub fn apply(&self, mut tail: Tail) -> Option<Tail> {
-        tail.change = tail.change.checked_add(1)?;
+        if *self != (TailDelta { whole: self.whole, ..TailDelta::default() }) || self.whole.is_none() {
+            tail.change = tail.change.checked_add(1)?;
+        }
         tail.mtime = self.mtime.unwrap_or(tail.mtime);
         tail.holes |= match self.holes {
             Holes::Keep => false,
@@ -132,6 +148,7 @@ impl TailDelta {
                 tail.holes = size > 0 && (tail.holes || leaves_hole(tail.size, size));
                 tail.size = size;
                 tail.written = tail.written.min(size);
+                tail.whole = tail.whole.min(size);
             }
             SizeDelta::Grow(size) => tail.size = tail.size.max(size),
             SizeDelta::Wrote(size) => {
@@ -139,6 +156,9 @@ impl TailDelta {
                 tail.written = tail.written.max(size);
             }
             SizeDelta::Entries(n) => tail.size = tail.size.checked_add_signed(n.into())?,
+        }
+        if let Some(Whole { end, .. }) = self.whole.filter(|whole| whole.from <= tail.whole) {
+            tail.whole = tail.whole.max(end.min(tail.size));
         }
         tail.subdirs = tail.subdirs.checked_add_signed(self.subdirs)?;
         tail.atime = self.atime.unwrap_or(tail.atime);
@@ -182,6 +202,10 @@ impl Delta {
                     }
                     Holes::Made => out.u32(2),
                 }
+                put_option(&mut out, delta.whole, |out, whole| {
+                    out.u64(whole.from);
+                    out.u64(whole.end);
+                });
                 out.i32(delta.subdirs);
                 put_option(&mut out, delta.atime, put_time);
                 put_option(&mut out, delta.mtime, put_time);
@@ -218,6 +242,7 @@ impl Delta {
                     2 => Holes::Made,
                     value => return Err(Malformed::BadValue { what: "delta of holes", value }),
                 },
+                whole: get_option(&mut input, |input| Ok(Whole { from: input.u64()?, end: input.u64()? }))?,
                 subdirs: input.i32()?,
                 atime: get_option(&mut input, get_time)?,
                 mtime: get_option(&mut input, get_time)?,

@@ -1,7 +1,7 @@
-//! Every regular file: its layout, and the object that must hold the last byte known to be on a disk.
+//! Every regular file: its layout, and that its objects are as long as they are known to have been on disk, in each copy.
 //!
-//! More cannot be told from here: a file may have holes, and where it has one no object need be. What lies below the
-//! last byte in other objects is not known to have been written.
+//! A file may have holes, and where it has one no object need be. So what is asked for is what the mgr has been told: how long all objects were when the file
+//! was written and synced ([`FileState::whole`]), and the last byte ([`FileState::written`]).
 
 use super::finding::Kind;
 use super::run::{Check, Checked};
@@ -10,7 +10,8 @@ use crate::proxy::Objects;
 use futures_util::{StreamExt, stream};
 use layout::kinds::native::KIND;
 use meta::FileState;
-use types::{FileId, IodId, Status};
+use std::fmt;
+use types::{ByteRange, FileId, IodId, Status};
 use wire::admin::Finding;
 
 /// Inodes looked at in one go.
@@ -19,6 +20,8 @@ const PAGE: usize = 512;
 const AT_ONCE: usize = 32;
 /// How often a file that changes under the check is looked at.
 const TRIES: usize = 4;
+/// Ranges of bytes that a finding names one by one.
+const RANGES_TOLD: usize = 4;
 
 /// What one file is like.
 enum Look {
@@ -43,7 +46,7 @@ impl Check {
             for look in looks {
                 match look? {
                     Look::Fine => {}
-                    Look::Found(finding) if self.repair => self.mended(finding, Ok(false)).await?,
+                    Look::Found(finding) if self.repair => self.repair_file(finding).await?,
                     Look::Found(finding) => self.found(finding).await?,
                     Look::Unasked(number, id) => {
                         self.counts.unasked += 1;
@@ -56,6 +59,16 @@ impl Check {
         Ok(())
     }
 
+    /// Makes the copies of a file whole, if it has copies.
+    async fn repair_file(&mut self, finding: Finding) -> Checked {
+        let outcome = match finding.inode {
+            Some(file) if Kind::is_of_a_copy(&finding.code) => self.room.rebuild(FileId(file)).await.map(|_| true),
+            _ => Ok(false),
+        };
+        let outcome = if outcome == Err(Status::Lost) { Ok(false) } else { outcome };
+        self.mended(finding, outcome).await
+    }
+
     /// Looks at a file until it stays the same meanwhile.
     async fn file(&self, mut file: FileState) -> Result<Look, Status> {
         for _ in 0..TRIES {
@@ -65,6 +78,10 @@ impl Check {
             }
             match self.room.namespace.file_state(file.id)? {
                 None => return Ok(Look::Fine),
+                // Its bytes go when its last open ends.
+                Some(_) if self.room.namespace.info(file.id).is_ok_and(|info| info.attrs.nlink == 0) => {
+                    return Ok(Look::Fine);
+                }
                 Some(now) if now == file => return Ok(look),
                 Some(now) => file = now,
             }
@@ -103,37 +120,94 @@ impl Check {
                 );
             }
         }
-        let Some(last) = file.written.checked_sub(1) else { return Ok(Look::Fine) };
-        let place = objects.distribution.place(last);
-        let range = (last - place.offset % objects.distribution.stripe_unit(), file.written);
-        for index in objects.copies(place.index) {
-            let number = objects.iod(index);
-            let iod = self.room.iods.registered(number)?.id;
-            let there = |kind: Kind, text: String| {
-                let finding = Finding { range: Some(range), ..kind.found(Some(file.id), Some(iod), text) };
-                Ok(Look::Found(finding))
-            };
-            match objects.ask_size(index).await {
-                Ok(reply) if reply.size > place.offset => {}
-                Ok(reply) if reply.size == 0 && reply.allocated == 0 => {
-                    return there(
-                        Kind::ObjectMissing,
-                        format!("byte {last} was written, but its object does not exist"),
-                    );
+        let objects = objects.with_whole(file.whole);
+        for column in 0..objects.distribution.count() {
+            let least = least(&objects, file, column);
+            for index in objects.copies(column).filter(|_| least > 0) {
+                let look = self.look_at(file, &objects, (index, least)).await?;
+                if !matches!(look, Look::Fine) {
+                    return Ok(look);
                 }
-                Ok(reply) => {
-                    let text = format!(
-                        "byte {last} was written at {} of its object, which has {} bytes",
-                        place.offset, reply.size
-                    );
-                    return there(Kind::ObjectShort, text);
-                }
-                Err(Asked::Away) => return Ok(Look::Unasked(number, iod)),
-                Err(Asked::Refused(Status::Corrupt, detail)) => return there(Kind::ObjectDamaged, detail),
-                // A newer generation or a scrubbed object are looked at with the objects.
-                Err(Asked::Refused(..)) => {}
             }
         }
         Ok(Look::Fine)
+    }
+
+    /// Looks at one object, which must have so many bytes.
+    async fn look_at(
+        &self,
+        file: &FileState,
+        objects: &Objects<'_>,
+        (index, least): (usize, u64),
+    ) -> Result<Look, Status> {
+        let number = objects.iod(index);
+        let iod = self.room.iods.registered(number)?.id;
+        let there = |kind: Kind, has: u64, text: &str| {
+            let lost = Lost::of(objects, index, ByteRange { offset: has, len: least - has }, file.size);
+            let kind = if objects.record.mirrors > 1 { kind.of_a_copy() } else { kind };
+            let finding = kind.found(Some(file.id), Some(iod), format!("{text}: {lost}"));
+            Look::Found(Finding { range: lost.range(), ..finding })
+        };
+        Ok(match objects.ask_size(index).await {
+            Ok(reply) if reply.size >= least => Look::Fine,
+            Ok(reply) if reply.size == 0 && reply.allocated == 0 => {
+                there(Kind::ObjectMissing, 0, &format!("its object, of {least} bytes, does not exist"))
+            }
+            Ok(reply) => {
+                let text = format!("its object has {} of at least {least} bytes", reply.size);
+                there(Kind::ObjectShort, reply.size, &text)
+            }
+            Err(Asked::Away) => Look::Unasked(number, iod),
+            Err(Asked::Refused(Status::Corrupt, detail)) => there(Kind::ObjectDamaged, 0, &detail),
+            // A newer generation or a scrubbed object are looked at with the objects.
+            Err(Asked::Refused(..)) => Look::Fine,
+        })
+    }
+}
+
+/// How many bytes an object must have.
+fn least(objects: &Objects<'_>, file: &FileState, column: usize) -> u64 {
+    let whole = objects.least(column);
+    let Some(last) = file.written.checked_sub(1) else { return whole };
+    let place = objects.distribution.place(last);
+    if place.index == column { whole.max(place.offset + 1) } else { whole }
+}
+
+/// The bytes of a file that a part of an object holds, for people.
+struct Lost {
+    /// The first ones, in order.
+    first: Vec<ByteRange>,
+    /// How many bytes there are in all.
+    bytes: u64,
+    /// The end of the last.
+    end: u64,
+}
+
+impl Lost {
+    fn of(objects: &Objects<'_>, index: usize, part: ByteRange, size: u64) -> Self {
+        let mut lost = Lost { first: Vec::new(), bytes: part.len, end: 0 };
+        for range in objects.distribution.file_ranges(objects.column(index), part) {
+            lost.end = range.end().min(size);
+            if lost.first.len() < RANGES_TOLD {
+                lost.first.push(range);
+            }
+        }
+        lost
+    }
+
+    fn range(&self) -> Option<(u64, u64)> {
+        self.first.first().map(|first| (first.offset, self.end))
+    }
+}
+
+impl fmt::Display for Lost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes of the file, at", self.bytes)?;
+        for (at, range) in self.first.iter().enumerate() {
+            let comma = if at == 0 { "" } else { "," };
+            write!(f, "{comma} {} to {}", range.offset, range.end() - 1)?;
+        }
+        let told: u64 = self.first.iter().map(|range| range.len).sum();
+        if told < self.bytes { write!(f, " and so on to {}", self.end.saturating_sub(1)) } else { Ok(()) }
     }
 }

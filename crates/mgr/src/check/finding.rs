@@ -15,6 +15,9 @@ pub(crate) enum Kind {
     ObjectMissing,
     ObjectShort,
     ObjectDamaged,
+    CopyMissing,
+    CopyShort,
+    CopyDamaged,
     ObjectStray,
     ObjectForeign,
     ObjectUnknown,
@@ -24,7 +27,25 @@ pub(crate) enum Kind {
     CutRefused,
 }
 
+/// What repairing does about a copy.
+const COPY: &str = "copy it from the other copy, if that has the bytes";
+
 impl Kind {
+    /// The same, of one of several copies.
+    pub(super) fn of_a_copy(self) -> Self {
+        match self {
+            Kind::ObjectMissing => Kind::CopyMissing,
+            Kind::ObjectShort => Kind::CopyShort,
+            Kind::ObjectDamaged => Kind::CopyDamaged,
+            other => other,
+        }
+    }
+
+    /// Whether a finding with this code is about one of several copies.
+    pub(super) fn is_of_a_copy(code: &str) -> bool {
+        [Kind::CopyMissing, Kind::CopyShort, Kind::CopyDamaged].iter().any(|kind| kind.row().0 == code)
+    }
+
     fn row(self) -> (&'static str, Severity, &'static str) {
         use Severity::*;
         match self {
@@ -40,6 +61,9 @@ impl Kind {
             Kind::ObjectDamaged => {
                 ("object-damaged", Loss, "none: restore the file from a copy and remove the old one")
             }
+            Kind::CopyMissing => ("copy-missing", Error, COPY),
+            Kind::CopyShort => ("copy-short", Error, COPY),
+            Kind::CopyDamaged => ("copy-damaged", Error, COPY),
             Kind::ObjectStray => ("object-stray", Error, "remove the object"),
             Kind::ObjectForeign => ("object-foreign", Error, "none: look what it holds, then remove it by hand"),
             Kind::ObjectUnknown => ("object-unknown", Error, "none: is the metadata store an old copy?"),

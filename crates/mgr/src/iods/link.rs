@@ -276,9 +276,13 @@ impl Link {
             CallError::Failed(failure) => match failure.status {
                 // Damaged on the way: another try sees other bits.
                 Status::BadChecksum => Status::Delay,
-                Status::Fenced | Status::Delay | Status::NoSpc | Status::DQuot | Status::FBig | Status::NotSupp => {
-                    failure.status
-                }
+                Status::Fenced
+                | Status::Delay
+                | Status::NoSpc
+                | Status::DQuot
+                | Status::FBig
+                | Status::NotSupp
+                | Status::Lost => failure.status,
                 _ => {
                     tracing::error!(%iod, procedure = procedure.name(), "the iod refused: {failure}");
                     Status::Io

@@ -1,10 +1,12 @@
 //! Bytes of one file into another, from iod to iod.
 
 use super::{OWN_CAPABILITY_SECS, Objects, Written};
+use crate::iods::Link;
 use futures_util::future;
 use layout::Distribution;
 use net::clock::unix_now;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use types::limits::EXTENTS_MAX;
 use types::{ByteRange, Status};
 use wire::native::{PULL_MAX, PULL_SESSION, PullArgs, PullExtent, PullReply, PullSource, Rights};
@@ -51,8 +53,30 @@ impl Objects<'_> {
     }
 
     async fn pull(&self, source: &Objects<'_>, job: &Job, index: usize) -> Result<Option<PullReply>, Status> {
-        let found = source.copies(job.from).find_map(|index| source.link(index).ok());
-        let (Some(from), Ok(link)) = (found, self.link(index)) else { return Ok(None) };
+        let (Some(from), Ok(link)) = (source.copy_with(job).await, self.link(index)) else { return Ok(None) };
+        self.pull_from((source, &from), &link, &job.extents, false).await
+    }
+
+    /// The way to the first copy of an object that can be asked and has not lost what is to be read. When none has, whoever reads it is told.
+    async fn copy_with(&self, job: &Job) -> Option<Arc<Link>> {
+        let end = job.extents.iter().map(|extent| extent.from + u64::from(extent.len)).max().unwrap_or(0);
+        for index in self.copies(job.from) {
+            let Ok(link) = self.link(index) else { continue };
+            if self.reaches(&link, end.min(self.least(index))).await == Ok(true) {
+                return Some(link);
+            }
+        }
+        None
+    }
+
+    /// Has the iod behind `link` copy extents of an object of `source` at `from`. `None` when it cannot for now.
+    pub(super) async fn pull_from(
+        &self,
+        (source, from): (&Objects<'_>, &Link),
+        link: &Link,
+        extents: &[PullExtent],
+        stable: bool,
+    ) -> Result<Option<PullReply>, Status> {
         let cluster = self.iods.cluster();
         let expires = unix_now() + OWN_CAPABILITY_SECS;
         let read = (cluster.fsid, source.file, source.generation, Rights::READ);
@@ -60,9 +84,9 @@ impl Objects<'_> {
         let (iod, addresses) = (from.hello.iod, from.numeric_addresses().await);
         let arguments = PullArgs {
             cap: self.capability(Rights::WRITE),
-            stable: false,
+            stable,
             source: PullSource { cap, iod, addresses },
-            extents: job.extents.clone(),
+            extents: extents.to_vec(),
         };
         link.pull(&arguments).await
     }

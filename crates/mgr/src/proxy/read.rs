@@ -5,33 +5,65 @@ use super::data::{Stretch, assemble};
 use crate::iods::Link;
 use futures_util::future;
 use layout::list_io::{Request, RequestLimits, plan};
-use std::sync::Arc;
 use types::{ByteRange, Status};
 use wire::native::{Extent, PieceKind, Procedure, ReadArgs, ReadReply, Rights, crc32c};
 use xdr::Segments;
 
 impl Objects<'_> {
     /// The bytes of `range`, all below the size of the file: what an object does not hold is zeros.
+    ///
+    /// # Errors
+    /// `Lost`: an object does not hold what was on its disk, and there is no other copy of it. The file may also have been truncated meanwhile.
     pub(crate) async fn read(&self, range: ByteRange) -> Result<Segments, Status> {
         let requests = plan(&self.distribution, &[range], RequestLimits::default());
         let stretches = future::try_join_all(requests.iter().map(|request| self.read_one(request))).await?;
         Ok(assemble(range, stretches.into_iter().flatten().collect()))
     }
 
+    /// Reads the first copy that has all bytes, else the one whose object reaches furthest: bytes that nobody was told are durable may be in one copy
+    /// alone.
     async fn read_one(&self, request: &Request) -> Result<Vec<Stretch>, Status> {
-        let extents: Vec<_> = request.extents.iter().map(|e| Extent { offset: e.offset, len: e.len as u32 }).collect();
-        let read = |link: Arc<Link>| {
-            let extents = extents.clone();
-            async move {
-                let arguments = |cap| ReadArgs { cap, extents: extents.clone() };
-                let reply: ReadReply = self.ask(&link, Procedure::Read, Rights::READ, arguments).await?;
-                scatter(request, &reply, link.hello.checksums).map_err(|why| {
-                    tracing::error!(iod = %link.hello.iod, file = self.file.0, "answer to READ: {why}");
-                    Status::Delay
-                })
+        let end = request.extents.iter().map(|extent| extent.end()).max().unwrap_or(0);
+        let (mut longest, mut failed): (Option<(u64, Vec<Stretch>)>, Option<Status>) = (None, None);
+        for index in self.copies(request.index) {
+            let read = match self.link(index) {
+                Ok(link) => self.read_copy(request, &link).await,
+                Err(e) => Err(e),
+            };
+            match read {
+                Ok((size, stretches)) => {
+                    self.found(size < self.least(index));
+                    if longest.as_ref().is_none_or(|(longest, _)| *longest < size) {
+                        longest = Some((size, stretches));
+                    }
+                    if size >= end {
+                        break;
+                    }
+                }
+                Err(e) => {
+                    self.found(e == Status::Io);
+                    failed = failed.or(Some(e));
+                }
             }
-        };
-        self.any_copy(request.index, read).await
+        }
+        match longest {
+            // The copy that could not be read may have the bytes.
+            Some((size, _)) if size < end.min(self.least(request.index)) => Err(failed.unwrap_or(Status::Lost)),
+            Some((_, stretches)) => Ok(stretches),
+            None => Err(failed.unwrap_or(Status::ServerFault)),
+        }
+    }
+
+    /// Reads one copy: how long its object is, and its bytes.
+    pub(super) async fn read_copy(&self, request: &Request, link: &Link) -> Result<(u64, Vec<Stretch>), Status> {
+        let extents: Vec<_> = request.extents.iter().map(|e| Extent { offset: e.offset, len: e.len as u32 }).collect();
+        let arguments = |cap| ReadArgs { cap, extents: extents.clone() };
+        let reply: ReadReply = self.ask(link, Procedure::Read, Rights::READ, arguments).await?;
+        let stretches = scatter(request, &reply, link.hello.checksums).map_err(|why| {
+            tracing::error!(iod = %link.hello.iod, file = self.file.0, "answer to READ: {why}");
+            Status::Delay
+        })?;
+        Ok((reply.head.size, stretches))
     }
 }
 

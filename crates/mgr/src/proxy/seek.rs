@@ -10,10 +10,13 @@ impl Objects<'_> {
     /// The first position of the file at or behind `offset` with this content, however large the file; `None` when no
     /// data follow. What no object holds is a hole.
     pub(crate) async fn seek(&self, offset: u64, content: Content) -> Result<Option<u64>, Status> {
+        // What is known to be written is data, also where an object has lost it: programs that copy data alone are to read it, and to be told.
         let what = match content {
+            Content::Data if offset < self.whole => return Ok(Some(offset)),
             Content::Data => SeekWhat::Data,
             Content::Hole => SeekWhat::Hole,
         };
+        let offset = if what == SeekWhat::Hole { offset.max(self.whole) } else { offset };
         let seek = |column| self.seek_in(column, offset, what);
         let found = future::try_join_all((0..self.distribution.count()).map(seek)).await?;
         Ok(found.into_iter().flatten().min())

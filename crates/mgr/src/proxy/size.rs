@@ -59,6 +59,6 @@ impl Objects<'_> {
         let end = self.distribution.file_size(&sizes).min(types::limits::FILE_SIZE_MAX);
         // Less than the whole blocks of its bytes, whatever the iod keeps besides.
         let holes = if leaves_hole(reply.allocated, reply.size) { Holes::Made } else { Holes::Keep };
-        Ok(Reach { end, holes })
+        Ok(Reach { end, holes, whole: None })
     }
 }

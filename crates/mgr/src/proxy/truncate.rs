@@ -1,6 +1,7 @@
 //! Cutting the objects of a file.
 
 use super::Objects;
+use crate::iods::Link;
 use types::{Status, limits};
 use wire::native::{Procedure, Rights, SeekArgs, SeekReply, SeekWhat, TruncateArgs, TruncateReply};
 
@@ -10,16 +11,24 @@ impl Objects<'_> {
         (0..self.count()).try_for_each(|index| self.link(index).map(drop))
     }
 
-    /// Whether every iod would cut its object: `Delay` while one is down, its own status if it refuses to touch the object.
-    ///
-    /// Asks for data behind every end, which changes nothing and reads nothing.
-    pub(crate) async fn may_be_cut(&self) -> Result<(), Status> {
+    /// Whether every iod would truncate its object so that the file has `size` bytes: `Delay` while one is down, its own status if it refuses to touch
+    /// the object, `Lost` if it has lost bytes that the file is to keep: they would read as zeros.
+    pub(crate) async fn may_be_cut(&self, size: u64) -> Result<(), Status> {
         self.all_up()?;
         let seek = |index| async move {
-            let arguments = |cap| SeekArgs { cap, offset: limits::FILE_SIZE_MAX, what: SeekWhat::Data };
-            self.ask::<_, SeekReply>(&*self.link(index)?, Procedure::Seek, Rights::READ, arguments).await
+            let kept = self.distribution.object_size(self.whole.min(size), self.column(index));
+            if self.reaches(&*self.link(index)?, kept).await? { Ok(()) } else { Err(Status::Lost) }
         };
         self.each(seek).await.map(drop)
+    }
+
+    /// Whether the object on an iod has so many bytes. Changes nothing and reads nothing.
+    pub(super) async fn reaches(&self, link: &Link, size: u64) -> Result<bool, Status> {
+        // Behind its last byte an object ends with a hole, and there is nothing to find at its end or behind it.
+        let offset = size.checked_sub(1).unwrap_or(limits::FILE_SIZE_MAX);
+        let arguments = |cap| SeekArgs { cap, offset, what: SeekWhat::Hole };
+        let reply: SeekReply = self.ask(link, Procedure::Seek, Rights::READ, arguments).await?;
+        Ok(size == 0 || reply.offset.is_some())
     }
 
     /// Cuts every object so that nothing of the file at and behind `size` is left, durably.

@@ -44,12 +44,13 @@ impl Objects<'_> {
         let extents = extents(&request.extents, &parts, link.hello.checksums);
         let mut payload = Segments::default();
         parts.into_iter().for_each(|part| payload.push(part));
-        let head = WriteHead { cap: self.capability(Rights::WRITE), stable, extents };
+        let head = WriteHead { cap: self.capability(Rights::WRITE), stable, least: self.least(index), extents };
         link.call(Procedure::Write, &WriteArgs { head, data: payload }).await
     }
 
-    /// Makes everything durable that was written to the file before; the verifier tells whether nothing was lost.
-    pub(crate) async fn commit(&self) -> Result<Verifier, Status> {
+    /// Makes everything durable that was written to the file before; the verifier tells whether nothing was lost. Also whether all objects are as long as
+    /// a file of `size` bytes demands.
+    pub(crate) async fn commit(&self, size: u64) -> Result<(Verifier, bool), Status> {
         let commit = |index| async move {
             let number = self.iod(index);
             let link = match self.link(index) {
@@ -59,10 +60,13 @@ impl Objects<'_> {
             };
             let reply: CommitReply =
                 self.ask(&link, Procedure::Commit, Rights::WRITE, |cap| ObjectArgs { cap }).await?;
-            Ok(Some((number, reply.verifier)))
+            let reaches = reply.size >= self.distribution.object_size(size, self.column(index));
+            Ok(Some((number, reply.verifier, reaches)))
         };
-        let seen: Vec<_> = self.each(commit).await?.into_iter().flatten().collect();
-        Ok(self.iods.verifiers.combine(&seen))
+        let replies = self.each(commit).await?;
+        let whole = replies.iter().all(|reply| reply.is_some_and(|(_, _, reaches)| reaches));
+        let seen: Vec<_> = replies.into_iter().flatten().map(|(number, verifier, _)| (number, verifier)).collect();
+        Ok((self.iods.verifiers.combine(&seen), whole))
     }
 }
 

@@ -6,18 +6,27 @@ use crate::counters::add;
 use crate::proxy::zeros;
 use bytes::Bytes;
 use layout::gather::{Part, Run};
-use meta::schema::{Holes, Reach};
+use meta::schema::{Holes, Reach, Whole};
 use nfs::fs::{Content, Ctx, ReadOut, SeekOut, Stability, WriteOut};
 use types::{ByteRange, FileId, Status, Verifier, limits};
 
+/// How often a read that meets lost bytes is tried again: the file may have been truncated meanwhile, and written again.
+const LOST_TRIES: usize = 3;
 /// What kernels read files in.
 const PAGE: u64 = 4096;
 
 impl Room {
     /// Reads a range; what a truncation takes away meanwhile is not read as zeros.
     pub(crate) async fn read(&self, ctx: &Ctx, file: FileId, offset: u64, len: u32) -> Result<ReadOut, Status> {
+        let mut tries = LOST_TRIES;
         loop {
-            let (out, reached) = self.read_once(ctx, file, offset, len).await?;
+            let (out, reached) = match self.read_once(ctx, file, offset, len).await {
+                Err(Status::Lost) if tries > 0 => {
+                    tries -= 1;
+                    continue;
+                }
+                read => read.inspect_err(|e| self.tell_lost(file, *e))?,
+            };
             // A truncation says so before it reaches the objects.
             if self.regular(file)?.attrs.size >= reached {
                 return Ok(out);
@@ -47,7 +56,13 @@ impl Room {
         self.settled(file, Part::Meeting(range), Why::Read).await?;
         // It may have got them meanwhile.
         let data = match self.objects(&self.regular(file)?)? {
-            Some(objects) => objects.read(range).await?,
+            Some(objects) => {
+                let read = objects.read(range).await;
+                if objects.is_damaged() && objects.record.mirrors > 1 {
+                    self.damaged.found(file);
+                }
+                read?
+            }
             None => zeros(range),
         };
         add(&self.counters.proxy_reads, 1);
@@ -55,7 +70,26 @@ impl Room {
         Ok((ReadOut { data, eof }, range.end()))
     }
 
+    /// Writes bytes. A file with copies one of which has lost bytes is made whole first; where there is no other copy, the write is refused, for what is
+    /// lost would read as zeros then.
     pub(crate) async fn write(
+        &self,
+        ctx: &Ctx,
+        file: FileId,
+        offset: u64,
+        data: Bytes,
+        wanted: Stability,
+    ) -> Result<WriteOut, Status> {
+        match self.write_once(ctx, file, offset, data.clone(), wanted).await {
+            Err(Status::Lost) => {
+                self.rebuild(file).await.inspect_err(|e| self.tell_lost(file, *e))?;
+                self.write_once(ctx, file, offset, data, wanted).await
+            }
+            other => other,
+        }
+    }
+
+    async fn write_once(
         &self,
         ctx: &Ctx,
         file: FileId,
@@ -112,7 +146,15 @@ impl Room {
         let failed = if gone == Err(Status::Delay) { None } else { self.gathered.tell(file, ctx.client) };
         gone.and(failed.map_or(Ok(()), Err))?;
         let verifier = match self.objects(&info)? {
-            Some(objects) if !self.notes.is_untouched(file) => objects.commit().await?,
+            Some(objects) if !self.notes.is_untouched(file) => {
+                let size = info.attrs.size;
+                let (verifier, whole) = objects.commit(size).await?;
+                // A truncation that comes between makes the size smaller, and this with it.
+                if whole && info.whole < size {
+                    self.namespace.note_whole(ctx.now, file, Whole { from: 0, end: size }).await?;
+                }
+                verifier
+            }
             _ => self.iods.verifiers.combine(&[]),
         };
         self.notes.settle(file).await?;
@@ -171,7 +213,7 @@ impl Room {
         let Some(written) = objects.copy(&from, range, target).await? else { return Ok(None) };
         // What is a hole there may be one here.
         let holes = if source.attrs.holes { Holes::Made } else { Holes::Before(target) };
-        self.namespace.note_write(&ctx.cred, ctx.now, to, Reach { end, holes }).await?;
+        self.namespace.note_write(&ctx.cred, ctx.now, to, Reach { end, holes, whole: None }).await?;
         writing.done();
         add(&self.counters.iod_copied_bytes, len);
         Ok(Some(WriteOut { count: len as u32, stable: Stability::Unstable, verifier: written.verifier }))
@@ -206,7 +248,10 @@ impl Room {
         if end > limits::FILE_SIZE_MAX {
             return Err(Status::FBig);
         }
-        self.namespace.note_write(&ctx.cred, ctx.now, file, Reach { end, holes: Holes::Before(end) }).await.map(drop)
+        self.namespace
+            .note_write(&ctx.cred, ctx.now, file, Reach { end, holes: Holes::Before(end), whole: None })
+            .await
+            .map(drop)
     }
 
     pub(crate) async fn deallocate(&self, ctx: &Ctx, file: FileId, range: ByteRange) -> Result<(), Status> {
@@ -226,7 +271,7 @@ impl Room {
         let Some(objects) = self.objects(&self.regular(file)?)? else { return Err(Status::ServerFault) };
         objects.punch(range).await?;
         // Times and change attribute move, the size stays.
-        let punched = Reach { end: 0, holes: Holes::Made };
+        let punched = Reach { end: 0, holes: Holes::Made, whole: None };
         self.namespace.set_size(&ctx.cred, ctx.now, file, punched, None).await.map(drop)
     }
 }

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use layout::gather::Part;
 use layout::kinds::native::{self, Body, Device, Update};
 use layout::kinds::{files, flexfiles};
-use meta::schema::{Holes, Reach};
+use meta::schema::{Holes, Reach, Whole};
 use net::clock::unix_now;
 use nfs::fs::{Ctx, Iomode, LayoutAsk, LayoutGone, LayoutOut, Threshold};
 use types::{ByteRange, FileId, Generation, IodId, Status, Timestamp, limits};
@@ -89,6 +89,7 @@ impl Room {
             devices: devices.collect::<Result<_, Status>>()?,
             object: objects.file,
             generation,
+            whole: objects.whole,
             capability: capability.to_bytes(),
         };
         Ok(body.to_bytes())
@@ -260,7 +261,8 @@ impl Room {
             }
             return Ok(None);
         }
-        let to = Reach { end, holes: if update.holes { Holes::Made } else { Holes::Keep } };
+        let whole = (update.whole && update.durable).then_some(Whole { from: 0, end });
+        let to = Reach { end, holes: if update.holes { Holes::Made } else { Holes::Keep }, whole };
         let changed = match update.durable {
             true => self.namespace.set_size(&ctx.cred, ctx.now, file, to, mtime).await?,
             false => self.namespace.grow(&ctx.cred, ctx.now, file, to, mtime).await?,

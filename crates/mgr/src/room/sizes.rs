@@ -250,7 +250,7 @@ impl Room {
             return Ok(self.namespace.setattr(&ctx.cred, ctx.now, file, &set, opened).await?.after);
         };
         // A cut that cannot be done shall change nothing.
-        objects.may_be_cut().await?;
+        objects.may_be_cut(size).await?;
         let noted = self.notes.cut(file);
         self.notes.cutting(file);
         let changed = self.namespace.cut(&ctx.cred, ctx.now, file, &set, opened).await;

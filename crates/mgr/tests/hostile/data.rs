@@ -93,7 +93,7 @@ impl Data {
 fn write(cap: Capability, offset: u64, data: &[u8]) -> WriteArgs {
     let extents = vec![WriteExtent { offset, len: data.len() as u32, crc32c: 0 }];
     let data = Segments::from(Bytes::copy_from_slice(data));
-    WriteArgs { head: WriteHead { cap, stable: false, extents }, data }
+    WriteArgs { head: WriteHead { cap, stable: false, least: 0, extents }, data }
 }
 
 /// A peer of an iod that sends what nobody should.

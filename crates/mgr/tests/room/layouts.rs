@@ -67,7 +67,7 @@ async fn write_direct(files: &Files, client: u64, body: &Body, offset: u64, data
         let start = (piece.file.offset - offset) as usize;
         let part = &data[start..start + piece.file.len as usize];
         let extent = WriteExtent { offset: piece.object.offset, len: part.len() as u32, crc32c: crc32c(part) };
-        let head = WriteHead { cap: cap.clone(), stable: false, extents: vec![extent] };
+        let head = WriteHead { cap: cap.clone(), stable: false, least: 0, extents: vec![extent] };
         let data = Segments::from(Bytes::copy_from_slice(part));
         call::<WriteReply>(&connection, Procedure::Write, &WriteArgs { head, data }).await?;
     }

@@ -113,3 +113,45 @@ fn a_cluster_that_cannot_be_asked_is_not_called_clean() {
     let out = command.output().unwrap();
     assert_eq!(out.status.code(), Some(8), "{}", String::from_utf8_lossy(&out.stderr));
 }
+
+/// Each object of an ordinary file, removed or truncated: what is read is right or an error.
+#[test]
+fn no_lost_object_reads_as_zeros() {
+    let home = tempfile::tempdir().unwrap();
+    let dir = home.path().join("cluster");
+    let mut cluster = Cluster::start_with(&dir, &["--iods", "3"]);
+    let url = cluster.url.clone();
+    let (first, second) = (bytes(3, 5_000_000), bytes(4, 2_500_000));
+    for round in 0..6 {
+        let name = format!("/f{round}");
+        cluster.put(&name, &first, &[]);
+        // Also what is put in place of it, and is shorter.
+        let content = if round % 2 == 0 { &first } else { &second };
+        cluster.put(&name, content, &[]);
+        settled(&cluster);
+        let inode = cluster.json(["stat", "--json", &name])[0]["inode"].as_u64().expect("an inode");
+        cluster.stop();
+        let number = format!("{inode:016x}");
+        let is_of = |path: &PathBuf| path.file_name().is_some_and(|name| name == number.as_str());
+        let mut objects: Vec<_> = objects(&dir).into_iter().filter(is_of).collect();
+        objects.sort();
+        assert_eq!(objects.len(), 3);
+        let object = &objects[round % 3];
+        match round < 3 {
+            true => std::fs::remove_file(object).unwrap(),
+            false => std::fs::File::options().write(true).open(object).unwrap().set_len(4096 + 70_000).unwrap(),
+        }
+        cluster = Cluster::start_again(&url, &dir);
+        let out = cluster.weir(["cat", &name]).output().expect("it runs");
+        assert_eq!(out.status.code(), Some(1), "{}", String::from_utf8_lossy(&out.stderr));
+        assert!(content.starts_with(&out.stdout), "other bytes than were written");
+        let (code, findings, _) = fsck(&cluster, &[]);
+        let wanted = if round < 3 { "object-missing" } else { "object-short" };
+        assert_eq!((code, codes(&findings)), (4, vec![wanted]), "{findings:?}");
+        assert_eq!(findings[0]["paths"][0]["path"], name.as_str());
+        cluster.run(["rm", &name]);
+        let clean = || fsck(&cluster, &[]).1;
+        assert_eq!(clean(), Vec::<Value>::new());
+    }
+    cluster.stop();
+}

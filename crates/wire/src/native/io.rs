@@ -174,6 +174,8 @@ pub struct WriteHead {
     pub cap: Capability,
     /// Whether the bytes must be durable before the answer.
     pub stable: bool,
+    /// How long the object must be already, in bytes: one that is missing or shorter has lost bytes, and is not written (`Lost`).
+    pub least: u64,
     /// Where the data go, at most `EXTENTS_MAX`.
     pub extents: Vec<WriteExtent>,
 }
@@ -182,6 +184,7 @@ impl Xdr for WriteHead {
     fn encode(&self, out: &mut Writer) {
         self.cap.encode(out);
         out.bool(self.stable);
+        out.u64(self.least);
         out.array(&self.extents, |out, e| e.encode(out));
     }
 
@@ -189,6 +192,7 @@ impl Xdr for WriteHead {
         Ok(WriteHead {
             cap: Capability::decode(input)?,
             stable: input.bool()?,
+            least: input.u64()?,
             extents: input.array(EXTENTS_MAX, WriteExtent::decode)?,
         })
     }

@@ -82,11 +82,12 @@ fn messages_have_their_golden_bytes() {
             head: WriteHead {
                 cap: plain(),
                 stable: true,
+                least: 7,
                 extents: vec![WriteExtent { offset: 5, len: 2, crc32c: 0xdead_beef }],
             },
             data: Segments::from(Bytes::from_static(b"hi")),
         },
-        &format!("{CAP}0000000100000001000000000000000500000002deadbeef0000000268690000"),
+        &format!("{CAP}00000001000000000000000700000001000000000000000500000002deadbeef0000000268690000"),
     );
     golden(
         &WriteReply { verifier: Verifier([1; 8]), stable: false, size: 7 },
@@ -368,7 +369,12 @@ fn over_long_and_contradictory_messages_are_refused() {
     let args = ReadArgs { cap: plain(), extents };
     assert!(matches!(ReadArgs::from_bytes(&args.to_bytes()), Err(Malformed::TooLong { .. })));
 
-    let head = WriteHead { cap: plain(), stable: false, extents: vec![WriteExtent { offset: 0, len: 5, crc32c: 0 }] };
+    let head = WriteHead {
+        cap: plain(),
+        stable: false,
+        least: 0,
+        extents: vec![WriteExtent { offset: 0, len: 5, crc32c: 0 }],
+    };
     let args = WriteArgs { head, data: Segments::from(Bytes::from_static(b"four")) };
     assert!(matches!(WriteArgs::from_bytes(&args.to_bytes()), Err(Malformed::Invalid(_))));
     let mut before_data = Reader::new(args.to_bytes());
@@ -384,6 +390,7 @@ fn payloads_are_slices_both_ways() {
     let head = WriteHead {
         cap: plain(),
         stable: false,
+        least: 0,
         extents: vec![WriteExtent { offset: 0, len: data.len() as u32, crc32c: 0 }],
     };
     let mut out = Writer::new();
@@ -443,7 +450,7 @@ proptest! {
     fn writes_round_trip(cap in any_cap(), stable: bool, parts in prop::collection::vec((any::<u64>(), 0..5000u32), 0..40)) {
         let extents: Vec<_> =
             parts.into_iter().map(|(offset, len)| WriteExtent { offset, len, crc32c: len ^ 7 }).collect();
-        let head = WriteHead { cap, stable, extents };
+        let head = WriteHead { cap, stable, least: 7 << 40, extents };
         let data = Segments::from(Bytes::from(vec![5; head.data_len() as usize]));
         let args = WriteArgs { head, data };
         prop_assert_eq!(WriteArgs::from_bytes(&args.to_bytes()).unwrap(), args);

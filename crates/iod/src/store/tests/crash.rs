@@ -200,7 +200,7 @@ fn perform(store: &Store, object: u64, step: usize, op: &Op) -> Result<(), Failu
             let data: Vec<u8> = parts.iter().flat_map(|(_, len)| bytes(step, *len)).collect();
             let (a, b) = data.split_at(data.len() / 3);
             // The object is made with the oldest generation, so that fences have something to do.
-            object.write(store, NOW, &extents, [a, b]).map(drop)
+            object.write(store, NOW, (&extents, 0), [a, b]).map(drop)
         }
         Op::Commit => object.commit(store, NOW).map(drop),
         Op::Truncate(size) => object.truncate(store, NOW, *size).map(drop),

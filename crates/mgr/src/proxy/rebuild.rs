@@ -1,0 +1,152 @@
+//! Making a copy of an object whole again from another copy.
+
+use super::Objects;
+use super::data::assemble;
+use crate::iods::{Asked, Link};
+use layout::list_io::Request;
+use std::sync::Arc;
+use types::limits::PAYLOAD_MAX;
+use types::{ByteRange, Status};
+use wire::native::{
+    Nothing, ObjectArgs, PULL_MAX, Procedure, PullExtent, Rights, SeekArgs, SeekReply, SeekWhat, TruncateArgs,
+    TruncateReply, WriteArgs, WriteExtent, WriteHead, WriteReply, crc32c,
+};
+
+/// A copy of an object that was made whole.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Rebuilt {
+    /// Which object of the file.
+    pub(crate) index: usize,
+    /// How many bytes it has.
+    pub(crate) bytes: u64,
+}
+
+/// What one copy is like.
+struct Copy {
+    index: usize,
+    link: Arc<Link>,
+    size: u64,
+    absent: bool,
+    /// Its head cannot be read.
+    damaged: bool,
+}
+
+/// The copy that reaches furthest, of those that can be read.
+fn best(copies: &[Copy]) -> Option<&Copy> {
+    copies.iter().filter(|copy| !copy.damaged).max_by_key(|copy| copy.size)
+}
+
+impl Objects<'_> {
+    /// Makes every copy whole that has lost bytes another one has. Nobody may write the file meanwhile. What was read of a copy to be replaced is lost.
+    ///
+    /// # Errors
+    /// `Delay` while an iod of the file is away; `Lost` when bytes that were on disk are in no copy: the others have been made whole then.
+    pub(crate) async fn rebuild(&self) -> Result<Vec<Rebuilt>, Status> {
+        self.all_up()?;
+        let mut rebuilt = Vec::new();
+        let mut lost = false;
+        for column in 0..self.distribution.count() {
+            let copies = self.look_at_all(column).await?;
+            let Some(best) = best(&copies) else {
+                lost = true;
+                continue;
+            };
+            lost |= best.size < self.least(column);
+            for copy in copies.iter().filter(|copy| self.has_lost(copy, best)) {
+                self.replace(copy, best).await?;
+                rebuilt.push(Rebuilt { index: copy.index, bytes: best.size });
+            }
+        }
+        if lost { Err(Status::Lost) } else { Ok(rebuilt) }
+    }
+
+    /// Whether a copy has lost bytes that another one has.
+    pub(crate) async fn has_lost_copy(&self) -> Result<bool, Status> {
+        for column in 0..self.distribution.count() {
+            let copies = self.look_at_all(column).await?;
+            if best(&copies).is_some_and(|best| copies.iter().any(|copy| self.has_lost(copy, best))) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Of two copies the shorter one may be right where nobody was told that the bytes are durable. One that is not there is not.
+    fn has_lost(&self, copy: &Copy, best: &Copy) -> bool {
+        let short = copy.size < self.least(copy.index).min(best.size);
+        copy.index != best.index && (copy.damaged || short || (copy.absent && best.size > 0))
+    }
+
+    async fn look_at_all(&self, column: usize) -> Result<Vec<Copy>, Status> {
+        let mut copies = Vec::new();
+        for index in self.copies(column) {
+            copies.push(self.look(index).await?);
+        }
+        Ok(copies)
+    }
+
+    async fn look(&self, index: usize) -> Result<Copy, Status> {
+        let link = self.link(index)?;
+        Ok(match self.ask_size(index).await {
+            Ok(reply) => {
+                let absent = reply.size == 0 && reply.allocated == 0;
+                Copy { index, link, size: reply.size, absent, damaged: false }
+            }
+            Err(Asked::Refused(Status::Corrupt, _)) => Copy { index, link, size: 0, absent: false, damaged: true },
+            Err(Asked::Refused(status, _)) => return Err(status),
+            Err(Asked::Away) => return Err(Status::Delay),
+        })
+    }
+
+    /// Fills a copy with what another one has, durably; holes stay holes.
+    async fn replace(&self, copy: &Copy, best: &Copy) -> Result<(), Status> {
+        if copy.damaged {
+            let arguments = ObjectArgs { cap: self.capability(Rights::ADMIN) };
+            copy.link.call::<Nothing>(Procedure::Remove, &arguments).await?;
+        }
+        let mut at = 0;
+        while let Some(data) = self.next_data(best, at).await? {
+            at = data.end();
+            self.copy_range(copy, best, data).await?;
+        }
+        let arguments = TruncateArgs { cap: self.capability(Rights::WRITE), size: best.size };
+        copy.link.call::<TruncateReply>(Procedure::Truncate, &arguments).await.map(drop)
+    }
+
+    async fn copy_range(&self, copy: &Copy, best: &Copy, mut range: ByteRange) -> Result<(), Status> {
+        while !range.is_empty() {
+            let mut len = range.len.min(PULL_MAX);
+            let extents = [PullExtent { from: range.offset, to: range.offset, len: len as u32 }];
+            if self.pull_from((self, &best.link), &copy.link, &extents, true).await?.is_none() {
+                // One iod does not reach the other.
+                len = len.min(PAYLOAD_MAX as u64);
+                self.carry(copy, best, ByteRange { offset: range.offset, len }).await?;
+            }
+            range = ByteRange { offset: range.offset + len, len: range.len - len };
+        }
+        Ok(())
+    }
+
+    /// Reads bytes of one copy and writes them to another, durably.
+    async fn carry(&self, copy: &Copy, best: &Copy, range: ByteRange) -> Result<(), Status> {
+        let request = Request { index: best.index, extents: vec![range], parts: vec![range], bytes: range.len };
+        let (_, stretches) = self.read_copy(&request, &best.link).await?;
+        let data = assemble(range, stretches).to_bytes();
+        let extent = WriteExtent { offset: range.offset, len: range.len as u32, crc32c: crc32c(&data) };
+        let head = WriteHead { cap: self.capability(Rights::WRITE), stable: true, least: 0, extents: vec![extent] };
+        let reply: WriteReply = copy.link.call(Procedure::Write, &WriteArgs { head, data: data.into() }).await?;
+        if reply.stable { Ok(()) } else { Err(Status::Io) }
+    }
+
+    /// The next data of an object.
+    async fn next_data(&self, best: &Copy, at: u64) -> Result<Option<ByteRange>, Status> {
+        let seek = async |offset, what| {
+            let arguments = |cap| SeekArgs { cap, offset, what };
+            let reply = self.ask::<_, SeekReply>(&best.link, Procedure::Seek, Rights::READ, arguments).await?;
+            Ok::<_, Status>(reply.offset)
+        };
+        let Some(offset) = seek(at, SeekWhat::Data).await? else { return Ok(None) };
+        let end = seek(offset, SeekWhat::Hole).await?.unwrap_or(best.size);
+        Ok((end > offset).then(|| ByteRange { offset, len: end - offset }))
+    }
+}
