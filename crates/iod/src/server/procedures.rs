@@ -9,10 +9,10 @@ use net::clock::unix_now;
 use types::limits::{EXTENTS_MAX, PAYLOAD_MAX};
 use types::{Generation, Status};
 use wire::native::{
-    Capability, ClaimArgs, ClaimReply, CommitReply, Crc32c, Failure, FenceArgs, HelloArgs, HelloReply, LengthsArgs, LengthsReply, ListArgs,
-    ListReply, MGR_SESSION, NewsArgs, NewsReply, Nothing, ObjectArgs, PieceKind, Procedure, PunchArgs, REVISIONS,
-    ReadArgs, ReadHead, ReserveArgs, Rights, STORE_OBJECT, ScrubArgs, ScrubReply, SeekArgs, SeekReply, SizeReply,
-    StatsReply, TruncateArgs, TruncateReply, WriteExtent, WriteHead, WriteReply, crc32c,
+    Capability, ClaimArgs, ClaimReply, CommitReply, Crc32c, Failure, FenceArgs, HelloArgs, HelloReply, LengthsArgs,
+    LengthsReply, ListArgs, ListReply, MGR_SESSION, NewsArgs, NewsReply, Nothing, ObjectArgs, PieceKind, Procedure,
+    PunchArgs, REVISIONS, ReadArgs, ReadHead, ReserveArgs, Rights, STORE_OBJECT, ScrubArgs, ScrubReply, SeekArgs,
+    SeekReply, SizeReply, StatsReply, TruncateArgs, TruncateReply, WriteExtent, WriteHead, WriteReply, crc32c,
 };
 use wire::rpc::{AcceptStat, ReplyHeader};
 use xdr::{Malformed, Reader, Xdr};
