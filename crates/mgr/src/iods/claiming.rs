@@ -4,6 +4,7 @@ use super::claims::Refusal;
 use super::link::{Asked, Link};
 use super::{Iods, Refused};
 use crate::proxy::own_capability;
+use futures_util::future::join_all;
 use std::sync::Arc;
 use std::time::Duration;
 use types::{Generation, Status};
@@ -95,22 +96,23 @@ impl Iods {
     /// was made before is known for an older one.
     pub(crate) async fn leave_mark(&self) -> Result<(), Status> {
         let newest = self.claims.renew().await?;
-        for (number, link) in self.up() {
-            match self.claim_again(number, &link).await {
-                Ok(()) => {}
-                // It is claimed when it is connected again.
-                Err(Unclaimed::Failed(why)) => {
-                    tracing::info!(number, "connecting an iod again, which did not take a claim: {why}");
-                    link.close();
-                }
-                Err(Unclaimed::Refused(refusal)) => {
-                    self.refuse(link.path().to_string(), refusal);
-                    link.close();
-                }
-            }
-        }
+        let up = self.up();
+        // All at once: one that is silent must not hold up the others.
+        join_all(up.iter().map(|(number, link)| self.leave_with(*number, link))).await;
         let all_have = self.state().members.values().all(|member| member.claimed == Some(newest.mark));
         if all_have { self.claims.forget_oldest().await } else { Ok(()) }
+    }
+
+    /// Claims a member again; one that cannot be claimed is connected, and claimed, again.
+    async fn leave_with(&self, number: u16, link: &Arc<Link>) {
+        match self.claim_again(number, link).await {
+            Ok(()) => return,
+            Err(Unclaimed::Failed(why)) => {
+                tracing::info!(number, "connecting an iod again, which took no claim: {why}")
+            }
+            Err(Unclaimed::Refused(refusal)) => self.refuse(link.path().to_string(), refusal),
+        }
+        link.close();
     }
 
     /// The iod at this address cannot be used with this store. If the store is an older copy, or no iod has taken a claim

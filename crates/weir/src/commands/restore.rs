@@ -42,8 +42,8 @@ pub fn run(args: Args) -> Outcome {
     let dumped = runtime.block_on(mgr::restore(&args.file, &args.dir, &cluster, &args.cluster_file))?;
     tell("restored", &args.file, &dumped, Some(&args.dir), args.json)?;
     if !args.json {
-        show::line(&format!("made the store in {}; start the mgr with --recover-old-store", args.dir.display()))?;
-        show::line("if the file system was used after the dump")?;
+        let hint = "if the file system was used after the dump, start the mgr once with --recover-old-store";
+        show::line(&format!("made the store in {}; {hint}", args.dir.display()))?;
     }
     Ok(Exit::Done)
 }

@@ -159,6 +159,20 @@ fn an_older_copy_of_the_store_is_refused_until_it_is_recovered() {
     let after: Vec<_> = lab.iods.iter().map(|iod| contents(&home.path().join(iod.name()))).collect();
     assert!(before == after, "an iod was changed");
 
+    // All iods must answer before it goes past what they know.
+    lab.iods[1].kill();
+    let mut command = other_mgr(&lab, &dir, &home.path().join("cluster.toml"), &[]);
+    let said = fail(command.arg("--recover-old-store"), 1);
+    assert!(said.contains("needs every iod"), "{said}");
+    // Without any iod it cannot know that it is a copy: it gives out no number, and ends when it learns of that.
+    lab.iods[0].kill();
+    lab.mgr.restart();
+    let made = lab.weir(["mkdir", "/early", "--retry-timeout", "1"]).output().unwrap();
+    assert!(!made.status.success(), "a number was given out");
+    lab.iods.iter_mut().for_each(|iod| iod.restart());
+    assert_eq!(lab.mgr.wait().code(), Some(1));
+    assert!(lab.mgr.said().contains("older copy"), "{}", lab.mgr.said());
+
     lab.mgr.restart_with(&["--recover-old-store"]);
     assert!(lab.run(["cat", "/kept"]) == kept);
     lab.put("/new", &bytes(4, 300_000));
