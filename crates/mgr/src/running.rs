@@ -3,7 +3,7 @@
 use crate::backchannel::Backchannel;
 use crate::clients::Clients;
 use crate::cluster_file::ClusterFile;
-use crate::config::Config;
+use crate::config::{Checked, Config};
 use crate::counters::Counters;
 use crate::error::{Error, random};
 use crate::exports::Exports;
@@ -102,25 +102,10 @@ impl Mgr {
         (near, nearby): (Near, Option<Listener>),
     ) -> Result<Running, Error> {
         let checked = config.check()?;
-        let (mut epoch, nonce) = (store::next_epoch(&namespace).await?, u64::from_be_bytes(random()?));
-        let identity = store::identity(&namespace).map_err(Error::Metadata)?;
+        let nonce = u64::from_be_bytes(random()?);
         let network = net::Counters::default();
-        let (fsid, patience) = (cluster.fsid, Duration::from_secs(checked.iod_wait_secs.into()));
-        let load = |epoch| {
-            let (cluster, addresses) = (cluster.clone(), checked.iods.clone());
-            let iods =
-                Iods::load(namespace.clone(), cluster, addresses, (identity, epoch), nonce, patience, network.clone());
-            iods.map_err(Error::Metadata)
-        };
-        if config.recover_old_store {
-            load(epoch)?.recover_old_store(epoch).await?;
-            epoch = store::next_epoch(&namespace).await?;
-        }
-        let iods = Arc::new(load(epoch)?);
-        let keeping = iods.keep().await;
-        if let Some(iods::Refused { address, refusal }) = iods.refused() {
-            return Err(Error::IodRefused { address, refusal });
-        }
+        let fsid = cluster.fsid;
+        let (epoch, iods, keeping) = keep_iods(config, &checked, cluster, &namespace, nonce, &network).await?;
         let room = Arc::new(Room {
             namespace: namespace.clone(),
             boot,
@@ -176,6 +161,36 @@ impl Mgr {
             tracing::info!(%address, epoch, "mgr is up");
         }
         Ok(Running { network, listening, gateway, namespace, _keeping: keeping, background })
+    }
+}
+
+/// Counts this start and connects the iods, none of which may be used by another store or by a later state of this one.
+async fn keep_iods(
+    config: &Config,
+    checked: &Checked,
+    cluster: ClusterFile,
+    namespace: &Arc<Namespace<Embedded>>,
+    nonce: u64,
+    network: &net::Counters,
+) -> Result<(u32, Arc<Iods>, Keeping), Error> {
+    let mut epoch = store::next_epoch(namespace).await?;
+    let identity = store::identity(namespace).map_err(Error::Metadata)?;
+    let patience = Duration::from_secs(checked.iod_wait_secs.into());
+    let load = |epoch| {
+        let (cluster, addresses) = (cluster.clone(), checked.iods.clone());
+        let iods =
+            Iods::load(namespace.clone(), cluster, addresses, (identity, epoch), nonce, patience, network.clone());
+        iods.map_err(Error::Metadata)
+    };
+    if config.recover_old_store {
+        load(epoch)?.recover_old_store(epoch).await?;
+        epoch = store::next_epoch(namespace).await?;
+    }
+    let iods = Arc::new(load(epoch)?);
+    let keeping = iods.keep().await;
+    match iods.refused() {
+        Some(iods::Refused { address, refusal }) => Err(Error::IodRefused { address, refusal }),
+        None => Ok((epoch, iods, keeping)),
     }
 }
 

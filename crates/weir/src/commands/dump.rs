@@ -1,20 +1,18 @@
 //! `weir dump`: back up the metadata store of a file system, while it runs or not.
 
 use crate::admin::Admin;
+use crate::dumps::tell;
 use crate::failure::{Exit, Failure, Outcome};
 use crate::session::{Connect, runtime};
-use crate::show;
 use indicatif::{ProgressBar, ProgressStyle};
-use mgr::{ClusterFile, Dumped};
+use mgr::ClusterFile;
 use net::Address;
-use serde::Serialize;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use types::Timestamp;
 use wire::admin::{DUMP, DumpArgs, DumpReply};
 
 /// How long one page may take: before the first one the mgr asks all iods.
@@ -56,19 +54,6 @@ pub struct Args {
     connect: Connect,
 }
 
-/// A dump as scripts read it.
-#[derive(Serialize)]
-pub struct JsonDump<'a> {
-    file: show::JsonPath,
-    fsid: String,
-    store: String,
-    taken: String,
-    records: u64,
-    bytes: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    dir: Option<&'a str>,
-}
-
 /// Takes it.
 pub fn run(args: Args) -> Outcome {
     let failed = |e: std::io::Error| Failure::from(e).about(args.file.display());
@@ -93,27 +78,6 @@ pub fn run(args: Args) -> Outcome {
         tell("dumped", &args.file, &dumped, None, args.json)?;
     }
     Ok(Exit::Done)
-}
-
-/// Tells of a dump that was written or restored.
-pub fn tell(what: &str, file: &Path, dumped: &Dumped, dir: Option<&Path>, json: bool) -> Result<(), Failure> {
-    let bytes = std::fs::metadata(file).map(|meta| meta.len())?;
-    let taken = Timestamp { secs: i64::try_from(dumped.head.created).unwrap_or(i64::MAX), nanos: 0 };
-    let taken = show::time(taken);
-    if json {
-        let dir = dir.map(|dir| dir.display().to_string());
-        return show::json(&JsonDump {
-            file: file.as_os_str().as_encoded_bytes().into(),
-            fsid: dumped.head.fsid.to_string(),
-            store: dumped.head.store.to_string(),
-            taken,
-            records: dumped.records,
-            bytes,
-            dir: dir.as_deref(),
-        });
-    }
-    let store = dumped.head.store;
-    show::line(&format!("{what} {} records of the metadata store {store} as of {taken}", dumped.records))
 }
 
 fn write(args: &Args, file: &mut File) -> Result<(), Failure> {

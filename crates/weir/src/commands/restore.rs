@@ -1,6 +1,6 @@
 //! `weir restore`: make the metadata store of a dump.
 
-use super::dump::tell;
+use crate::dumps::tell;
 use crate::failure::{Exit, Outcome};
 use crate::session::runtime;
 use crate::show;

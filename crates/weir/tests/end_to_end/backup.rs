@@ -128,6 +128,23 @@ fn a_second_metadata_store_is_neither_made_nor_used() {
     lab.fsck();
 }
 
+/// Starts the mgr of two iods on an older copy of its store while iods are down.
+fn start_copy_without_iods(lab: &mut Lab, home: &Path) {
+    // All iods must answer before it goes past what they know.
+    lab.iods[1].kill();
+    let mut command = other_mgr(lab, &home.join("mgr"), &home.join("cluster.toml"), &[]);
+    let said = fail(command.arg("--recover-old-store"), 1);
+    assert!(said.contains("needs every iod"), "{said}");
+    // Without any iod it cannot know that it is a copy: it gives out no number, and ends when it learns of that.
+    lab.iods[0].kill();
+    lab.mgr.restart();
+    let made = lab.weir(["mkdir", "/early", "--retry-timeout", "1"]).output().unwrap();
+    assert!(!made.status.success(), "a number was given out");
+    lab.iods.iter_mut().for_each(|iod| iod.restart());
+    assert_eq!(lab.mgr.wait().code(), Some(1));
+    assert!(lab.mgr.said().contains("older copy"), "{}", lab.mgr.said());
+}
+
 #[test]
 fn an_older_copy_of_the_store_is_refused_until_it_is_recovered() {
     let home = tempfile::tempdir().unwrap();
@@ -159,19 +176,7 @@ fn an_older_copy_of_the_store_is_refused_until_it_is_recovered() {
     let after: Vec<_> = lab.iods.iter().map(|iod| contents(&home.path().join(iod.name()))).collect();
     assert!(before == after, "an iod was changed");
 
-    // All iods must answer before it goes past what they know.
-    lab.iods[1].kill();
-    let mut command = other_mgr(&lab, &dir, &home.path().join("cluster.toml"), &[]);
-    let said = fail(command.arg("--recover-old-store"), 1);
-    assert!(said.contains("needs every iod"), "{said}");
-    // Without any iod it cannot know that it is a copy: it gives out no number, and ends when it learns of that.
-    lab.iods[0].kill();
-    lab.mgr.restart();
-    let made = lab.weir(["mkdir", "/early", "--retry-timeout", "1"]).output().unwrap();
-    assert!(!made.status.success(), "a number was given out");
-    lab.iods.iter_mut().for_each(|iod| iod.restart());
-    assert_eq!(lab.mgr.wait().code(), Some(1));
-    assert!(lab.mgr.said().contains("older copy"), "{}", lab.mgr.said());
+    start_copy_without_iods(&mut lab, home.path());
 
     lab.mgr.restart_with(&["--recover-old-store"]);
     assert!(lab.run(["cat", "/kept"]) == kept);
@@ -257,38 +262,36 @@ fn a_store_that_was_moved_with_its_mgr_stopped_needs_no_recovery() {
     assert!(lab.mgr.fail_to_restart().contains("older copy"));
 }
 
-/// All files, by inode. Whatever `weir cp` copies has objects, unless it is empty.
-fn files(lab: &Lab) -> BTreeMap<u64, String> {
+/// All files, by inode, with their paths and sizes. Whatever `weir cp` has copied has objects, unless it is empty.
+fn files(lab: &Lab) -> BTreeMap<u64, (String, u64)> {
     let found = lab.json(["find", "/", "--type", "f", "--json"]);
-    let of =
-        |file: &Value| (file["inode"].as_u64().expect("an inode"), file["path"].as_str().expect("a path").to_owned());
-    found.iter().map(of).collect()
+    let number = |file: &Value, name: &str| file[name].as_u64().expect("a number");
+    let path = |file: &Value| file["path"].as_str().expect("a path").to_owned();
+    found.iter().map(|file| (number(file, "inode"), (path(file), number(file, "size")))).collect()
 }
 
-#[test]
-fn a_dump_of_a_changing_tree_is_restored_and_fsck_names_what_has_changed_since() {
-    let count = if std::env::var("WEIR_TEST_SCALE").is_ok_and(|scale| scale == "full") { 20_000 } else { 3000 };
-    let home = tempfile::tempdir().unwrap();
-    let mut lab = Lab::start(home.path(), 2);
-    let (still, moving, dump) = (home.path().join("still"), home.path().join("moving"), home.path().join("weir.dump"));
-    for (top, count) in [(&still, count), (&moving, 100)] {
-        for n in 0..count {
-            let dir = top.join((n / 100).to_string());
-            fs::create_dir_all(&dir).unwrap();
-            fs::write(dir.join(format!("file {n}")), bytes(n, if n % 10 == 0 { 9000 } else { 500 })).unwrap();
-        }
+/// Copies a tree with `weir cp`.
+fn copy(lab: &Lab, from: &Path, to: &str) {
+    lab.run([OsStr::new("cp"), "--quiet".as_ref(), "-r".as_ref(), from.as_ref(), to.as_ref()]);
+}
+
+fn make_files(top: &Path, count: u64) {
+    for n in 0..count {
+        let dir = top.join((n / 100).to_string());
+        fs::create_dir_all(&dir).unwrap();
+        fs::write(dir.join(format!("file {n}")), bytes(n, if n % 10 == 0 { 9000 } else { 500 })).unwrap();
     }
-    let copy = |lab: &Lab, from: &Path, to: &str| {
-        lab.run([OsStr::new("cp"), "--quiet".as_ref(), "-r".as_ref(), from.as_ref(), to.as_ref()])
-    };
-    copy(&lab, &still, "weir:/still");
-    copy(&lab, &moving, "weir:/before");
+}
+
+/// Takes a dump while another thread copies and removes trees, some of them before and some after it; its records.
+fn dump_while_changing(lab: &Lab, moving: &Path, dump: &Path) -> u64 {
     let (stop, rounds) = (AtomicBool::new(false), AtomicBool::new(false));
+    let mut told = Value::Null;
     std::thread::scope(|scope| {
         let changing = scope.spawn(|| {
             for round in 0.. {
                 let name = format!("/moving {round}");
-                copy(&lab, &moving, &format!("weir:{name}"));
+                copy(lab, moving, &format!("weir:{name}"));
                 if round % 2 == 0 {
                     lab.run(["rm", "-r", &name]);
                 }
@@ -302,8 +305,7 @@ fn a_dump_of_a_changing_tree_is_restored_and_fsck_names_what_has_changed_since()
             assert!(!changing.is_finished());
             std::thread::yield_now();
         }
-        let told = lab.json([OsStr::new("dump"), dump.as_ref(), "--json".as_ref()]).remove(0);
-        assert!(told["records"].as_u64() > Some(3 * count), "{told}");
+        told = lab.json([OsStr::new("dump"), dump.as_ref(), "--json".as_ref()]).remove(0);
         rounds.store(false, Ordering::SeqCst);
         while !rounds.load(Ordering::SeqCst) {
             assert!(!changing.is_finished());
@@ -311,6 +313,41 @@ fn a_dump_of_a_changing_tree_is_restored_and_fsck_names_what_has_changed_since()
         }
         stop.store(true, Ordering::SeqCst);
     });
+    told["records"].as_u64().expect("a number")
+}
+
+/// What fsck finds of a restored store: the objects of files that were made since, and files whose objects are gone.
+fn assert_findings_are_what_has_changed(
+    lab: &Lab,
+    newest: &BTreeMap<u64, (String, u64)>,
+    restored: &BTreeMap<u64, (String, u64)>,
+) {
+    let (code, findings) = fsck(lab);
+    let named = |code: &str| -> BTreeSet<u64> {
+        let found = findings.iter().filter(|finding| finding["code"] == code);
+        found.filter_map(|finding| finding["inode"].as_u64()).collect()
+    };
+    assert_eq!(codes(&findings), BTreeSet::from(["object-missing", "object-unknown"]), "{findings:?}");
+    assert_eq!(code, 4);
+    let made = newest.keys().filter(|inode| !restored.contains_key(inode)).copied().collect();
+    assert_eq!(named("object-unknown"), made);
+    // What was empty at the moment of the dump, as its copy was under way, has lost nothing.
+    let full = restored.iter().filter(|(_, (_, size))| *size > 0).map(|(inode, _)| *inode);
+    assert_eq!(named("object-missing"), full.filter(|inode| !newest.contains_key(inode)).collect());
+}
+
+#[test]
+fn a_dump_of_a_changing_tree_is_restored_and_fsck_names_what_has_changed_since() {
+    let count = if std::env::var("WEIR_TEST_SCALE").is_ok_and(|scale| scale == "full") { 20_000 } else { 3000 };
+    let home = tempfile::tempdir().unwrap();
+    let mut lab = Lab::start(home.path(), 2);
+    let (still, moving, dump) = (home.path().join("still"), home.path().join("moving"), home.path().join("weir.dump"));
+    make_files(&still, count);
+    make_files(&moving, 100);
+    copy(&lab, &still, "weir:/still");
+    copy(&lab, &moving, "weir:/before");
+    let records = dump_while_changing(&lab, &moving, &dump);
+    assert!(records > 3 * count, "{records}");
     copy(&lab, &moving, "weir:/after");
     lab.run(["rm", "-r", "/before"]);
     settled(&lab);
@@ -332,22 +369,7 @@ fn a_dump_of_a_changing_tree_is_restored_and_fsck_names_what_has_changed_since()
         all.map(|(path, content)| (path.strip_prefix(top).expect("below").to_owned(), content)).collect()
     };
     assert!(relative(&still) == relative(&back), "the tree is as it was");
-    assert!(!restored.values().any(|path| path.starts_with("/after")));
-
+    assert!(!restored.values().any(|(path, _)| path.starts_with("/after")));
     settled(&lab);
-    let (code, findings) = fsck(&lab);
-    assert_eq!(code, 4);
-    let named = |code: &str| -> BTreeSet<u64> {
-        findings
-            .iter()
-            .filter(|finding| finding["code"] == code)
-            .filter_map(|finding| finding["inode"].as_u64())
-            .collect()
-    };
-    let only = |a: &BTreeMap<u64, String>, b: &BTreeMap<u64, String>| -> BTreeSet<u64> {
-        a.keys().filter(|inode| !b.contains_key(inode)).copied().collect()
-    };
-    assert_eq!(codes(&findings), BTreeSet::from(["object-missing", "object-unknown"]), "{findings:?}");
-    assert_eq!(named("object-unknown"), only(&newest, &restored));
-    assert_eq!(named("object-missing"), only(&restored, &newest));
+    assert_findings_are_what_has_changed(&lab, &newest, &restored);
 }
