@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 use std::fmt::Debug;
-use wire::admin::{CheckArgs, CheckReply, NearArgs, NearReply, ScrubArgs, ScrubReply, Status};
+use wire::admin::{CheckArgs, CheckReply, DumpArgs, DumpReply, NearArgs, NearReply, ScrubArgs, ScrubReply, Status};
 use xdr::Xdr;
 
 /// Feeds `data` to every decoder.
@@ -14,6 +14,8 @@ pub fn run(data: &[u8]) {
     value::<CheckReply>(&bytes);
     value::<ScrubArgs>(&bytes);
     value::<ScrubReply>(&bytes);
+    value::<DumpArgs>(&bytes);
+    value::<DumpReply>(&bytes);
     value::<NearArgs>(&bytes);
     value::<NearReply>(&bytes);
 }

@@ -23,6 +23,7 @@ pub fn run(data: &[u8]) {
     value::<ScrubArgs>(&data);
     value::<NewsArgs>(&data);
     value::<LengthsArgs>(&data);
+    value::<ClaimArgs>(&data);
     value::<DataHandle>(&data);
     reply::<HelloReply>(&data);
     reply::<ReadReply>(&data);
@@ -38,6 +39,7 @@ pub fn run(data: &[u8]) {
     reply::<NewsReply>(&data);
     reply::<LengthsReply>(&data);
     reply::<LendReply>(&data);
+    reply::<ClaimReply>(&data);
     reply::<Nothing>(&data);
     before_data(&data);
 }

@@ -1,6 +1,7 @@
 //! A store: byte objects as files of a local directory (`docs/FORMATS.md`, "Object store").
 
 mod cache;
+mod claim;
 mod format;
 mod gone;
 mod head;
@@ -32,6 +33,7 @@ use crate::counters::Counters;
 use crate::disks::{Disk, DiskFile, Local, write_all};
 use crate::lock::lock;
 use cache::{Cache, Lookup};
+use claim::Claimed;
 use gone::Gone;
 use head::Head;
 use room::Room;
@@ -61,6 +63,7 @@ pub struct Store {
     cache: Cache,
     room: Room,
     gone: Gone,
+    claimed: Mutex<Claimed>,
     /// Objects whose sync failed: they stay failed when their file is closed and opened again.
     failed: Mutex<HashSet<FileId>>,
     all_failed: AtomicBool,
@@ -116,6 +119,7 @@ impl Store {
     /// Opens it with room for `capacity` open objects.
     fn open_with(disk: Arc<dyn Disk>, capacity: usize) -> Result<Store, StoreError> {
         let (format, file) = format::open(&*disk)?;
+        let claimed = Mutex::new(Claimed::read(&*disk)?);
         let mut verifier = [0; 8];
         getrandom::fill(&mut verifier).map_err(|e| StoreError::Io {
             path: disk.path().to_owned(),
@@ -134,6 +138,7 @@ impl Store {
             cache: Cache::new(capacity),
             room: Room::default(),
             gone: Gone::default(),
+            claimed,
             failed: Mutex::default(),
             all_failed: AtomicBool::new(false),
             _format: file,

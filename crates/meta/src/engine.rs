@@ -273,6 +273,11 @@ pub trait Engine: Send + Sync {
         self.submit(Batch { durable: true, ..Batch::default() })
     }
 
+    /// The random number that the store was made with; zeros for one that ends with the process.
+    fn identity(&self) -> [u8; 16] {
+        [0; 16]
+    }
+
     /// How the store stands.
     fn standing(&self) -> Standing;
 
@@ -291,6 +296,9 @@ impl<E: Engine + ?Sized> Engine for Arc<E> {
     }
     fn settle(&self) -> Pending {
         (**self).settle()
+    }
+    fn identity(&self) -> [u8; 16] {
+        (**self).identity()
     }
     fn standing(&self) -> Standing {
         (**self).standing()

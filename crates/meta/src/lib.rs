@@ -1,6 +1,7 @@
 //! The namespace: one file per operation, as closed batches over an ordered key-value engine.
 
 mod check;
+pub mod dump;
 pub mod engine;
 pub mod engines;
 mod ids;
@@ -16,7 +17,7 @@ mod tx;
 pub use check::{At, Event, Fault, Memory as CheckMemory, Mended, check, check_into};
 pub use engines::{Embedded, FileLog, Memory, Step, Stepper, StorageBackend, StoreError};
 pub use log::LogDisk;
-pub use namespace::{Format, Namespace, OpenError};
+pub use namespace::{DumpError, DumpPart, Format, Namespace, OpenError};
 pub use permission::Rights;
 pub use reply::{
     ChangeInfo, Changed, Created, Doomed, Ending, FileInfo, FileState, How, Layout, Made, Name, Names, ReadDir,

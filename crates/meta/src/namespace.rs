@@ -1,11 +1,16 @@
 //! The driver: runs operations on a store, commits what they plan, and runs them again when they conflict.
 
+mod numbers;
+mod snapshot;
+
+pub use snapshot::{DumpError, DumpPart};
+
 use crate::engine::{Batch, Broken, Engine, Outcome, RequestId, Standing, Unreadable, Value, Walk, Write};
-use crate::ids::{BLOCK, Ids};
+use crate::ids::Ids;
 use crate::ops::rename::End;
 use crate::ops::{self, Answer, Plan};
 use crate::schema::{
-    self, Body, CookieKey, Core, Counts, Delta, FormatRecord, Intent, NextId, Noted, Record, Tail, XattrTally,
+    self, Body, CookieKey, Core, Counts, FormatRecord, Intent, NextId, Noted, Record, Tail, XattrTally,
 };
 use crate::tx::{Settled, Tx};
 use crate::{
@@ -15,7 +20,7 @@ use crate::{
 use bytes::Bytes;
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use types::{Attrs, Cred, FileId, FileKind, Fsid, Generation, Renaming, SetAttrs, Status, Timestamp, limits};
 
 mod sizes;
@@ -99,6 +104,8 @@ struct Shared<E> {
     requests: AtomicU64,
     /// What is added to the change attributes of records to tell them.
     since: AtomicU64,
+    /// Whether no inode number is given out.
+    held: AtomicBool,
 }
 
 impl<E: Engine> Namespace<E> {
@@ -148,8 +155,8 @@ impl<E: Engine> Namespace<E> {
             return Err(OpenError::WrongVersion { found });
         }
         let format = FormatRecord::from_value(value).map_err(|_| OpenError::Damaged)?;
-        let (ids, requests, since) = Default::default();
-        Ok(Namespace { shared: Arc::new(Shared { engine, format, ids, requests, since }), soon: false })
+        let (ids, requests, since, held) = Default::default();
+        Ok(Namespace { shared: Arc::new(Shared { engine, format, ids, requests, since, held }), soon: false })
     }
 
     /// The same namespace, in which no change waits for the disk. It is there to stay once [`Self::settle`], or anything that
@@ -248,47 +255,6 @@ impl<E: Engine> Namespace<E> {
         }
         tracing::error!("an operation conflicts without end");
         Err(Status::Delay)
-    }
-
-    /// As [`Self::change`], with an inode number; `made` says which file an answer is about.
-    async fn make<T>(
-        &self,
-        cred: &Cred,
-        now: Timestamp,
-        made: impl Fn(&T) -> FileId,
-        op: impl Fn(&mut Tx<'_>, FileId) -> Plan<T>,
-    ) -> Result<T, Status> {
-        let id = self.new_id().await?;
-        let result = self.change(cred, now, |tx| op(tx, id)).await;
-        let free = match &result {
-            // Another number is that of a file that was there.
-            Ok(answer) => made(answer) != id,
-            // The store may have made the file all the same.
-            Err(Status::Io | Status::ServerFault | Status::Corrupt) => false,
-            Err(_) => true,
-        };
-        if free {
-            self.shared.ids.add(id.0..id.0 + 1);
-        }
-        result
-    }
-
-    async fn new_id(&self) -> Result<FileId, Status> {
-        loop {
-            if let Some(id) = self.shared.ids.take() {
-                return Ok(id);
-            }
-            let batch = Batch {
-                id: RequestId(self.shared.requests.fetch_add(1, Ordering::Relaxed)),
-                writes: vec![(schema::NEXT_ID.to_vec(), Write::Merge(Delta::Ids(BLOCK).to_bytes()))],
-                durable: true,
-                ..Batch::default()
-            };
-            let settled = self.outcome(self.shared.engine.submit(batch).await)?.ok_or(Status::Corrupt)?;
-            let first = settled.merged.into_iter().next().and_then(|(before, _)| before).ok_or(Status::Corrupt)?;
-            let first = NextId::from_value(first)?.0;
-            self.shared.ids.add(first..first.checked_add(BLOCK).ok_or(Status::Corrupt)?);
-        }
     }
 
     /// The file that `name` stands for in `dir`. Needs search permission.
@@ -407,14 +373,6 @@ impl<E: Engine> Namespace<E> {
     /// Everything that is noted about one file.
     pub fn intents_of(&self, file: FileId) -> Result<Vec<Intent>, Status> {
         self.read(&Cred::root(), |tx| ops::intents::of(tx, file))
-    }
-
-    /// The first inode number that no file has had yet: all below have been taken, by files or for files to come.
-    pub fn next_id(&self) -> Result<FileId, Status> {
-        self.read(&Cred::root(), |tx| {
-            let value = tx.get(schema::NEXT_ID)?.ok_or(Status::Corrupt)?;
-            Ok(FileId(NextId::from_value(value)?.0))
-        })
     }
 
     /// The registry record under `key`.

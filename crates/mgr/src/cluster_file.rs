@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use std::io::Write;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
-use types::Fsid;
+use types::{Fsid, StoreId};
 use wire::native::Key;
 
 /// What a mgr and its iods share. Never printed with its key.
@@ -15,6 +15,8 @@ pub struct ClusterFile {
     pub fsid: Fsid,
     /// The secret under which capabilities and tickets are signed.
     pub key: Key,
+    /// The metadata store of the file system, where the file names it.
+    pub store: Option<StoreId>,
 }
 
 /// Largest cluster file read, in bytes.
@@ -25,6 +27,8 @@ const SIZE_MAX: u64 = 4096;
 struct Text {
     fsid: String,
     key: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    store: Option<String>,
 }
 
 impl ClusterFile {
@@ -48,7 +52,7 @@ impl ClusterFile {
         })?;
         let written = file.write_all(text.as_bytes()).and_then(|()| file.sync_all());
         written.map_err(|e| io_error(path, "write the cluster file", hint, e))?;
-        Ok(ClusterFile { fsid, key: Key::new(key) })
+        Ok(ClusterFile { fsid, key: Key::new(key), store: None })
     }
 
     /// Reads the file at `path`; one that others than its owner can read is refused.
@@ -66,10 +70,33 @@ impl ClusterFile {
         let text = std::fs::read_to_string(path).map_err(failed)?;
         // Errors of the parser would quote the line, and with it the secret.
         let text: Text = toml::from_str(&text)
-            .map_err(|_| bad("not a cluster file: it must hold fsid = \"...\" and key = \"...\" and nothing else"))?;
+            .map_err(|_| bad("not a cluster file: it must hold fsid = \"...\", key = \"...\", perhaps store = \"...\", and nothing else"))?;
         let fsid = text.fsid.parse().map_err(|e| bad(&format!("fsid: {e}")))?;
         let key = parse_key(&text.key).ok_or_else(|| bad("key: expected 64 hexadecimal digits"))?;
-        Ok(ClusterFile { fsid, key: Key::new(key) })
+        let store = text.store.map(|store| store.parse()).transpose().map_err(|e| bad(&format!("store: {e}")))?;
+        Ok(ClusterFile { fsid, key: Key::new(key), store })
+    }
+
+    /// Has the file at `path`, which is this one, name the metadata store of the file system, durably.
+    pub fn name_store(&mut self, path: &Path, store: StoreId) -> Result<(), Error> {
+        let hint = "it was there a moment ago";
+        let failed = |e| io_error(path, "write the cluster file", hint, e);
+        let mut text = std::fs::read_to_string(path).map_err(failed)?;
+        text.push_str(&format!(
+            "# The metadata store of the file system. There must be no second one.\nstore = \"{store}\"\n"
+        ));
+        let mut name = path.file_name().unwrap_or_default().to_owned();
+        name.push(".new");
+        let new = path.with_file_name(name);
+        // Left by an attempt that was cut off.
+        let _ = std::fs::remove_file(&new);
+        let mut file = std::fs::File::options().write(true).create_new(true).mode(0o600).open(&new).map_err(failed)?;
+        file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(failed)?;
+        std::fs::rename(&new, path).map_err(failed)?;
+        let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        std::fs::File::open(dir).and_then(|dir| dir.sync_all()).map_err(failed)?;
+        self.store = Some(store);
+        Ok(())
     }
 }
 
@@ -100,6 +127,11 @@ mod tests {
         assert_eq!(mac(&ClusterFile::load(&path).unwrap()), mac(&made));
         let other = ClusterFile::create(&dir.path().join("other")).unwrap();
         assert_ne!((other.fsid, mac(&other)), (made.fsid, mac(&made)));
+        let mut named = read;
+        named.name_store(&path, StoreId([7; 16])).unwrap();
+        let read = ClusterFile::load(&path).unwrap();
+        assert_eq!((read.store, read.fsid, mac(&read)), (Some(StoreId([7; 16])), made.fsid, mac(&made)));
+        assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
         assert!(!format!("{made:?}").contains(&std::fs::read_to_string(&path).unwrap()[200..]));
     }
 
@@ -126,6 +158,7 @@ mod tests {
             format!("{good}more = 1\n"),
             format!("fsid = \"{fsid}\"\nkey = \"{key}0\"\n"),
             format!("fsid = \"{fsid}\"\nkey = \"{}g\"\n", &key[1..]),
+            format!("{good}store = \"0\"\n"),
             format!("fsid = \"0\"\nkey = \"{key}\"\n"),
             format!("fsid = \"{fsid}\"\nkey = {key}\n"),
             "x".repeat(5000),

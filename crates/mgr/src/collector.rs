@@ -115,8 +115,13 @@ pub(crate) async fn list(room: &Room, link: &Link, after: u64, max: u32) -> Resu
     link.call(Procedure::List, &ListArgs { cap, after, max }).await
 }
 
+/// Whether an object is of no file, and may go. `next` is from before the object was seen.
+fn is_stray(room: &Room, next: FileId, object: FileId) -> Result<bool, Status> {
+    Ok(object >= room.kept_below && is_of_no_file(room, next, object)?)
+}
+
 /// Whether an object is of no file, and nothing else will remove it. `next` is from before the object was seen.
-pub(crate) fn is_stray(room: &Room, next: FileId, object: FileId) -> Result<bool, Status> {
+pub(crate) fn is_of_no_file(room: &Room, next: FileId, object: FileId) -> Result<bool, Status> {
     if object >= next {
         return Ok(false);
     }

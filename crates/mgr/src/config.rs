@@ -77,6 +77,10 @@ pub struct Config {
     /// What clients may mount; where nothing is said, everything by everybody.
     #[serde(default, rename = "export")]
     pub exports: Vec<Export>,
+    /// Whether an older copy of the metadata store is taken up, past everything that iods know of a later state. No setting of
+    /// the file: it is for one start.
+    #[serde(skip)]
+    pub recover_old_store: bool,
 }
 
 /// The layout that the clients of kernels are offered, which take the files of one file system by one kind only.
@@ -208,6 +212,7 @@ impl Config {
             gather_delay_ms: default_gather_delay(),
             gather_memory: default_gather_memory(),
             inline_max: default_inline_max(),
+            recover_old_store: false,
         }
     }
 

@@ -72,6 +72,40 @@ pub enum Error {
         /// File system of the cluster file.
         expected: types::Fsid,
     },
+    /// The cluster file names another metadata store.
+    #[error(
+        "the metadata store {store} is {found}, but the cluster file {file} names the store {expected}; give the directory of \
+         that store, or the cluster file of this one"
+    )]
+    OtherStore {
+        /// The store.
+        store: PathBuf,
+        /// Its identity.
+        found: types::StoreId,
+        /// The cluster file.
+        file: PathBuf,
+        /// The store that it names.
+        expected: types::StoreId,
+    },
+    /// An iod must not be used with this metadata store.
+    #[error("iod {address}: {refusal}")]
+    IodRefused {
+        /// Where the iod is.
+        address: String,
+        /// Why, and what to do.
+        refusal: crate::iods::Refusal,
+    },
+    /// An older copy of the metadata store is taken up only when all its iods answer.
+    #[error(
+        "--recover-old-store needs every iod of the file system, and {iod} cannot be asked ({reason}); start it, or name it in \
+         the configuration, then start the mgr again"
+    )]
+    RecoverUnreached {
+        /// The iod.
+        iod: String,
+        /// Why.
+        reason: String,
+    },
     /// Nothing can listen there.
     #[error(transparent)]
     Net(#[from] net::Error),

@@ -2,6 +2,7 @@
 
 use crate::backchannel::Backchannel;
 use crate::check::Checks;
+use crate::dumps::Dumps;
 use crate::fs::Files;
 use crate::mismatch::{Asked, Mismatches};
 use crate::near::Near;
@@ -14,7 +15,7 @@ use nfs::state::ConnectionId;
 use std::sync::Arc;
 use tokio::time::Instant;
 use types::{FileId, limits};
-use wire::admin::{self, CheckArgs, CheckReply, NearArgs, ScrubArgs, ScrubReply};
+use wire::admin::{self, CheckArgs, CheckReply, DumpArgs, DumpReply, NearArgs, ScrubArgs, ScrubReply};
 use wire::nfs4::NFS4_PROGRAM;
 use wire::rpc::{AUTH_TOOWEAK, CallHeader};
 use xdr::{Reader, Segments, Xdr};
@@ -25,7 +26,7 @@ const NFSPROC4_NULL: u32 = 0;
 const NFSPROC4_COMPOUND: u32 = 1;
 
 /// What is told to those who may not check a file system.
-const NOT_ALLOWED: &str = "only the superuser and the owner of the root directory may check a file system";
+const NOT_ALLOWED: &str = "only the superuser and the owner of the root directory may check or dump a file system";
 
 /// The NFS server of a mgr.
 pub(crate) type NfsServer = Server<Files, Backchannel>;
@@ -37,6 +38,7 @@ pub(crate) struct Gateway {
     pub(crate) network: net::Counters,
     pub(crate) started: Instant,
     pub(crate) checks: Checks,
+    pub(crate) dumps: Dumps,
     pub(crate) mismatches: Mismatches,
     pub(crate) near: Near,
     pub(crate) random: Random,
@@ -110,6 +112,15 @@ impl Gateway {
                         Refusal::SystemErr
                     })?,
                     false => ScrubReply { refused: Some(NOT_ALLOWED.to_owned()), ..ScrubReply::default() },
+                };
+                Ok(reply.to_bytes().into())
+            }
+            (admin::VERSION, admin::DUMP) => {
+                let args = DumpArgs::decode(&mut body).map_err(|_| Refusal::GarbageArgs)?;
+                body.finish().map_err(|_| Refusal::GarbageArgs)?;
+                let reply = match self.may_check(context) {
+                    true => self.dumps.call(&self.server.fs().0, args).await,
+                    false => DumpReply { refused: Some(NOT_ALLOWED.to_owned()), ..DumpReply::default() },
                 };
                 Ok(reply.to_bytes().into())
             }

@@ -3,29 +3,35 @@
 //! Every iod that ever said HELLO has a number for life, kept in the registry of the metadata store; layout records
 //! name iods by number. One task for each configured address keeps trying to reach its iod.
 
+mod claiming;
+mod claims;
 mod keeper;
 mod link;
+mod recover;
 mod register;
 mod verifiers;
 
+pub(crate) use claiming::mark;
+pub use claims::Refusal;
 pub(crate) use link::{Asked, Link};
 pub(crate) use register::{Registered, record};
 pub(crate) use verifiers::Verifiers;
 
 use crate::cluster_file::ClusterFile;
 use crate::devices::DataServer;
+use claims::Claims;
 use layout::Policy;
 use layout::kinds::native::Record;
 use meta::{Embedded, Namespace};
 use net::Address;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
-use types::{FileId, Generation, IodId, Status};
+use types::{FileId, Generation, IodId, Status, StoreId};
 use wire::native::StatsReply;
 
 /// Free bytes below which an iod takes no new files while others have more.
@@ -51,6 +57,17 @@ pub(crate) struct Iods {
     pub(crate) verifiers: Verifiers,
     /// Rises whenever an iod comes up.
     pub(crate) came_up: watch::Sender<u64>,
+    claims: Claims,
+    /// The slots that have been tried since the start.
+    asked: watch::Sender<usize>,
+    refused: watch::Sender<Option<Refused>>,
+}
+
+/// An iod that must not be used with the metadata store, and why.
+#[derive(Clone, Debug)]
+pub(crate) struct Refused {
+    pub(crate) address: String,
+    pub(crate) refusal: Refusal,
 }
 
 #[derive(Debug, Default)]
@@ -67,6 +84,15 @@ struct Member {
     /// Since when it is there, or away.
     since: Instant,
     stats: StatsReply,
+    /// The mark that it remembers, once it has taken a claim since the start.
+    claimed: Option<u64>,
+}
+
+impl Member {
+    /// One that was not reached since the start.
+    fn away(registered: Registered) -> Self {
+        Member { registered, link: None, since: Instant::now(), stats: StatsReply::default(), claimed: None }
+    }
 }
 
 /// A configured address and how reaching it went.
@@ -74,6 +100,8 @@ struct Member {
 struct Slot {
     address: Address,
     standing: watch::Sender<Standing>,
+    /// Whether it has been tried since the start.
+    asked: AtomicBool,
 }
 
 /// How an iod stands.
@@ -111,7 +139,7 @@ impl Iods {
         namespace: Arc<Namespace<Embedded>>,
         cluster: ClusterFile,
         addresses: Vec<Address>,
-        epoch: u32,
+        (store, epoch): (StoreId, u32),
         nonce: u64,
         patience: Duration,
         counters: net::Counters,
@@ -119,11 +147,16 @@ impl Iods {
         let mut state = State::default();
         for registered in register::all(&namespace)? {
             state.numbers.insert(registered.id, registered.number);
-            let member = Member { registered, link: None, since: Instant::now(), stats: StatsReply::default() };
+            let member = Member::away(registered);
             state.members.insert(member.registered.number, member);
         }
-        let slot = |address| Slot { address, standing: watch::channel(Standing::New).0 };
+        // Until an iod has taken a claim this may be an older copy of the store, which must give out no numbers.
+        namespace.hold_numbers(!state.members.is_empty());
+        let slot = |address| Slot { address, standing: watch::channel(Standing::New).0, asked: AtomicBool::new(false) };
         Ok(Iods {
+            claims: Claims::new(namespace.clone(), store, epoch),
+            asked: watch::channel(0).0,
+            refused: watch::channel(None).0,
             namespace,
             cluster,
             counters,

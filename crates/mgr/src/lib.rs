@@ -3,6 +3,7 @@
 //! [`format`] makes a file system, [`Mgr::start`] serves it.
 
 mod backchannel;
+mod backup;
 mod check;
 mod clients;
 mod cluster_file;
@@ -10,6 +11,7 @@ mod collector;
 mod config;
 mod counters;
 mod devices;
+mod dumps;
 mod error;
 mod exports;
 mod fs;
@@ -38,10 +40,12 @@ mod status;
 mod store;
 mod sweeper;
 
+pub use backup::{Dumped, check_dump, dump, restore};
 pub use cluster_file::ClusterFile;
 pub use config::{Access, Config, Export, KernelLayout, PORT, SquashWhom};
 pub use counters::Counters;
 pub use error::Error;
 pub use fs::Files;
+pub use iods::Refusal;
 pub use running::{Mgr, Running};
 pub use store::format;

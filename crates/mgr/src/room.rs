@@ -44,6 +44,8 @@ pub(crate) struct Room {
     pub(crate) namespace: Arc<Namespace<Embedded>>,
     /// Another number once the machine has been without power: what was answered for and not settled before may be lost.
     pub(crate) boot: u64,
+    /// Objects without files are kept below this number: they may be of files that an older copy of the store does not know.
+    pub(crate) kept_below: FileId,
     pub(crate) iods: Arc<Iods>,
     pub(crate) clients: Clients,
     pub(crate) grants: Grants,

@@ -3,14 +3,14 @@
 use crate::backchannel::Backchannel;
 use crate::clients::Clients;
 use crate::cluster_file::ClusterFile;
-use crate::config::Config;
+use crate::config::{Checked, Config};
 use crate::counters::Counters;
 use crate::error::{Error, random};
 use crate::exports::Exports;
 use crate::fs::{Files, own_ctx};
 use crate::gateway::{Gateway, NfsServer};
 use crate::gathered::Gathered;
-use crate::iods::{Iods, Keeping};
+use crate::iods::{self, Iods, Keeping};
 use crate::near::{self, Near};
 use crate::notes::Notes;
 use crate::room::{Room, gathering, now};
@@ -102,15 +102,14 @@ impl Mgr {
         (near, nearby): (Near, Option<Listener>),
     ) -> Result<Running, Error> {
         let checked = config.check()?;
-        let (epoch, nonce) = (store::next_epoch(&namespace).await?, u64::from_be_bytes(random()?));
+        let nonce = u64::from_be_bytes(random()?);
         let network = net::Counters::default();
-        let (fsid, patience) = (cluster.fsid, Duration::from_secs(checked.iod_wait_secs.into()));
-        let iods = Iods::load(namespace.clone(), cluster, checked.iods, epoch, nonce, patience, network.clone());
-        let iods = Arc::new(iods.map_err(Error::Metadata)?);
-        let keeping = iods.keep().await;
+        let fsid = cluster.fsid;
+        let (epoch, iods, keeping) = keep_iods(config, &checked, cluster, &namespace, nonce, &network).await?;
         let room = Arc::new(Room {
             namespace: namespace.clone(),
             boot,
+            kept_below: store::kept_below(&namespace).map_err(Error::Metadata)?,
             iods,
             clients: Clients::load(namespace.clone()).map_err(Error::Metadata)?,
             grants: Default::default(),
@@ -151,6 +150,7 @@ impl Mgr {
             network: network.clone(),
             started: Instant::now(),
             checks: Default::default(),
+            dumps: Default::default(),
             mismatches: Default::default(),
             near,
             random: Default::default(),
@@ -165,12 +165,43 @@ impl Mgr {
     }
 }
 
+/// Counts this start and connects the iods, none of which may be used by another store or by a later state of this one.
+async fn keep_iods(
+    config: &Config,
+    checked: &Checked,
+    cluster: ClusterFile,
+    namespace: &Arc<Namespace<Embedded>>,
+    nonce: u64,
+    network: &net::Counters,
+) -> Result<(u32, Arc<Iods>, Keeping), Error> {
+    let mut epoch = store::next_epoch(namespace).await?;
+    let identity = store::identity(namespace).map_err(Error::Metadata)?;
+    let patience = Duration::from_secs(checked.iod_wait_secs.into());
+    let load = |epoch| {
+        let (cluster, addresses) = (cluster.clone(), checked.iods.clone());
+        let iods =
+            Iods::load(namespace.clone(), cluster, addresses, (identity, epoch), nonce, patience, network.clone());
+        iods.map_err(Error::Metadata)
+    };
+    if config.recover_old_store {
+        load(epoch)?.recover_old_store(epoch).await?;
+        epoch = store::next_epoch(namespace).await?;
+    }
+    let iods = Arc::new(load(epoch)?);
+    let keeping = iods.keep().await;
+    match iods.refused() {
+        Some(iods::Refused { address, refusal }) => Err(Error::IodRefused { address, refusal }),
+        None => Ok((epoch, iods, keeping)),
+    }
+}
+
 /// Starts everything that goes on beside requests.
 fn start_background(network: &net::Counters, room: &Arc<Room>, server: &Arc<NfsServer>) -> JoinSet<()> {
     let mut background = JoinSet::new();
     in_background(&mut background, "removing objects", network, room, sweeper::sweep);
     in_background(&mut background, "making copies again", network, room, rebuilder::rebuild);
     in_background(&mut background, "scrubbing", network, room, scrub::run);
+    in_background(&mut background, "leaving marks with iods", network, &room.iods, iods::mark);
     in_background(&mut background, "forgetting notes", network, room, settler::forget);
     in_background(&mut background, "writing what is gathered", network, room, gathering::watch);
     in_background(&mut background, "listening for news", network, room, news::listen);
@@ -259,10 +290,14 @@ impl Running {
         status::of(&self.gateway)
     }
 
-    /// Completes when the mgr cannot go on, and never otherwise. Whoever runs it must end it at once: it only answers
+    /// Completes when the mgr cannot go on, and never otherwise: its store failed, or is an older copy. Whoever runs it must end it at once: it only answers
     /// with errors from now on, and a new start finds everything that was promised.
     pub async fn failed(&self) -> Error {
-        Error::StoreFailed(self.namespace.failed().await)
+        let room = &self.gateway.server.fs().0;
+        tokio::select! {
+            broken = self.namespace.failed() => Error::StoreFailed(broken),
+            iods::Refused { address, refusal } = room.iods.until_refused() => Error::IodRefused { address, refusal },
+        }
     }
 
     /// Looks for damage, and repairs it if asked to; the last page, with the findings of all pages.

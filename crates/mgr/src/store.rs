@@ -10,10 +10,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
-use types::Status;
+use types::{FileId, Status, StoreId};
 
 /// Name of the store in the mgr's directory.
-const STORE: &str = "meta.redb";
+pub(crate) const STORE: &str = "meta.redb";
+/// Registry key of the identity of the store, where that is not the one of its log: in a restored store.
+const IDENTITY: &[u8] = b"mgr/store";
+/// Registry key of the number below which objects without files are kept: those of files that a recovered store does not know.
+const KEEP: &[u8] = b"mgr/keep";
 /// Registry key of the number of starts.
 const EPOCH: &[u8] = b"mgr/epoch";
 /// How long a start waits for the mgr before it to let go of the store: the system may take its time to clear away one that was killed.
@@ -29,7 +33,7 @@ fn store_path(dir: &Path) -> PathBuf {
 ///
 /// # Errors
 /// When there is a store already or the directory cannot be written.
-pub async fn format(dir: &Path, cluster: &ClusterFile) -> Result<(), Error> {
+pub async fn format(dir: &Path, cluster: &ClusterFile) -> Result<StoreId, Error> {
     let io = |action| move |e| io_error(dir, action, "make the directory above it first", e);
     match std::fs::create_dir(dir) {
         Err(e) if e.kind() != std::io::ErrorKind::AlreadyExists => return Err(io("make the directory")(e)),
@@ -52,7 +56,7 @@ pub async fn format(dir: &Path, cluster: &ClusterFile) -> Result<(), Error> {
     };
     Namespace::format(engine, format).await?;
     tracing::info!(store = %path.display(), fsid = %cluster.fsid, "formatted");
-    Ok(())
+    Ok(StoreId(id))
 }
 
 /// Opens the store in `dir`, which must be of the cluster file's file system.
@@ -76,7 +80,38 @@ pub(crate) async fn open(
             expected: cluster.fsid,
         });
     }
+    let found = identity(&namespace).map_err(Error::Metadata)?;
+    if let Some(expected) = cluster.store.filter(|expected| *expected != found) {
+        return Err(Error::OtherStore { store: path, found, file: cluster_file.to_owned(), expected });
+    }
     Ok(Arc::new(namespace))
+}
+
+/// The identity of the metadata store, which a copy of it has too.
+pub(crate) fn identity(namespace: &Namespace<Embedded>) -> Result<StoreId, Status> {
+    match namespace.registry(IDENTITY)? {
+        None => Ok(namespace.identity()),
+        Some(bytes) => bytes[..].try_into().map(StoreId).map_err(|_| Status::Corrupt),
+    }
+}
+
+/// Has the store keep its identity though its log has another one, durably.
+pub(crate) async fn name(namespace: &Namespace<Embedded>, store: StoreId) -> Result<(), Status> {
+    namespace.registry_put(now(), IDENTITY, Some(&Bytes::copy_from_slice(&store.0))).await
+}
+
+/// Objects without files whose numbers are below this one are kept for `weir fsck` to list.
+pub(crate) fn kept_below(namespace: &Namespace<Embedded>) -> Result<FileId, Status> {
+    match namespace.registry(KEEP)? {
+        None => Ok(FileId(0)),
+        Some(bytes) => bytes[..].try_into().map(|bytes| FileId(u64::from_be_bytes(bytes))).map_err(|_| Status::Corrupt),
+    }
+}
+
+/// Has objects without files below this number kept from now on, durably.
+pub(crate) async fn keep_unknown_below(namespace: &Namespace<Embedded>, first: FileId) -> Result<(), Status> {
+    let value = Bytes::copy_from_slice(&first.0.to_be_bytes());
+    namespace.registry_put(now(), KEEP, Some(&value)).await
 }
 
 /// Opens the engine, as soon as nobody else has it open any more.
@@ -107,14 +142,24 @@ async fn blocking<T: Send + 'static>(
     }
 }
 
+/// Lets the next start have a larger epoch than this one, durably.
+pub(crate) async fn raise_epoch(namespace: &Namespace<Embedded>, least: u32) -> Result<(), Status> {
+    if last_epoch(namespace)? >= least {
+        return Ok(());
+    }
+    namespace.registry_put(now(), EPOCH, Some(&Bytes::copy_from_slice(&least.to_be_bytes()))).await
+}
+
+fn last_epoch(namespace: &Namespace<Embedded>) -> Result<u32, Status> {
+    match namespace.registry(EPOCH)? {
+        None => Ok(0),
+        Some(bytes) => bytes[..].try_into().map(u32::from_be_bytes).map_err(|_| Status::Corrupt),
+    }
+}
+
 /// Counts this start, durably, and begins it: larger than at any start before, never 0.
 pub(crate) async fn next_epoch(namespace: &Namespace<Embedded>) -> Result<u32, Error> {
-    let stored = namespace.registry(EPOCH).map_err(Error::Metadata)?;
-    let last = match stored.as_deref().map(<[u8; 4]>::try_from) {
-        None => 0,
-        Some(Ok(bytes)) => u32::from_be_bytes(bytes),
-        Some(Err(_)) => return Err(Error::Metadata(Status::Corrupt)),
-    };
+    let last = last_epoch(namespace).map_err(Error::Metadata)?;
     let epoch = last.checked_add(1).ok_or(Error::Metadata(Status::Corrupt))?;
     let value = Bytes::copy_from_slice(&epoch.to_be_bytes());
     match namespace.registry_put(now(), EPOCH, Some(&value)).await {

@@ -43,7 +43,7 @@ impl Cluster {
         net::memory::install(Some(std::sync::Arc::new(net.clone())));
         let mut keys = rng("keys");
         let mut bytes = || -> [u8; 32] { std::array::from_fn(|_| keys.draw() as u8) };
-        let cluster = ClusterFile { fsid: FSID, key: Key::new(bytes()) };
+        let cluster = ClusterFile { fsid: FSID, key: Key::new(bytes()), store: None };
         let disk = MetaDisk::new(rng("mgr disk"), MGR_DISK);
         disk.load(empty().as_ref()?);
         let iods: Vec<String> = (0..plan.iods as u64).map(|i| format!("{}:{IOD_PORT}", name(IOD + i))).collect();

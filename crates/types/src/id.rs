@@ -11,6 +11,10 @@ pub struct Fsid(pub [u8; 16]);
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct IodId(pub [u8; 16]);
 
+/// The UUID of a metadata store, made when it is formatted. A copy of the store has the same one.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct StoreId(pub [u8; 16]);
+
 /// An inode number: the identity of a file inside one file system, never used twice.
 ///
 /// The object that holds a file's bytes on an iod carries the same number.
@@ -84,7 +88,7 @@ macro_rules! uuid_text {
         }
     )*};
 }
-uuid_text!(Fsid, IodId);
+uuid_text!(Fsid, IodId, StoreId);
 
 #[cfg(test)]
 mod tests {

@@ -13,7 +13,7 @@ pub mod time;
 
 pub use attr::{Attrs, DirEntry, FileKind, SetAttrs, SetTime, StatFs, leaves_hole};
 pub use cred::Cred;
-pub use id::{FileId, Fsid, Generation, IodId, Verifier};
+pub use id::{FileId, Fsid, Generation, IodId, StoreId, Verifier};
 pub use range::ByteRange;
 pub use renaming::Renaming;
 pub use status::Status;

@@ -29,6 +29,11 @@ impl Admin {
         Ok(Admin { address, connection, timeout, auth })
     }
 
+    /// The same, with so much time for every answer from now on.
+    pub fn patient(self, timeout: Duration) -> Admin {
+        Admin { timeout, ..self }
+    }
+
     /// Calls a procedure.
     pub async fn ask<R: Xdr>(&self, procedure: u32, args: &impl Xdr) -> Result<R, Failure> {
         let call = self.connection.call(PROGRAM, VERSION, procedure, &self.auth, args.to_bytes().into(), self.timeout);

@@ -56,13 +56,14 @@ pub struct Traffic {
 
 impl Cluster {
     /// Starts the cluster in `dir`, which is made when it holds none yet, with stores that have `features`; the mgr
-    /// listens at `listen`, and NFS clients are told to reach the iods at `nfs_host`, if that is another address.
+    /// listens at `listen`, and NFS clients are told to reach the iods at `nfs_host`, if that is another address. With
+    /// `recover_old_store` the mgr takes up an older copy of its store.
     pub async fn start(
         dir: &Path,
         iods: Option<u16>,
         features: iod::Features,
-        listen: SocketAddr,
-        nfs_host: Option<IpAddr>,
+        (listen, nfs_host): (SocketAddr, Option<IpAddr>),
+        recover_old_store: bool,
     ) -> Result<Self, Failure> {
         let home = dir.join(READY);
         let new = !exists(&home)?;
@@ -108,6 +109,7 @@ impl Cluster {
         let mut config =
             Config::new(home.join("mgr"), cluster_file, addresses.iter().map(ToString::to_string).collect());
         config.listen = vec![listen.to_string()];
+        config.recover_old_store = recover_old_store;
         let mgr = Mgr::start_at(config, vec![listener]).await?;
         let address = mgr.addresses().first().cloned().unwrap_or_else(|| listen.into());
         Ok(Cluster { mgr, iods, data_servers, address, new })
@@ -177,8 +179,10 @@ async fn make(dir: &Path, iods: u16, features: iod::Features) -> Result<(), Fail
         fs::remove_dir_all(&forming)?;
     }
     fs::create_dir(&forming)?;
-    let cluster = ClusterFile::create(&forming.join("cluster.toml"))?;
-    mgr::format(&forming.join("mgr"), &cluster).await?;
+    let cluster_file = forming.join("cluster.toml");
+    let mut cluster = ClusterFile::create(&cluster_file)?;
+    let store = mgr::format(&forming.join("mgr"), &cluster).await?;
+    cluster.name_store(&cluster_file, store)?;
     for i in 0..iods {
         iod::Store::format_with(&iod::Local::new(iod_dir(&forming, i)), cluster.fsid, features)?;
     }

@@ -5,6 +5,7 @@ mod completions;
 mod cp;
 mod df;
 mod du;
+mod dump;
 mod find;
 mod fsck;
 mod get;
@@ -20,6 +21,7 @@ mod mv;
 mod policy;
 mod put;
 mod replay;
+mod restore;
 mod rm;
 mod scrub;
 mod stat;
@@ -84,6 +86,10 @@ pub enum Command {
     Status(status::Args),
     /// Check a running file system for damage, and repair it
     Fsck(fsck::Args),
+    /// Back up the metadata store of a file system
+    Dump(dump::Args),
+    /// Make the metadata store of a dump
+    Restore(restore::Args),
     /// Read everything that the iods keep and report what is damaged
     Scrub(scrub::Args),
     /// Print shell completions
@@ -121,6 +127,8 @@ impl Command {
             Command::Tune(args) => tune::run(args),
             Command::Status(args) => status::run(args),
             Command::Fsck(args) => fsck::run(args),
+            Command::Dump(args) => dump::run(args),
+            Command::Restore(args) => restore::run(args),
             Command::Scrub(args) => scrub::run(args),
             Command::Completions(args) => completions::run(args),
             Command::Guard(args) => guard::run(args),

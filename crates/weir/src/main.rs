@@ -6,6 +6,7 @@ mod commands;
 mod content;
 mod copy;
 mod daemon;
+mod dumps;
 mod failure;
 mod glob;
 mod identity;

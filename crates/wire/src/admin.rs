@@ -3,10 +3,12 @@
 //! Names and groups may be added at any time; whoever shows them shows what it does not know as it is.
 
 mod check;
+mod dump;
 mod near;
 mod scrub;
 
 pub use check::{CheckArgs, CheckReply, FINDINGS_MAX, Finding, Mended, Severity};
+pub use dump::{DUMP_PAGE_MAX, DumpArgs, DumpReply};
 pub use near::{NearArgs, NearReply};
 pub use scrub::{
     SCRUB_FINDINGS_MAX, SCRUB_PATHS_MAX, SCRUB_RANGES_MAX, ScrubAction, ScrubArgs, ScrubFinding, ScrubReply, ScrubState,
@@ -31,6 +33,8 @@ pub const CHECK: u32 = 2;
 pub const SCRUB: u32 = 3;
 /// Tells clients of the same machine of a Unix socket: [`NearArgs`] to [`NearReply`]. For everybody.
 pub const NEAR: u32 = 4;
+/// Dumps the metadata store: [`DumpArgs`] to [`DumpReply`]. For whom CHECK is.
+pub const DUMP: u32 = 5;
 
 /// Most groups in one answer.
 pub const GROUPS_MAX: usize = 1024;

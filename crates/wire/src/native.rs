@@ -6,6 +6,7 @@
 mod admin;
 mod capability;
 mod checksum;
+mod claim;
 mod data_handle;
 mod hello;
 mod io;
@@ -19,6 +20,7 @@ mod scrub;
 pub use admin::{Counter, ListArgs, ListEntry, ListReply, StatsReply};
 pub use capability::{Capability, Key, Rights, STORE_OBJECT, Ticket};
 pub use checksum::{Crc32c, crc32c};
+pub use claim::{Claim, ClaimArgs, ClaimReply, Claiming};
 pub use data_handle::{DATA_HANDLE_LEN, DataHandle};
 pub use hello::{HelloArgs, HelloReply, Local, Origin};
 pub use io::{Extent, Piece, PieceKind, ReadArgs, ReadHead, ReadReply, WriteArgs, WriteExtent, WriteHead, WriteReply};
@@ -131,6 +133,8 @@ procedures! {
     Lengths = 17,
     /// Lends a descriptor of the file of an object, over Unix sockets alone: [`ObjectArgs`] to [`LendReply`].
     Lend = 18,
+    /// Has the iod remember the metadata store that uses it, durably, or asks which one it remembers: [`ClaimArgs`] to [`ClaimReply`].
+    Claim = 19,
 }
 
 impl Procedure {
@@ -150,6 +154,7 @@ impl Procedure {
                 | Procedure::Fence
                 | Procedure::Reserve
                 | Procedure::Pull
+                | Procedure::Claim
         )
     }
 }

@@ -9,10 +9,10 @@ use net::clock::unix_now;
 use types::limits::{EXTENTS_MAX, PAYLOAD_MAX};
 use types::{Generation, Status};
 use wire::native::{
-    Capability, CommitReply, Crc32c, Failure, FenceArgs, HelloArgs, HelloReply, LengthsArgs, LengthsReply, ListArgs,
-    ListReply, MGR_SESSION, NewsArgs, NewsReply, Nothing, ObjectArgs, PieceKind, Procedure, PunchArgs, REVISIONS,
-    ReadArgs, ReadHead, ReserveArgs, Rights, STORE_OBJECT, ScrubArgs, ScrubReply, SeekArgs, SeekReply, SizeReply,
-    StatsReply, TruncateArgs, TruncateReply, WriteExtent, WriteHead, WriteReply, crc32c,
+    Capability, ClaimArgs, ClaimReply, CommitReply, Crc32c, Failure, FenceArgs, HelloArgs, HelloReply, LengthsArgs,
+    LengthsReply, ListArgs, ListReply, MGR_SESSION, NewsArgs, NewsReply, Nothing, ObjectArgs, PieceKind, Procedure,
+    PunchArgs, REVISIONS, ReadArgs, ReadHead, ReserveArgs, Rights, STORE_OBJECT, ScrubArgs, ScrubReply, SeekArgs,
+    SeekReply, SizeReply, StatsReply, TruncateArgs, TruncateReply, WriteExtent, WriteHead, WriteReply, crc32c,
 };
 use wire::rpc::{AcceptStat, ReplyHeader};
 use xdr::{Malformed, Reader, Xdr};
@@ -75,6 +75,7 @@ impl<C: Channel> Connection<C> {
             Procedure::Scrub => self.with(xid, &mut input, Self::scrub),
             Procedure::News => self.with(xid, &mut input, Self::news),
             Procedure::Lengths => self.with(xid, &mut input, Self::lengths),
+            Procedure::Claim => self.with(xid, &mut input, Self::claim),
             Procedure::Lend => match take(&mut input) {
                 Ok(args) => self.lend(xid, &args),
                 Err(error) => self.garbage(xid, error),
@@ -355,6 +356,11 @@ impl<C: Channel> Connection<C> {
     fn list(&mut self, args: ListArgs) -> Result<ListReply, Failure> {
         self.check_store(&args.cap)?;
         self.store().list(args.after, args.max)
+    }
+
+    fn claim(&mut self, args: ClaimArgs) -> Result<ClaimReply, Failure> {
+        self.check_store(&args.cap)?;
+        self.store().claim(args.claiming.as_ref(), args.highest)
     }
 
     fn scrub(&mut self, args: ScrubArgs) -> Result<ScrubReply, Failure> {

@@ -62,6 +62,15 @@ pub enum StoreError {
         /// What is wrong.
         reason: &'static str,
     },
+    /// The `STORE` file is damaged.
+    #[error("{}: the STORE file is damaged ({reason}); remove it if the metadata store is the newest one: the mgr claims \
+             the objects again, if its inode numbers are above all of them", .dir.display())]
+    DamagedClaim {
+        /// The directory.
+        dir: PathBuf,
+        /// What is wrong.
+        reason: &'static str,
+    },
     /// The store belongs to another file system.
     #[error("{}: the store belongs to file system {found}, not to {wanted}; check the directory and the cluster file", .dir.display())]
     OtherFileSystem {
@@ -95,7 +104,7 @@ pub enum StoreError {
     },
 }
 
-fn error(dir: &Path, doing: &'static str, source: io::Error) -> StoreError {
+pub(super) fn error(dir: &Path, doing: &'static str, source: io::Error) -> StoreError {
     let dir = dir.to_owned();
     match source.kind() {
         io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => StoreError::NotWritable { dir, source },
@@ -149,7 +158,8 @@ impl Format {
     }
 }
 
-fn be(bytes: &[u8]) -> u64 {
+/// The big-endian number in `bytes`.
+pub(super) fn be(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0, |value, byte| value << 8 | u64::from(*byte))
 }
 

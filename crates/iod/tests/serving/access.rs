@@ -1,6 +1,6 @@
 //! Who may do what: sessions, capabilities, rights, fences.
 
-use types::{FileId, Fsid, Generation, Status};
+use types::{FileId, Fsid, Generation, Status, StoreId};
 use wire::native::*;
 
 use crate::cluster::{ALL, Client, FSID, Fault, SESSION, Server, cap, cap_of, key, now};
@@ -94,6 +94,20 @@ fn each_procedure_needs_its_right() {
     let not_admin = client.call::<ListReply>(Procedure::List, &list(cap(0, Rights::READ | Rights::WRITE)));
     assert_eq!(not_admin.unwrap_err().status(), Status::CapRefused);
     client.call::<ListReply>(Procedure::List, &list(cap(0, Rights::ADMIN))).unwrap();
+}
+
+#[test]
+fn claims_need_the_right_to_administer_the_whole_store() {
+    let server = Server::new();
+    let mut client = server.local_client(true);
+    let claim = Claim { store: StoreId([1; 16]), epoch: 1, mark: 2, numbers: 3 };
+    let args = |cap| ClaimArgs { cap, claiming: Some(Claiming { expected: 0, next: 1, claim }), highest: false };
+    for cap in [cap(1, ALL), cap(0, Rights::READ | Rights::WRITE)] {
+        let refused = client.call::<ClaimReply>(Procedure::Claim, &args(cap)).unwrap_err();
+        assert_eq!(refused.status(), Status::CapRefused);
+    }
+    let reply = client.call::<ClaimReply>(Procedure::Claim, &args(cap(0, Rights::ADMIN))).unwrap();
+    assert_eq!(reply, ClaimReply { taken: true, remembered: Some(claim), highest: None });
 }
 
 #[test]

@@ -64,6 +64,8 @@ struct Shared {
     corrupt: AtomicU64,
     free: Box<Free>,
     path: PathBuf,
+    /// Identity of the store and of its log.
+    id: [u8; 16],
 }
 
 /// Free bytes of the disk below a store, `None` if it cannot be told.
@@ -262,6 +264,10 @@ impl Engine for Embedded {
             None => {}
         }
         pending
+    }
+
+    fn identity(&self) -> [u8; 16] {
+        self.shared.id
     }
 
     fn standing(&self) -> Standing {

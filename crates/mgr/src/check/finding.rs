@@ -66,7 +66,11 @@ impl Kind {
             Kind::CopyDamaged => ("copy-damaged", Error, COPY),
             Kind::ObjectStray => ("object-stray", Error, "remove the object"),
             Kind::ObjectForeign => ("object-foreign", Error, "none: look what it holds, then remove it by hand"),
-            Kind::ObjectUnknown => ("object-unknown", Error, "none: is the metadata store an old copy?"),
+            Kind::ObjectUnknown => (
+                "object-unknown",
+                Error,
+                "none: it may be the only copy of a file; docs/backup.md says how to get its bytes",
+            ),
             Kind::ObjectBeyond => ("object-beyond", Error, "take over the size that the iods know of"),
             Kind::GenerationNewer => ("generation-newer", Error, "raise the generation of the file"),
             Kind::GenerationOlder => ("generation-older", Error, "fence the object again"),

@@ -69,7 +69,11 @@ impl Check {
             }
             return Ok(());
         }
-        if collector::is_stray(&self.room, next, file)? {
+        if collector::is_of_no_file(&self.room, next, file)? {
+            if file < self.room.kept_below {
+                let text = format!("{} bytes of a file that the recovered metadata store does not know", entry.size);
+                return self.left(Kind::ObjectUnknown, iod, entry, text).await;
+            }
             return self.stray(iod, link, from, entry).await;
         }
         if self.unsettled(file)? {

@@ -1,5 +1,6 @@
 //! One task for each configured iod: reaches it, registers it, watches it, and begins again.
 
+use super::claiming::Unclaimed;
 use super::link::Link;
 use super::{Iods, Member, Registered, Standing, register};
 use crate::proxy::own_capability;
@@ -47,6 +48,7 @@ pub(super) async fn keep(iods: Arc<Iods>, slot: usize) {
             }
             Err(problem) => problem,
         };
+        iods.asked(slot);
         let standing = Standing::Down(problem);
         let changed = iods.slots[slot].standing.send_if_modified(|old| {
             let changed = *old != standing;
@@ -72,6 +74,7 @@ async fn join(iods: &Iods, slot: usize) -> Result<(u16, Arc<Link>), String> {
     let stats: StatsReply = within(SILENT_AT_FIRST, link.call(Procedure::Stats, &Nothing))
         .await
         .map_err(|e| format!("no answer to STATS: {e}"))?;
+    let claim = iods.claim_first(slot, &link).await.map_err(|why| unclaimed(iods, address, why))?;
     let registered = register(iods, address, &link).await.map_err(|e| format!("cannot be registered: {e}"))?;
     let number = registered.number;
     fence(iods, number, &link).await.map_err(|e| format!("cannot be told which layouts were taken away: {e}"))?;
@@ -82,11 +85,29 @@ async fn join(iods: &Iods, slot: usize) -> Result<(u16, Arc<Link>), String> {
             return Err("is reached under another configured address already".into());
         }
         iods.verifiers.came(number, link.hello.verifier);
-        state.members.insert(number, Member { registered, link: Some(link.clone()), since: Instant::now(), stats });
+        let member =
+            Member { registered, link: Some(link.clone()), since: Instant::now(), stats, claimed: Some(claim.mark) };
+        state.members.insert(number, member);
+    }
+    // A mark that was left meanwhile has gone to the members alone, and this one was none yet.
+    if let Err(why) = iods.claim_again(number, &link).await {
+        leave(iods, number, &link);
+        return Err(unclaimed(iods, address, why));
     }
     iods.slots[slot].standing.send_replace(Standing::Up(number));
     iods.came_up.send_modify(|n| *n += 1);
     Ok((number, link))
+}
+
+/// Why an iod that did not take a claim is not used; one that refuses an older copy of the store ends the mgr.
+fn unclaimed(iods: &Iods, address: &Address, why: Unclaimed) -> String {
+    match why {
+        Unclaimed::Failed(problem) => problem,
+        Unclaimed::Refused(refusal) => {
+            iods.refuse(address.to_string(), refusal);
+            refusal.to_string()
+        }
+    }
 }
 
 /// What an iod answers; `Delay` when it is silent for so long.

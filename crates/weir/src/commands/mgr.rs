@@ -101,6 +101,10 @@ pub struct Args {
     /// repeated [default: everything, by everybody]
     #[arg(long = "export", value_name = "PATH[,KEY=VALUE...]")]
     exports: Vec<Export>,
+    /// Take up an older copy of the metadata store, as from a backup: past every number that the iods know of a later state. All
+    /// iods must run. For one start; "weir fsck" then lists what has changed since
+    #[arg(long)]
+    recover_old_store: bool,
     #[command(flatten)]
     ready: daemon::Ready,
 }
@@ -170,5 +174,6 @@ fn config(args: Args) -> Result<Config, Failure> {
     }
     config.policy = args.policy.or(config.policy);
     config.mds_threshold = args.mds_threshold.or(config.mds_threshold);
+    config.recover_old_store = args.recover_old_store;
     Ok(config)
 }

@@ -22,7 +22,7 @@ pub struct Args {
 
 #[derive(clap::Subcommand)]
 enum What {
-    /// Make the metadata store, and the cluster file when it is not there yet
+    /// Make the metadata store and the cluster file, which must not exist yet
     Mgr(Place),
     /// Make an object store
     Iod(Iod),
@@ -51,11 +51,14 @@ struct Iod {
 pub fn run(args: Args) -> Outcome {
     match args.what {
         What::Mgr(place) => {
-            let cluster = match ClusterFile::load(&place.cluster_file) {
+            let mut cluster = match ClusterFile::load(&place.cluster_file) {
                 Err(mgr::Error::Missing { .. }) => ClusterFile::create(&place.cluster_file)?,
-                other => other?,
+                other => return Err(second(&place.cluster_file, &other?)),
             };
-            runtime()?.block_on(mgr::format(&place.dir, &cluster))?;
+            let made = runtime()?.block_on(mgr::format(&place.dir, &cluster));
+            // Without a store the cluster file would only be in the way of the next attempt.
+            let store = made.inspect_err(|_| drop(std::fs::remove_file(&place.cluster_file)))?;
+            cluster.name_store(&place.cluster_file, store)?;
             done("metadata store", &place.dir, cluster.fsid)
         }
         What::Iod(Iod { place, block_checksums }) => {
@@ -65,6 +68,19 @@ pub fn run(args: Args) -> Outcome {
             done(&format!("object store {iod}"), &place.dir, cluster.fsid)
         }
     }
+}
+
+/// A second metadata store of one file system would give out the inode numbers of the first one again.
+fn second(path: &Path, cluster: &ClusterFile) -> Failure {
+    let has = match cluster.store {
+        Some(store) => format!("its file system has the metadata store {store} already"),
+        None => "its file system may have a metadata store already".to_owned(),
+    };
+    Failure::new(format!("the cluster file {} exists: {has}", path.display())).next(
+        "a second one would destroy its files, and nothing was changed. To start the mgr on that store, run \"weir mgr\"; to \
+         replace a lost one, run \"weir restore\"; for another file system with iods of its own, name a --cluster-file that does \
+         not exist yet",
+    )
 }
 
 fn done(what: &str, dir: &Path, fsid: types::Fsid) -> Result<Exit, Failure> {

@@ -51,6 +51,9 @@ pub struct Args {
     mount: Option<PathBuf>,
     #[command(flatten)]
     how: How,
+    /// Take up an older copy of the metadata store, as from a backup, past everything that the iods know of a later state
+    #[arg(long)]
+    recover_old_store: bool,
     #[command(flatten)]
     ready: Ready,
 }
@@ -72,7 +75,8 @@ pub fn run(args: Args) -> Outcome {
     let outcome = runtime.block_on(async {
         let stop = Stop::listen()?;
         let features = iod::Features { block_checksums: args.block_checksums };
-        let cluster = Cluster::start(&dir, args.iods, features, args.listen, args.nfs_host).await?;
+        let cluster =
+            Cluster::start(&dir, args.iods, features, (args.listen, args.nfs_host), args.recover_old_store).await?;
         let url = format!("weir://{}", cluster.address());
         let mounting = match &args.mount {
             Some(dir) => Some(mount(&cluster, &url, dir, &args.how).await?),

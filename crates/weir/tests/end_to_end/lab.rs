@@ -66,6 +66,25 @@ impl Daemon {
         self.child = Some(launch(Command::new(WEIR).args(listen), &self.log).0);
     }
 
+    /// Starts it again where it was, with further options for this start.
+    pub fn restart_with(&mut self, options: &[&str]) {
+        let mut command = Command::new(WEIR);
+        command.args(&self.args).args(["--listen", &self.address.to_string()]).args(options);
+        self.child = Some(launch(&mut command, &self.log).0);
+    }
+
+    /// Asks it to end, and waits for that.
+    pub fn stop(&mut self) {
+        let mut child = self.child.take().expect("it runs");
+        crate::cluster::signal(&child, rustix::process::Signal::TERM);
+        assert!(child.wait().expect("it ends").success(), "{}: {}", self.name, self.said());
+    }
+
+    /// What it is started with.
+    pub fn args(&self) -> &[String] {
+        &self.args
+    }
+
     /// Starts it again while it still runs, and kills it once the new one says that it waits for that.
     #[allow(dead_code)]
     pub fn replace(&mut self) {

@@ -4,7 +4,7 @@ use std::fmt::Debug;
 
 use bytes::Bytes;
 use proptest::prelude::*;
-use types::{FileId, Fsid, Generation, IodId, Verifier};
+use types::{FileId, Fsid, Generation, IodId, StoreId, Verifier};
 use xdr::Segments;
 
 use super::*;
@@ -117,6 +117,23 @@ fn loans_have_their_golden_bytes_and_a_mark() {
         let bad = LendReply { loan: Some(Loan { begin: 0, mark: vec![1; len].into() }) };
         LendReply::from_bytes(&bad.to_bytes()).unwrap_err();
     }
+}
+
+#[test]
+fn claims_have_their_golden_bytes() {
+    let claim = Claim { store: StoreId([6; 16]), epoch: 3, mark: 0x99, numbers: 0x1000 };
+    let bytes = format!("{}0000000300000000000000990000000000001000", "06".repeat(16));
+    let claiming = Claiming { expected: 7, next: 5, claim };
+    golden(
+        &ClaimArgs { cap: plain(), claiming: Some(claiming), highest: true },
+        &format!("{CAP}0000000100000000000000070000000000000005{bytes}00000001"),
+    );
+    golden(&ClaimArgs { cap: plain(), claiming: None, highest: false }, &format!("{CAP}0000000000000000"));
+    golden(
+        &ClaimReply { taken: true, remembered: Some(claim), highest: Some(9) },
+        &format!("0000000100000001{bytes}000000010000000000000009"),
+    );
+    golden(&ClaimReply::default(), "000000000000000000000000");
 }
 
 #[test]

@@ -40,7 +40,8 @@ pub(super) fn attach(
     let table = guarded(|| snapshot(&database)).map_err(|broken| StoreError::damaged(&path, broken))?;
     let recent = Recent::new(table.map_err(|error| StoreError::from_redb(&path, error))?);
     let (queue, state) = (Arc::default(), Mutex::default());
-    let shared = Shared { recent, database, queue, merge, state, corrupt: Default::default(), free, path };
+    let id = log.anchor().store;
+    let shared = Shared { recent, database, queue, merge, state, corrupt: Default::default(), free, path, id };
     Ok(Writer::new(Arc::new(shared), log))
 }
 

@@ -1,0 +1,81 @@
+//! The store as a whole: its identity, and a picture of all its records for a dump.
+
+use super::Namespace;
+use crate::dump::{DumpHead, Encoder};
+use crate::engine::{Broken, Engine, Key, Unreadable, Walk};
+use types::StoreId;
+
+/// Why a dump has ended before its end.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[allow(missing_docs)] // each variant's message says it
+pub enum DumpError {
+    #[error("record {} of the metadata store is damaged; run `weir fsck`", .0.escape_ascii())]
+    Damaged(Key),
+    #[error(transparent)]
+    Broken(#[from] Broken),
+    #[error("the dump is no longer wanted")]
+    Unwanted,
+}
+
+impl From<Unreadable> for DumpError {
+    fn from(cause: Unreadable) -> Self {
+        match cause {
+            Unreadable::Corrupt(key) => DumpError::Damaged(key),
+            Unreadable::Broken(broken) => DumpError::Broken(broken),
+        }
+    }
+}
+
+/// What a dump tells while it runs.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum DumpPart {
+    /// The picture is taken: no later change is in it.
+    Begun,
+    /// The next bytes of the dump, with so many records.
+    Bytes {
+        /// The bytes.
+        bytes: Vec<u8>,
+        /// The number of records in them.
+        records: u64,
+    },
+}
+
+impl<E: Engine> Namespace<E> {
+    /// The identity that the store was made with; zeros for a store in memory.
+    pub fn identity(&self) -> StoreId {
+        StoreId(self.shared.engine.identity())
+    }
+
+    /// Dumps every record as of one moment, telling `sink` the bytes of the dump in their order.
+    ///
+    /// `store` is the identity that the dump names, `created` its time in Unix seconds.
+    pub fn dump_into(
+        &self,
+        store: StoreId,
+        created: u64,
+        sink: &mut dyn FnMut(DumpPart) -> Walk,
+    ) -> Result<(), DumpError> {
+        let view = self.shared.engine.view()?;
+        let mut tell = |part| match sink(part) {
+            Walk::On => Ok(()),
+            Walk::Stop => Err(DumpError::Unwanted),
+        };
+        tell(DumpPart::Begun)?;
+        let (mut encoder, bytes) = Encoder::new(&DumpHead { fsid: self.fsid(), store, created });
+        tell(DumpPart::Bytes { bytes, records: 0 })?;
+        let mut outcome = Ok(());
+        view.survey(&b""[..]..&[0xff; 1][..], usize::MAX, &mut |key, value| {
+            outcome = match value {
+                Some(value) => match encoder.add(key, value) {
+                    Some((bytes, records)) => tell(DumpPart::Bytes { bytes, records }),
+                    None => Ok(()),
+                },
+                None => Err(DumpError::Damaged(key.to_vec())),
+            };
+            if outcome.is_ok() { Walk::On } else { Walk::Stop }
+        })?;
+        outcome?;
+        let (bytes, records) = encoder.end();
+        tell(DumpPart::Bytes { bytes, records })
+    }
+}

@@ -1,0 +1,125 @@
+//! Backups of a metadata store that no mgr uses: dumping it, and making a store of a dump.
+
+use crate::cluster_file::ClusterFile;
+use crate::error::{Error, io_error, random};
+use crate::store::{self, STORE};
+use meta::dump::{BadDump, Decoder, DumpHead, RestoreError};
+use meta::engine::Walk;
+use meta::{DumpError, DumpPart, Embedded, Namespace};
+use std::fs::File;
+use std::io::{self, BufReader, Write};
+use std::path::Path;
+use types::StoreId;
+
+/// The store while it is being restored, and its log beside it: under these names no mgr opens it.
+const RESTORING: &str = "restoring.redb";
+const RESTORING_LOG: &str = "restoring.log";
+const LOG: &str = "meta.log";
+
+/// A dump that was found whole.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Dumped {
+    /// Whose it is.
+    pub head: DumpHead,
+    /// Records in it.
+    pub records: u64,
+}
+
+fn bad(path: &Path, cause: &BadDump) -> Error {
+    Error::BadFile { path: path.to_owned(), reason: format!("{cause}; nothing was made of it: use another dump") }
+}
+
+fn decoder(path: &Path) -> Result<Decoder<BufReader<File>>, Error> {
+    let hint = "give a file that `weir dump` wrote";
+    let file = File::open(path).map_err(|e| io_error(path, "read the dump", hint, e))?;
+    Decoder::new(BufReader::new(file)).map_err(|e| bad(path, &e))
+}
+
+/// Reads a dump to its end and checks all of it.
+pub fn check_dump(path: &Path) -> Result<Dumped, Error> {
+    let mut dump = decoder(path)?;
+    while dump.next_block().map_err(|e| bad(path, &e))?.is_some() {}
+    Ok(Dumped { head: *dump.head(), records: dump.records() })
+}
+
+/// Dumps the store in `dir`, which no mgr may be using, into `out`.
+pub async fn dump(dir: &Path, cluster: &ClusterFile, cluster_file: &Path, out: &mut dyn Write) -> Result<(), Error> {
+    let namespace = store::open(dir, cluster, cluster_file).await?;
+    let store = store::identity(&namespace).map_err(Error::Metadata)?;
+    let mut failed = None;
+    let dumped = namespace.dump_into(store, net::clock::unix_now(), &mut |part| {
+        let DumpPart::Bytes { bytes, .. } = part else { return Walk::On };
+        match out.write_all(&bytes) {
+            Ok(()) => Walk::On,
+            Err(e) => {
+                failed = Some(e);
+                Walk::Stop
+            }
+        }
+    });
+    match (dumped, failed) {
+        (Ok(()), _) => Ok(()),
+        (Err(DumpError::Unwanted), Some(source)) => {
+            Err(Error::Io { path: dir.to_owned(), action: "write the dump of the metadata store", source })
+        }
+        (Err(cause), _) => Err(Error::BadFile { path: dir.to_owned(), reason: cause.to_string() }),
+    }
+}
+
+/// Makes the metadata store of a dump in `dir`, which must be missing or empty. All of the dump is checked before anything
+/// is made, and the store has its name only once it is whole.
+pub async fn restore(path: &Path, dir: &Path, cluster: &ClusterFile, cluster_file: &Path) -> Result<Dumped, Error> {
+    let dumped = check_dump(path)?;
+    let (fsid, store) = (dumped.head.fsid, dumped.head.store);
+    if fsid != cluster.fsid {
+        let file = cluster_file.to_owned();
+        return Err(Error::ForeignStore { store: path.to_owned(), found: fsid, file, expected: cluster.fsid });
+    }
+    if let Some(expected) = cluster.store.filter(|expected| *expected != store) {
+        let file = cluster_file.to_owned();
+        return Err(Error::OtherStore { store: path.to_owned(), found: store, file, expected });
+    }
+    prepare(dir)?;
+    let new = dir.join(RESTORING);
+    fill(path, &new, store).await?;
+    let io = |action| move |e| io_error(dir, action, "it was there a moment ago", e);
+    let rename = |from: &str, to: &str| std::fs::rename(dir.join(from), dir.join(to));
+    // The log first: a store without its log would be refused as damaged.
+    rename(RESTORING_LOG, LOG).and_then(|()| rename(RESTORING, STORE)).map_err(io("name the metadata store"))?;
+    File::open(dir).and_then(|dir| dir.sync_all()).map_err(io("sync the directory"))?;
+    Ok(dumped)
+}
+
+/// Makes the directory if it is missing, and takes away what an attempt has left that was cut off.
+fn prepare(dir: &Path) -> Result<(), Error> {
+    let io = |action| move |e| io_error(dir, action, "make the directory above it first", e);
+    match std::fs::create_dir(dir) {
+        Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(io("make the directory")(e)),
+        _ => {}
+    }
+    for entry in std::fs::read_dir(dir).map_err(io("list the directory"))? {
+        let name = entry.map_err(io("list the directory"))?.file_name();
+        let is_left = name == RESTORING || name == RESTORING_LOG;
+        if is_left {
+            std::fs::remove_file(dir.join(name)).map_err(io("remove what an earlier attempt has left"))?;
+        } else if name != "lost+found" {
+            let hint = "give an empty or missing directory: nothing is ever restored over something else";
+            return Err(Error::Exists { path: dir.join(name), hint });
+        }
+    }
+    Ok(())
+}
+
+/// Makes a store at `new` of the dump at `path`.
+async fn fill(path: &Path, new: &Path, store: StoreId) -> Result<(), Error> {
+    // A log of its own: the old store's would else pass for a continuation of this one.
+    let engine = Embedded::create(new, random()?, meta::merge)?;
+    meta::dump::restore(&engine, decoder(path)?).await.map_err(|e| match e {
+        RestoreError::Bad(cause) => bad(path, &cause),
+        RestoreError::Full => Error::Full,
+        RestoreError::Failed(cause) => Error::BadFile { path: new.to_owned(), reason: cause },
+    })?;
+    let namespace = Namespace::open(engine)?;
+    store::name(&namespace, store).await.map_err(Error::Metadata)?;
+    namespace.settle().await.map_err(Error::Metadata)
+}

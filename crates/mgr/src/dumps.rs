@@ -1,0 +1,121 @@
+//! Dumps of the metadata store, of one moment each, taken while everything runs.
+//!
+//! A dump is a task that reads one picture of the store and hands its bytes over through a bounded channel. When the picture is
+//! taken, the mgr leaves a new mark with the iods: a store that is made of the dump is known for an older copy from then on.
+
+use crate::room::Room;
+use bytes::Bytes;
+use meta::engine::Walk;
+use meta::{DumpError, DumpPart};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{Mutex, mpsc};
+use tokio::task::JoinHandle;
+use wire::admin::{DUMP_PAGE_MAX, DumpArgs, DumpReply};
+
+/// Parts that wait to be asked for.
+const WAITING: usize = 4;
+/// How long a dump waits for someone to ask for its next page. It keeps the pages of its picture on the disk meanwhile.
+const IDLE: Duration = Duration::from_secs(120);
+/// Records of a file, about: two of its inode and a name.
+const RECORDS_PER_FILE: u64 = 3;
+
+// The last part has the end of the dump behind a block.
+const _: () = assert!(meta::dump::BLOCK_MAX + 64 < DUMP_PAGE_MAX);
+
+/// The dump that is taken, if one is.
+#[derive(Debug, Default)]
+pub(crate) struct Dumps(Mutex<Option<Run>>);
+
+/// A dump that is being taken; ends when it is dropped, as nobody takes its parts.
+#[derive(Debug)]
+struct Run {
+    number: u64,
+    parts: mpsc::Receiver<DumpPart>,
+    task: JoinHandle<Result<(), DumpError>>,
+    total: u64,
+    /// The last page told.
+    last: DumpReply,
+}
+
+fn refused(why: impl Into<String>) -> DumpReply {
+    DumpReply { refused: Some(why.into()), ..DumpReply::default() }
+}
+
+impl Dumps {
+    /// Answers one call of DUMP.
+    pub(crate) async fn call(&self, room: &Arc<Room>, args: DumpArgs) -> DumpReply {
+        let mut running = self.0.lock().await;
+        if args.run == 0 {
+            // One whose asker is gone would be in the way: the last one that was begun counts.
+            *running = None;
+            let run = match begin(room).await {
+                Ok(run) => running.insert(run),
+                Err(why) => return refused(why),
+            };
+            return run.next(0).await;
+        }
+        match running.as_mut().filter(|run| run.number == args.run) {
+            Some(run) if run.last.page == args.page => run.last.clone(),
+            Some(run) if run.last.page.checked_add(1) == Some(args.page) && !run.last.end => run.next(args.page).await,
+            _ => refused("this dump is over, or another one was begun; begin again"),
+        }
+    }
+}
+
+/// Takes a picture of the store and leaves a new mark with the iods.
+async fn begin(room: &Arc<Room>) -> Result<Run, String> {
+    let cannot = |what: &'static str| move |e| format!("{what}: {e}");
+    let number = getrandom::u64().map_err(|e| e.to_string())?.max(1);
+    let namespace = room.namespace.clone();
+    let store = crate::store::identity(&namespace).map_err(cannot("the metadata store cannot be read"))?;
+    let total = namespace.files().unwrap_or(0).saturating_mul(RECORDS_PER_FILE);
+    let (tell, mut parts) = mpsc::channel(WAITING);
+    let runtime = tokio::runtime::Handle::current();
+    let task = tokio::task::spawn_blocking(move || {
+        namespace.dump_into(store, net::clock::unix_now(), &mut |part| {
+            let sent = runtime.block_on(async { tokio::time::timeout(IDLE, tell.send(part)).await });
+            if matches!(sent, Ok(Ok(()))) { Walk::On } else { Walk::Stop }
+        })
+    });
+    if parts.recv().await != Some(DumpPart::Begun) {
+        return Err(outcome(task).await.unwrap_or_default());
+    }
+    room.iods.leave_mark().await.map_err(cannot("no mark can be left with the iods"))?;
+    Ok(Run { number, parts, task, total, last: DumpReply::default() })
+}
+
+/// Why a dump has ended, `None` at its end.
+async fn outcome(task: JoinHandle<Result<(), DumpError>>) -> Option<String> {
+    match task.await {
+        Ok(Ok(())) => None,
+        Ok(Err(why)) => Some(why.to_string()),
+        Err(_) => Some("the dump has failed inside the mgr: its log says more".to_owned()),
+    }
+}
+
+impl Run {
+    /// The next page, which is that number.
+    async fn next(&mut self, page: u32) -> DumpReply {
+        let part = self.parts.recv().await;
+        let mut reply = DumpReply { run: self.number, page, records: self.last.records, ..DumpReply::default() };
+        match part {
+            Some(DumpPart::Bytes { bytes, records }) => {
+                reply.bytes = Bytes::from(bytes);
+                reply.records += records;
+                reply.total = self.total.max(reply.records);
+            }
+            Some(DumpPart::Begun) => return refused("the dump has begun twice"),
+            None => {
+                let task = std::mem::replace(&mut self.task, tokio::spawn(async { Ok(()) }));
+                if let Some(why) = outcome(task).await {
+                    return refused(why);
+                }
+                reply.total = reply.records;
+                reply.end = true;
+            }
+        }
+        self.last = reply.clone();
+        reply
+    }
+}

@@ -1,0 +1,176 @@
+//! CLAIM asked of iods: when one comes up, and of all of them when the mgr leaves a new mark.
+
+use super::claims::Refusal;
+use super::link::{Asked, Link};
+use super::{Iods, Refused};
+use crate::proxy::own_capability;
+use futures_util::future::join_all;
+use std::sync::Arc;
+use std::time::Duration;
+use types::{Generation, Status};
+use wire::native::{Claim, ClaimArgs, ClaimReply, Claiming, Procedure, Rights, STORE_OBJECT};
+
+/// How long the first iods that answer wait for the others, so that none is claimed by a store that another one refuses.
+const OTHERS: Duration = Duration::from_secs(2);
+/// How often a claim is tried while another one changes what the iod remembers.
+const TRIES: usize = 4;
+/// How often it is looked whether a new mark is due.
+const LOOK: Duration = Duration::from_secs(10);
+/// How often a new mark is left while files change: a copy of the store that is older than this is known for one.
+const EVERY: u32 = 60;
+
+/// Why an iod was not claimed.
+pub(super) enum Unclaimed {
+    Refused(Refusal),
+    Failed(String),
+}
+
+impl Iods {
+    async fn ask_claim(&self, link: &Link, claiming: Option<Claiming>, highest: bool) -> Result<ClaimReply, String> {
+        let cluster = self.cluster();
+        let cap = own_capability(&cluster.key, cluster.fsid, STORE_OBJECT, Generation::default(), Rights::ADMIN);
+        link.ask(Procedure::Claim, &ClaimArgs { cap, claiming, highest }).await.map_err(|asked| match asked {
+            Asked::Away => "no answer to CLAIM; every host needs the same version of weir".to_owned(),
+            Asked::Refused(status, why) if why.is_empty() => format!("CLAIM failed: {status}"),
+            Asked::Refused(status, why) => format!("CLAIM failed: {status}: {why}"),
+        })
+    }
+
+    /// What an iod remembers, and the highest number of its objects.
+    pub(super) async fn remembered(&self, link: &Link) -> Result<ClaimReply, String> {
+        self.ask_claim(link, None, true).await
+    }
+
+    fn judge(&self, answer: &ClaimReply) -> Result<(), Unclaimed> {
+        let failed = |e: Status| Unclaimed::Failed(format!("the metadata store cannot be read: {e}"));
+        self.claims.judge(answer).map_err(failed)?.map_err(Unclaimed::Refused)
+    }
+
+    /// Claims the iod of a slot that has just been connected; what it remembers then.
+    pub(super) async fn claim_first(&self, slot: usize, link: &Link) -> Result<Claim, Unclaimed> {
+        let answer = self.ask_claim(link, None, false).await.map_err(Unclaimed::Failed)?;
+        self.judge(&answer)?;
+        self.asked(slot);
+        let all = self.slots.len();
+        let others = self.asked.subscribe();
+        let wait = async { drop(others.clone().wait_for(|asked| *asked >= all).await) };
+        // One that is silent must not keep the mgr from the others.
+        let _ = tokio::time::timeout(OTHERS, wait).await;
+        if let Some(refused) = self.refused() {
+            return Err(Unclaimed::Failed(format!("the iod at {} has refused the metadata store", refused.address)));
+        }
+        self.claim_after(link, answer).await
+    }
+
+    /// Claims an iod that has answered so.
+    async fn claim_after(&self, link: &Link, mut answer: ClaimReply) -> Result<Claim, Unclaimed> {
+        let failed = |e: Status| Unclaimed::Failed(format!("the claim cannot be recorded: {e}"));
+        for _ in 0..TRIES {
+            let claim = self.claims.current().await.map_err(failed)?;
+            if answer.remembered == Some(claim) {
+                self.namespace.hold_numbers(self.refused().is_some());
+                return Ok(claim);
+            }
+            let expected = answer.remembered.map_or(0, |claim| claim.mark);
+            let claiming = Claiming { expected, next: self.claims.next().map_err(failed)?, claim };
+            answer = self.ask_claim(link, Some(claiming), false).await.map_err(Unclaimed::Failed)?;
+            if !answer.taken {
+                self.judge(&answer)?;
+            }
+        }
+        Err(Unclaimed::Failed("another mgr claims it at the same time".to_owned()))
+    }
+
+    /// Claims a member of which it is not known that it remembers the newest mark.
+    pub(super) async fn claim_again(&self, number: u16, link: &Arc<Link>) -> Result<(), Unclaimed> {
+        let answer = self.ask_claim(link, None, false).await.map_err(Unclaimed::Failed)?;
+        self.judge(&answer)?;
+        let claim = self.claim_after(link, answer).await?;
+        if let Some(member) = self.state().members.get_mut(&number) {
+            member.claimed = Some(claim.mark);
+        }
+        Ok(())
+    }
+
+    /// Leaves a new mark with all iods that are up; the others get it when they come. From now on every copy of the store that
+    /// was made before is known for an older one.
+    pub(crate) async fn leave_mark(&self) -> Result<(), Status> {
+        let newest = self.claims.renew().await?;
+        let up = self.up();
+        // All at once: one that is silent must not hold up the others.
+        join_all(up.iter().map(|(number, link)| self.leave_with(*number, link))).await;
+        let all_have = self.state().members.values().all(|member| member.claimed == Some(newest.mark));
+        if all_have { self.claims.forget_oldest().await } else { Ok(()) }
+    }
+
+    /// Claims a member again; one that cannot be claimed is connected, and claimed, again.
+    async fn leave_with(&self, number: u16, link: &Arc<Link>) {
+        match self.claim_again(number, link).await {
+            Ok(()) => return,
+            Err(Unclaimed::Failed(why)) => {
+                tracing::info!(number, "connecting an iod again, which took no claim: {why}")
+            }
+            Err(Unclaimed::Refused(refusal)) => self.refuse(link.path().to_string(), refusal),
+        }
+        link.close();
+    }
+
+    /// The iod at this address cannot be used with this store. If the store is an older copy, or no iod has taken a claim
+    /// since the start, the mgr must not go on.
+    pub(super) fn refuse(&self, address: String, refusal: Refusal) {
+        let began = self.state().members.values().any(|member| member.claimed.is_some());
+        if began && matches!(refusal, Refusal::Foreign { .. }) {
+            return;
+        }
+        self.namespace.hold_numbers(true);
+        self.refused.send_if_modified(|refused| {
+            let first = refused.is_none();
+            refused.get_or_insert(Refused { address, refusal });
+            first
+        });
+    }
+
+    /// The first iod that has refused the metadata store so that the mgr must not go on.
+    pub(crate) fn refused(&self) -> Option<Refused> {
+        self.refused.borrow().clone()
+    }
+
+    /// Completes when an iod has refused the metadata store so that the mgr must not go on.
+    pub(crate) async fn until_refused(&self) -> Refused {
+        let mut refused = self.refused.subscribe();
+        loop {
+            if let Some(refused) = refused.borrow_and_update().clone() {
+                return refused;
+            }
+            if refused.changed().await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        }
+    }
+
+    /// The slot has been tried: nobody waits for its iod any more.
+    pub(super) fn asked(&self, slot: usize) {
+        if !self.slots[slot].asked.swap(true, std::sync::atomic::Ordering::Relaxed) {
+            self.asked.send_modify(|asked| *asked += 1);
+        }
+    }
+}
+
+/// Leaves a new mark now and then while files change, for ever.
+pub(crate) async fn mark(iods: Arc<Iods>) {
+    let mut batches = None;
+    let mut looks = 0;
+    loop {
+        tokio::time::sleep(LOOK).await;
+        looks += 1;
+        let now = iods.namespace.standing().counters.batches;
+        let short = iods.claims.is_short_of_numbers().await == Ok(true);
+        if !short && (looks < EVERY || batches == Some(now)) {
+            continue;
+        }
+        match iods.leave_mark().await {
+            Ok(()) => (looks, batches) = (0, Some(iods.namespace.standing().counters.batches)),
+            Err(e) => tracing::warn!("no new mark can be left with the iods: {e}"),
+        }
+    }
+}

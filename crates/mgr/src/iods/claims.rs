@@ -1,0 +1,236 @@
+//! Claims: how iods know the metadata store that uses them, so that neither another store nor an older copy changes anything.
+//!
+//! The mgr leaves a mark, a random number, with every iod: at each start, after each dump, and from time to time while files
+//! change. The store records its marks before any iod gets them. An iod whose mark the store does not know was used by another
+//! store or by a later state of this one.
+
+use meta::{Embedded, Namespace};
+use std::sync::Arc;
+use tokio::sync::Mutex;
+use types::{Status, StoreId, Timestamp};
+use wire::native::{Claim, ClaimReply};
+use xdr::{Malformed, Reader, Writer, Xdr};
+
+const PREFIX: &[u8] = b"mgr/mark/";
+/// How many inode numbers a claim covers that are not taken yet. Far more than are taken between two looks at them.
+const AHEAD: u64 = 1 << 24;
+/// Marks from which on the oldest ones are forgotten, and how many are kept then.
+const MARKS_MAX: usize = 512;
+const MARKS_KEPT: usize = 256;
+/// Most marks read at a time.
+const MARKS_READ: usize = 1 << 16;
+
+/// Why an iod must not be used with this metadata store.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Refusal {
+    /// Another metadata store uses the iod.
+    #[error(
+        "it is used by the metadata store {found}, and this one is {own}; nothing was changed: start the mgr on the store that \
+         uses these iods, or name other iods in its configuration"
+    )]
+    Foreign {
+        /// The store that the iod remembers.
+        found: StoreId,
+        /// The store of the mgr.
+        own: StoreId,
+    },
+    /// A later state of the metadata store has used the iod.
+    #[error(
+        "this metadata store is an older copy: a later state of it (epoch {epoch}) has used the iod; nothing was changed: start \
+         the mgr on the newest state, or, if that is lost, start it once with --recover-old-store"
+    )]
+    Old {
+        /// The epoch of the later state.
+        epoch: u32,
+    },
+    /// The iod remembers no store, and has objects that this one cannot have made.
+    #[error(
+        "it has object {highest}, and this metadata store has given out numbers below {next} only: the store is an older copy or \
+         not the one of this iod; nothing was changed: start the mgr on the store that made these objects, or, if only this copy \
+         of it is left, start it once with --recover-old-store"
+    )]
+    Above {
+        /// The highest number of an object.
+        highest: u64,
+        /// The first number that the store has not given out.
+        next: u64,
+    },
+}
+
+/// Whether a store may use an iod that answers so. `knows` tells whether it is a mark of the store.
+pub(super) fn judge(
+    own: StoreId,
+    next: u64,
+    answer: &ClaimReply,
+    knows: impl FnOnce(u64) -> Result<bool, Status>,
+) -> Result<Result<(), Refusal>, Status> {
+    Ok(match (&answer.remembered, answer.highest) {
+        (Some(claim), _) if claim.store != own => Err(Refusal::Foreign { found: claim.store, own }),
+        (Some(claim), _) => match knows(claim.mark)? {
+            true => Ok(()),
+            false => Err(Refusal::Old { epoch: claim.epoch }),
+        },
+        (None, Some(highest)) if highest < next => Ok(()),
+        (None, Some(highest)) => Err(Refusal::Above { highest, next }),
+        // An iod that remembers nothing says what it has.
+        (None, None) => return Err(Status::Io),
+    })
+}
+
+/// A mark as the store records it: when it was left.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Mark {
+    epoch: u32,
+    /// Unix seconds.
+    left: u64,
+}
+
+impl Xdr for Mark {
+    fn encode(&self, out: &mut Writer) {
+        out.u32(self.epoch);
+        out.u64(self.left);
+    }
+
+    fn decode(input: &mut Reader) -> Result<Self, Malformed> {
+        Ok(Mark { epoch: input.u32()?, left: input.u64()? })
+    }
+}
+
+fn mark_key(mark: u64) -> Vec<u8> {
+    [PREFIX, &mark.to_be_bytes()].concat()
+}
+
+/// The claims of one start of an mgr.
+#[derive(Debug)]
+pub(super) struct Claims {
+    namespace: Arc<Namespace<Embedded>>,
+    pub(super) store: StoreId,
+    epoch: u32,
+    /// The newest one, none before the first.
+    current: Mutex<Option<Claim>>,
+}
+
+impl Claims {
+    pub(super) fn new(namespace: Arc<Namespace<Embedded>>, store: StoreId, epoch: u32) -> Self {
+        Claims { namespace, store, epoch, current: Mutex::new(None) }
+    }
+
+    /// The first number that the store has not given out.
+    pub(super) fn next(&self) -> Result<u64, Status> {
+        self.namespace.next_id().map(|next| next.0)
+    }
+
+    /// Whether the iod that answers so may be used.
+    pub(super) fn judge(&self, answer: &ClaimReply) -> Result<Result<(), Refusal>, Status> {
+        judge(self.store, self.next()?, answer, |mark| self.knows(mark))
+    }
+
+    pub(super) fn knows(&self, mark: u64) -> Result<bool, Status> {
+        Ok(self.namespace.registry(&mark_key(mark))?.is_some())
+    }
+
+    /// Takes a mark for one of the store's own, durably.
+    pub(super) async fn adopt(&self, mark: u64, epoch: u32) -> Result<(), Status> {
+        let now = net::clock::now();
+        let record = Mark { epoch, left: Timestamp::from(now).secs.max(0) as u64 };
+        self.namespace.registry_put(now.into(), &mark_key(mark), Some(&record.to_bytes())).await
+    }
+
+    async fn make(&self) -> Result<Claim, Status> {
+        let mark = getrandom::u64().map_err(|_| Status::ServerFault)?.max(1);
+        // Before any iod gets it: a store that does not know the mark of its own iod would take itself for an old copy.
+        self.adopt(mark, self.epoch).await?;
+        let numbers = self.next()?.checked_add(AHEAD).ok_or(Status::Corrupt)?;
+        Ok(Claim { store: self.store, epoch: self.epoch, mark, numbers })
+    }
+
+    /// The newest claim of this start.
+    pub(super) async fn current(&self) -> Result<Claim, Status> {
+        let mut current = self.current.lock().await;
+        match *current {
+            Some(claim) => Ok(claim),
+            None => Ok(*current.insert(self.make().await?)),
+        }
+    }
+
+    /// A claim with a new mark, which is the newest from now on.
+    pub(super) async fn renew(&self) -> Result<Claim, Status> {
+        let mut current = self.current.lock().await;
+        Ok(*current.insert(self.make().await?))
+    }
+
+    /// Whether so many numbers were taken that a new claim is needed.
+    pub(super) async fn is_short_of_numbers(&self) -> Result<bool, Status> {
+        let next = self.next()?;
+        Ok(self.current.lock().await.is_some_and(|claim| next.saturating_add(AHEAD / 2) > claim.numbers))
+    }
+
+    /// Forgets the oldest marks if there are many. Every iod must have the newest one: then none needs the others.
+    pub(super) async fn forget_oldest(&self) -> Result<(), Status> {
+        let marks = self.namespace.registry_list(PREFIX, MARKS_READ)?;
+        if marks.len() <= MARKS_MAX {
+            return Ok(());
+        }
+        // One that cannot be read counts as the oldest.
+        let left = |value| Mark::from_bytes(value).map_or(0, |mark| mark.left);
+        let mut marks: Vec<_> = marks.iter().map(|(key, value)| (left(value), key)).collect();
+        marks.sort_unstable();
+        let newest = self.current.lock().await.map(|claim| mark_key(claim.mark));
+        for (_, key) in &marks[..marks.len() - MARKS_KEPT] {
+            if newest.as_deref() != Some(&key[..]) {
+                self.namespace.registry_put(net::clock::now().into(), key, None).await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OWN: StoreId = StoreId([1; 16]);
+
+    fn answer(store: StoreId, mark: u64) -> ClaimReply {
+        let claim = Claim { store, epoch: 4, mark, numbers: 100 };
+        ClaimReply { taken: false, remembered: Some(claim), highest: None }
+    }
+
+    #[test]
+    fn an_iod_is_used_by_a_store_that_knows_its_mark_alone() {
+        let judged = |answer: &ClaimReply| judge(OWN, 50, answer, |mark| Ok(mark == 7)).unwrap();
+        assert_eq!(judged(&answer(OWN, 7)), Ok(()));
+        assert_eq!(judged(&answer(OWN, 8)), Err(Refusal::Old { epoch: 4 }));
+        let found = StoreId([2; 16]);
+        assert_eq!(judged(&answer(found, 7)), Err(Refusal::Foreign { found, own: OWN }));
+    }
+
+    #[test]
+    fn an_iod_without_a_mark_is_used_by_a_store_above_its_objects() {
+        let judged = |highest| judge(OWN, 50, &ClaimReply { highest, ..ClaimReply::default() }, |_| Ok(false));
+        assert_eq!(judged(Some(0)), Ok(Ok(())));
+        assert_eq!(judged(Some(49)), Ok(Ok(())));
+        assert_eq!(judged(Some(50)), Ok(Err(Refusal::Above { highest: 50, next: 50 })));
+        assert_eq!(judged(None), Err(Status::Io));
+    }
+
+    #[test]
+    fn every_refusal_says_that_nothing_was_changed_and_what_to_do() {
+        let refusals = [
+            Refusal::Foreign { found: StoreId([2; 16]), own: OWN },
+            Refusal::Old { epoch: 4 },
+            Refusal::Above { highest: 7, next: 5 },
+        ];
+        for text in refusals.map(|refusal| refusal.to_string()) {
+            let (_, next) = text.split_once("; ").expect("what to do");
+            assert!(next.starts_with("nothing was changed: start"), "{text}");
+        }
+    }
+
+    #[test]
+    fn bytes_of_a_mark_are_these() {
+        let mark = Mark { epoch: 258, left: 3 };
+        assert_eq!(mark.to_bytes(), &[0, 0, 1, 2, 0, 0, 0, 0, 0, 0, 0, 3][..]);
+        assert_eq!(Mark::from_bytes(&mark.to_bytes()), Ok(mark));
+    }
+}

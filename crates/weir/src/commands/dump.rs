@@ -1,0 +1,123 @@
+//! `weir dump`: back up the metadata store of a file system, while it runs or not.
+
+use crate::admin::Admin;
+use crate::dumps::tell;
+use crate::failure::{Exit, Failure, Outcome};
+use crate::session::{Connect, runtime};
+use indicatif::{ProgressBar, ProgressStyle};
+use mgr::ClusterFile;
+use net::Address;
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use wire::admin::{DUMP, DumpArgs, DumpReply};
+
+/// How long one page may take: before the first one the mgr asks all iods.
+const PAGE_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// Back up the metadata store: names, attributes, where files are, and the content of small files
+///
+/// The dump is of one moment, and the file system goes on meanwhile. The file appears whole or not at all, with checksums that
+/// "weir restore" verifies. The bytes of files that lie on iods are not in it.
+#[derive(clap::Args)]
+#[command(
+    after_help = "The dump has the content of small files, so it is readable by its owner alone. Only the superuser and the owner
+of the root directory may take one.
+
+Examples:
+  weir dump /backup/weir-$(date +%F).dump
+  weir dump /backup/weir.dump weir://host
+  weir dump /backup/weir.dump --dir /srv/weir/mgr --cluster-file /etc/weir/cluster.toml     (with the mgr stopped)"
+)]
+pub struct Args {
+    /// The file to write; one that is there is replaced once the new one is whole
+    file: PathBuf,
+    /// The file system; without it, WEIR_URL
+    #[arg(conflicts_with = "dir")]
+    system: Option<OsString>,
+    /// The metadata store of an mgr that does not run
+    #[arg(long, value_name = "DIRECTORY", requires = "cluster_file")]
+    dir: Option<PathBuf>,
+    /// The cluster file, with --dir
+    #[arg(long, value_name = "FILE", requires = "dir")]
+    cluster_file: Option<PathBuf>,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+    /// Print nothing
+    #[arg(short, long)]
+    quiet: bool,
+    #[command(flatten)]
+    connect: Connect,
+}
+
+/// Takes it.
+pub fn run(args: Args) -> Outcome {
+    let failed = |e: std::io::Error| Failure::from(e).about(args.file.display());
+    let mut name = args
+        .file
+        .file_name()
+        .ok_or_else(|| Failure::usage(format!("{}: no file name", args.file.display())))?
+        .to_owned();
+    name.push(".new");
+    let new = args.file.with_file_name(name);
+    // Left by a dump that was cut off.
+    let _ = std::fs::remove_file(&new);
+    let mut file = File::options().write(true).create_new(true).mode(0o600).open(&new).map_err(failed)?;
+    let written = write(&args, &mut file).and_then(|()| file.sync_all().map_err(failed));
+    // Read again: what is on the disk is what a restore will find.
+    let dumped = written.and_then(|()| mgr::check_dump(&new).map_err(Failure::from));
+    let dumped = dumped.inspect_err(|_| drop(std::fs::remove_file(&new)))?;
+    std::fs::rename(&new, &args.file).map_err(failed)?;
+    let dir = args.file.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    File::open(dir).and_then(|dir| dir.sync_all()).map_err(failed)?;
+    if !args.quiet {
+        tell("dumped", &args.file, &dumped, None, args.json)?;
+    }
+    Ok(Exit::Done)
+}
+
+fn write(args: &Args, file: &mut File) -> Result<(), Failure> {
+    let runtime = runtime()?;
+    let written = match (&args.dir, &args.cluster_file) {
+        (Some(dir), Some(cluster_file)) => {
+            let cluster = ClusterFile::load(cluster_file)?;
+            runtime.block_on(mgr::dump(dir, &cluster, cluster_file, file)).map_err(Failure::from)
+        }
+        _ => {
+            let target = args.connect.target_or_base(args.system.as_ref())?;
+            let address = Address::Tcp { host: target.host().to_owned(), port: target.port() };
+            runtime.block_on(receive(address, args, file))
+        }
+    };
+    runtime.shutdown_background();
+    written
+}
+
+/// Asks the mgr page by page.
+async fn receive(address: Address, args: &Args, file: &mut File) -> Result<(), Failure> {
+    let name = address.to_string();
+    let admin = Admin::connect(address, args.connect.timeout()).await?.patient(PAGE_TIMEOUT);
+    let bar = if args.quiet || args.json { ProgressBar::hidden() } else { ProgressBar::new(0) };
+    if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos} of about {len} records  {elapsed}") {
+        bar.set_style(style);
+    }
+    let mut ask = DumpArgs { run: 0, page: 0 };
+    loop {
+        let page: DumpReply = admin.ask(DUMP, &ask).await?;
+        if let Some(why) = page.refused {
+            return Err(Failure::told(why).about(name));
+        }
+        file.write_all(&page.bytes).map_err(|e| Failure::from(e).about(args.file.display()))?;
+        bar.set_length(page.total);
+        bar.set_position(page.records);
+        if page.end {
+            bar.finish_and_clear();
+            return Ok(());
+        }
+        ask = DumpArgs { run: page.run, page: page.page.saturating_add(1) };
+    }
+}

@@ -1,0 +1,49 @@
+//! `weir restore`: make the metadata store of a dump.
+
+use crate::dumps::tell;
+use crate::failure::{Exit, Outcome};
+use crate::session::runtime;
+use crate::show;
+use mgr::ClusterFile;
+use std::path::PathBuf;
+
+/// Make the metadata store of a dump
+///
+/// All of the dump is verified before anything is made. The directory must be missing or empty. The store is the same as the one
+/// that was dumped, at the moment of the dump.
+#[derive(clap::Args)]
+#[command(
+    after_help = "If anything ran on the file system since the dump, the iods refuse the store: then start the mgr once with
+--recover-old-store, and see with \"weir fsck\" what has changed since the dump.
+
+Examples:
+  weir restore /backup/weir.dump --dir /srv/weir/mgr --cluster-file /etc/weir/cluster.toml
+  weir mgr --config /etc/weir/mgr.toml --recover-old-store
+  weir fsck"
+)]
+pub struct Args {
+    /// The dump
+    file: PathBuf,
+    /// The directory of the metadata store: missing or empty
+    #[arg(long, value_name = "DIRECTORY")]
+    dir: PathBuf,
+    /// The cluster file of the file system
+    #[arg(long, value_name = "FILE")]
+    cluster_file: PathBuf,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// Makes it.
+pub fn run(args: Args) -> Outcome {
+    let cluster = ClusterFile::load(&args.cluster_file)?;
+    let runtime = runtime()?;
+    let dumped = runtime.block_on(mgr::restore(&args.file, &args.dir, &cluster, &args.cluster_file))?;
+    tell("restored", &args.file, &dumped, Some(&args.dir), args.json)?;
+    if !args.json {
+        let hint = "if the file system was used after the dump, start the mgr once with --recover-old-store";
+        show::line(&format!("made the store in {}; {hint}", args.dir.display()))?;
+    }
+    Ok(Exit::Done)
+}

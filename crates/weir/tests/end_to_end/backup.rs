@@ -1,0 +1,375 @@
+//! Metadata stores that must not be used with the iods that are there, and backups: `weir dump`, `weir restore`, old copies.
+
+use crate::cluster::{WEIR, fail, succeed};
+use crate::lab::Lab;
+use crate::tree::bytes;
+use mgr::ClusterFile;
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Every file below a directory, with its content.
+fn contents(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut found = BTreeMap::new();
+    let mut dirs = vec![dir.to_owned()];
+    while let Some(dir) = dirs.pop() {
+        for entry in fs::read_dir(dir).expect("a directory").map(|entry| entry.expect("an entry")) {
+            match entry.file_type().expect("a kind") {
+                kind if kind.is_dir() => dirs.push(entry.path()),
+                kind if kind.is_file() => drop(found.insert(entry.path(), fs::read(entry.path()).expect("readable"))),
+                _ => {}
+            }
+        }
+    }
+    found
+}
+
+fn copy_dir(from: &Path, to: &Path) {
+    fs::create_dir(to).expect("a new directory");
+    for (path, content) in contents(from) {
+        fs::write(to.join(path.file_name().expect("a name")), content).expect("written");
+    }
+}
+
+/// The findings of fsck, and its exit code.
+fn fsck(lab: &Lab) -> (i32, Vec<Value>) {
+    loop {
+        let out = lab.weir(["fsck", "--json"]).output().expect("it runs");
+        let text = String::from_utf8(out.stdout).expect("text");
+        let mut lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+        lines.pop();
+        match out.status.code() {
+            // The mgr may not have found its iods again yet.
+            Some(8) => {}
+            code => return (code.expect("an exit code"), lines),
+        }
+    }
+}
+
+fn codes(findings: &[Value]) -> BTreeSet<&str> {
+    findings.iter().map(|finding| finding["code"].as_str().expect("a code")).collect()
+}
+
+fn inode(lab: &Lab, name: &str) -> u64 {
+    lab.json(["stat", "--json", name])[0]["inode"].as_u64().expect("an inode")
+}
+
+/// Waits until no size is being learnt: what the iods know is compared with what the mgr knows.
+fn settled(lab: &Lab) {
+    let pending = || {
+        let status = lab.json(["status", "--json"]).remove(0);
+        let groups = status.as_array().expect("groups").clone();
+        let work = groups.iter().find(|group| group["group"] == "work").expect("work")["values"].clone();
+        ["intents_written", "doomed", "orphans"].iter().map(|name| work[name].as_u64().expect("a number")).sum::<u64>()
+    };
+    while pending() > 0 {}
+}
+
+/// An mgr on another directory, with the address of the lab's.
+fn other_mgr(lab: &Lab, dir: &Path, cluster_file: &Path, iods: &[String]) -> Command {
+    let mut command = Command::new(WEIR);
+    command.args(["mgr", "--listen", "127.0.0.1:0", "--dir"]).arg(dir).arg("--cluster-file").arg(cluster_file);
+    let own = lab.iods.iter().map(|iod| iod.proxy.address().to_string());
+    own.chain(iods.iter().cloned()).for_each(|iod| {
+        command.args(["--iod", &iod]);
+    });
+    command
+}
+
+#[test]
+fn a_second_metadata_store_is_neither_made_nor_used() {
+    let home = tempfile::tempdir().unwrap();
+    let mut lab = Lab::start(home.path(), 1);
+    let (file, second) = (home.path().join("cluster.toml"), home.path().join("second"));
+    let content = bytes(1, 300_000);
+    lab.put("/file", &content);
+    settled(&lab);
+    let mkfs = || {
+        let mut command = Command::new(WEIR);
+        command.args(["mkfs", "mgr", "--dir"]).arg(&second).arg("--cluster-file").arg(&file);
+        command
+    };
+    let said = fail(&mut mkfs(), 1);
+    let store = ClusterFile::load(&file).unwrap().store.expect("mkfs names the store");
+    for part in ["already", &store.to_string(), "weir restore", "does not exist yet"] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    assert!(!second.exists());
+    lab.mgr.stop();
+
+    // One that was made all the same, as an earlier version did: first the cluster file is in its way, then the iods.
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let cluster = ClusterFile { store: None, ..ClusterFile::load(&file).unwrap() };
+    let made = runtime.block_on(mgr::format(&second, &cluster)).unwrap();
+    let before = contents(&home.path().join("iod-0"));
+    let said = fail(&mut other_mgr(&lab, &second, &file, &[]), 1);
+    assert!(said.contains(&made.to_string()) && said.contains(&store.to_string()), "{said}");
+    let unnamed = home.path().join("unnamed.toml");
+    let text = fs::read_to_string(&file).unwrap();
+    let without: Vec<&str> = text.lines().filter(|line| !line.starts_with("store")).collect();
+    fs::copy(&file, &unnamed).unwrap();
+    fs::write(&unnamed, without.join("\n")).unwrap();
+    for _ in 0..2 {
+        let said = fail(&mut other_mgr(&lab, &second, &unnamed, &[]), 1);
+        for part in ["is used by the metadata store", &store.to_string(), &made.to_string(), "nothing was changed"] {
+            assert!(said.contains(part), "{part}: {said}");
+        }
+        // Not even with force.
+        let said = fail(other_mgr(&lab, &second, &unnamed, &[]).arg("--recover-old-store"), 1);
+        assert!(said.contains("is used by the metadata store"), "{said}");
+    }
+    assert!(contents(&home.path().join("iod-0")) == before, "an iod was changed");
+    lab.mgr.restart();
+    assert!(lab.run(["cat", "/file"]) == content);
+    lab.fsck();
+}
+
+/// Starts the mgr of two iods on an older copy of its store while iods are down.
+fn start_copy_without_iods(lab: &mut Lab, home: &Path) {
+    // All iods must answer before it goes past what they know.
+    lab.iods[1].kill();
+    let mut command = other_mgr(lab, &home.join("mgr"), &home.join("cluster.toml"), &[]);
+    let said = fail(command.arg("--recover-old-store"), 1);
+    assert!(said.contains("needs every iod"), "{said}");
+    // Without any iod it cannot know that it is a copy: it gives out no number, and ends when it learns of that.
+    lab.iods[0].kill();
+    lab.mgr.restart();
+    let made = lab.weir(["mkdir", "/early", "--retry-timeout", "1"]).output().unwrap();
+    assert!(!made.status.success(), "a number was given out");
+    lab.iods.iter_mut().for_each(|iod| iod.restart());
+    assert_eq!(lab.mgr.wait().code(), Some(1));
+    assert!(lab.mgr.said().contains("older copy"), "{}", lab.mgr.said());
+}
+
+#[test]
+fn an_older_copy_of_the_store_is_refused_until_it_is_recovered() {
+    let home = tempfile::tempdir().unwrap();
+    let mut lab = Lab::start(home.path(), 2);
+    let (dir, backup) = (home.path().join("mgr"), home.path().join("backup"));
+    let (kept, late) = (bytes(1, 300_000), bytes(2, 300_000));
+    lab.put("/kept", &kept);
+    lab.put("/removed", &bytes(3, 200_000));
+    let removed = inode(&lab, "/removed");
+    settled(&lab);
+    lab.mgr.stop();
+    copy_dir(&dir, &backup);
+    lab.mgr.restart();
+    lab.put("/late", &late);
+    let unknown = inode(&lab, "/late");
+    lab.run(["rm", "/removed"]);
+    settled(&lab);
+    lab.mgr.stop();
+
+    fs::rename(&dir, home.path().join("newest")).unwrap();
+    copy_dir(&backup, &dir);
+    let before: Vec<_> = lab.iods.iter().map(|iod| contents(&home.path().join(iod.name()))).collect();
+    for _ in 0..3 {
+        let said = lab.mgr.fail_to_restart();
+        for part in ["older copy", "nothing was changed", "--recover-old-store"] {
+            assert!(said.contains(part), "{part}: {said}");
+        }
+    }
+    let after: Vec<_> = lab.iods.iter().map(|iod| contents(&home.path().join(iod.name()))).collect();
+    assert!(before == after, "an iod was changed");
+
+    start_copy_without_iods(&mut lab, home.path());
+
+    lab.mgr.restart_with(&["--recover-old-store"]);
+    assert!(lab.run(["cat", "/kept"]) == kept);
+    lab.put("/new", &bytes(4, 300_000));
+    assert!(inode(&lab, "/new") > unknown, "no number is given out twice");
+    // What the copy does not know stays, also when the mgr is started as always.
+    for restarted in [false, true] {
+        if restarted {
+            settled(&lab);
+            lab.mgr.stop();
+            lab.mgr.restart();
+        }
+        let (code, findings) = fsck(&lab);
+        assert_eq!((code, codes(&findings)), (4, BTreeSet::from(["object-missing", "object-unknown"])), "{findings:?}");
+        for finding in &findings {
+            let about = if finding["code"] == "object-missing" { removed } else { unknown };
+            assert_eq!(finding["inode"].as_u64(), Some(about), "{finding}");
+        }
+        assert!(lab.run(["cat", "/new"]) == bytes(4, 300_000));
+    }
+    let name = format!("{unknown:016x}");
+    let objects: Vec<_> = lab.iods.iter().flat_map(|iod| contents(&home.path().join(iod.name()))).collect();
+    let object = objects.iter().find(|(path, _)| path.ends_with(&name)).expect("the object of the lost file");
+    assert!(object.1[4096..] == late, "its bytes can be had");
+
+    // The newest state is another copy now.
+    lab.mgr.stop();
+    fs::rename(&dir, home.path().join("recovered")).unwrap();
+    fs::rename(home.path().join("newest"), &dir).unwrap();
+    assert!(lab.mgr.fail_to_restart().contains("older copy"));
+}
+
+#[test]
+fn a_store_that_was_moved_with_its_mgr_stopped_needs_no_recovery() {
+    let home = tempfile::tempdir().unwrap();
+    let mut lab = Lab::start(home.path(), 1);
+    let (dir, file, dump) = (home.path().join("mgr"), home.path().join("cluster.toml"), home.path().join("weir.dump"));
+    let content = bytes(1, 300_000);
+    lab.put("/file", &content);
+    settled(&lab);
+    let offline = || {
+        let mut command = Command::new(WEIR);
+        command.arg("dump").arg(&dump).arg("--dir").arg(&dir).arg("--cluster-file").arg(&file);
+        command
+    };
+    assert!(fail(&mut offline(), 1).contains("another mgr is using"));
+    assert!(!dump.exists() && !home.path().join("weir.dump.new").exists());
+    lab.mgr.stop();
+    succeed(&mut offline());
+    let mode = fs::metadata(&dump).unwrap().permissions();
+    assert_eq!(std::os::unix::fs::PermissionsExt::mode(&mode) & 0o777, 0o600);
+
+    let restore = |from: &Path, to: &Path, file: &Path| {
+        let mut command = Command::new(WEIR);
+        command.arg("restore").arg(from).arg("--dir").arg(to).arg("--cluster-file").arg(file);
+        command
+    };
+    assert!(fail(&mut restore(&dump, &dir, &file), 1).contains("empty"));
+    // Every part of a dump is checked before anything is made.
+    let (damaged, elsewhere) = (home.path().join("damaged"), home.path().join("elsewhere"));
+    let good = fs::read(&dump).unwrap();
+    let middle = good.len() / 2;
+    let mut flipped = good.clone();
+    flipped[middle] ^= 1;
+    for bad in [&flipped[..], &good[..middle], &good[..good.len() - 1], b"", &[&good[..], b"x"].concat()] {
+        fs::write(&damaged, bad).unwrap();
+        let said = fail(&mut restore(&damaged, &elsewhere, &file), 1);
+        assert!(said.contains("nothing was made") && !elsewhere.exists(), "{said}");
+    }
+    let other = home.path().join("other.toml");
+    ClusterFile::create(&other).unwrap();
+    assert!(fail(&mut restore(&dump, &elsewhere, &other), 1).contains("is of file system"));
+    fs::rename(&dir, home.path().join("old")).unwrap();
+    let told: Value = serde_json::from_slice(&succeed(restore(&dump, &dir, &file).arg("--json"))).unwrap();
+    assert!(told["records"].as_u64() > Some(3), "{told}");
+    lab.mgr.restart();
+    assert!(lab.run(["cat", "/file"]) == content);
+    lab.fsck();
+    // The one that was left behind is an older copy from now on.
+    lab.mgr.stop();
+    fs::rename(&dir, home.path().join("moved")).unwrap();
+    fs::rename(home.path().join("old"), &dir).unwrap();
+    assert!(lab.mgr.fail_to_restart().contains("older copy"));
+}
+
+/// All files, by inode, with their paths and sizes. Whatever `weir cp` has copied has objects, unless it is empty.
+fn files(lab: &Lab) -> BTreeMap<u64, (String, u64)> {
+    let found = lab.json(["find", "/", "--type", "f", "--json"]);
+    let number = |file: &Value, name: &str| file[name].as_u64().expect("a number");
+    let path = |file: &Value| file["path"].as_str().expect("a path").to_owned();
+    found.iter().map(|file| (number(file, "inode"), (path(file), number(file, "size")))).collect()
+}
+
+/// Copies a tree with `weir cp`.
+fn copy(lab: &Lab, from: &Path, to: &str) {
+    lab.run([OsStr::new("cp"), "--quiet".as_ref(), "-r".as_ref(), from.as_ref(), to.as_ref()]);
+}
+
+fn make_files(top: &Path, count: u64) {
+    for n in 0..count {
+        let dir = top.join((n / 100).to_string());
+        fs::create_dir_all(&dir).unwrap();
+        fs::write(dir.join(format!("file {n}")), bytes(n, if n % 10 == 0 { 9000 } else { 500 })).unwrap();
+    }
+}
+
+/// Takes a dump while another thread copies and removes trees, some of them before and some after it; its records.
+fn dump_while_changing(lab: &Lab, moving: &Path, dump: &Path) -> u64 {
+    let (stop, rounds) = (AtomicBool::new(false), AtomicBool::new(false));
+    let mut told = Value::Null;
+    std::thread::scope(|scope| {
+        let changing = scope.spawn(|| {
+            for round in 0.. {
+                let name = format!("/moving {round}");
+                copy(lab, moving, &format!("weir:{name}"));
+                if round % 2 == 0 {
+                    lab.run(["rm", "-r", &name]);
+                }
+                rounds.store(true, Ordering::SeqCst);
+                if stop.load(Ordering::SeqCst) {
+                    return;
+                }
+            }
+        });
+        while !rounds.load(Ordering::SeqCst) {
+            assert!(!changing.is_finished());
+            std::thread::yield_now();
+        }
+        told = lab.json([OsStr::new("dump"), dump.as_ref(), "--json".as_ref()]).remove(0);
+        rounds.store(false, Ordering::SeqCst);
+        while !rounds.load(Ordering::SeqCst) {
+            assert!(!changing.is_finished());
+            std::thread::yield_now();
+        }
+        stop.store(true, Ordering::SeqCst);
+    });
+    told["records"].as_u64().expect("a number")
+}
+
+/// What fsck finds of a restored store: the objects of files that were made since, and files whose objects are gone.
+fn assert_findings_are_what_has_changed(
+    lab: &Lab,
+    newest: &BTreeMap<u64, (String, u64)>,
+    restored: &BTreeMap<u64, (String, u64)>,
+) {
+    let (code, findings) = fsck(lab);
+    let named = |code: &str| -> BTreeSet<u64> {
+        let found = findings.iter().filter(|finding| finding["code"] == code);
+        found.filter_map(|finding| finding["inode"].as_u64()).collect()
+    };
+    assert_eq!(codes(&findings), BTreeSet::from(["object-missing", "object-unknown"]), "{findings:?}");
+    assert_eq!(code, 4);
+    let made = newest.keys().filter(|inode| !restored.contains_key(inode)).copied().collect();
+    assert_eq!(named("object-unknown"), made);
+    // What was empty at the moment of the dump, as its copy was under way, has lost nothing.
+    let full = restored.iter().filter(|(_, (_, size))| *size > 0).map(|(inode, _)| *inode);
+    assert_eq!(named("object-missing"), full.filter(|inode| !newest.contains_key(inode)).collect());
+}
+
+#[test]
+fn a_dump_of_a_changing_tree_is_restored_and_fsck_names_what_has_changed_since() {
+    let count = if std::env::var("WEIR_TEST_SCALE").is_ok_and(|scale| scale == "full") { 20_000 } else { 3000 };
+    let home = tempfile::tempdir().unwrap();
+    let mut lab = Lab::start(home.path(), 2);
+    let (still, moving, dump) = (home.path().join("still"), home.path().join("moving"), home.path().join("weir.dump"));
+    make_files(&still, count);
+    make_files(&moving, 100);
+    copy(&lab, &still, "weir:/still");
+    copy(&lab, &moving, "weir:/before");
+    let records = dump_while_changing(&lab, &moving, &dump);
+    assert!(records > 3 * count, "{records}");
+    copy(&lab, &moving, "weir:/after");
+    lab.run(["rm", "-r", "/before"]);
+    settled(&lab);
+    let newest = files(&lab);
+    lab.mgr.stop();
+
+    let dir = home.path().join("mgr");
+    fs::rename(&dir, home.path().join("lost")).unwrap();
+    let file = home.path().join("cluster.toml");
+    succeed(Command::new(WEIR).arg("restore").arg(&dump).arg("--dir").arg(&dir).arg("--cluster-file").arg(&file));
+    assert!(lab.mgr.args().contains(&dir.to_str().unwrap().to_owned()));
+    assert!(lab.mgr.fail_to_restart().contains("older copy"));
+    lab.mgr.restart_with(&["--recover-old-store"]);
+    let restored = files(&lab);
+    let back = home.path().join("back");
+    lab.run([OsStr::new("cp"), "--quiet".as_ref(), "-r".as_ref(), "weir:/still".as_ref(), back.as_ref()]);
+    let relative = |top: &Path| -> BTreeMap<PathBuf, Vec<u8>> {
+        let all = contents(top).into_iter();
+        all.map(|(path, content)| (path.strip_prefix(top).expect("below").to_owned(), content)).collect()
+    };
+    assert!(relative(&still) == relative(&back), "the tree is as it was");
+    assert!(!restored.values().any(|(path, _)| path.starts_with("/after")));
+    settled(&lab);
+    assert_findings_are_what_has_changed(&lab, &newest, &restored);
+}

@@ -1,0 +1,102 @@
+//! DUMP: what `weir dump` asks a mgr, page by page: a file from which the metadata store can be made again.
+
+use super::{put_text, take_text};
+use bytes::Bytes;
+use xdr::{Malformed, Reader, Writer, Xdr};
+
+/// Most bytes of one page.
+pub const DUMP_PAGE_MAX: usize = 512 << 10;
+
+/// Arguments of DUMP.
+///
+/// A dump runs at the mgr under a number. Each call asks for its next page; the last page told can be asked for once more. A
+/// dump that nobody asks for ends after a while.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DumpArgs {
+    /// The dump, as its first page told; 0 begins one.
+    pub run: u64,
+    /// The page wanted, from 0.
+    pub page: u32,
+}
+
+/// One page of a dump.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct DumpReply {
+    /// What is asked cannot be done. The rest is empty.
+    pub refused: Option<String>,
+    /// The dump.
+    pub run: u64,
+    /// Which page it is.
+    pub page: u32,
+    /// The next bytes of the file.
+    pub bytes: Bytes,
+    /// Records in all pages so far.
+    pub records: u64,
+    /// How many there are about; 0 when that is not known.
+    pub total: u64,
+    /// Whether this is the last page: the file is whole.
+    pub end: bool,
+}
+
+impl Xdr for DumpArgs {
+    fn encode(&self, out: &mut Writer) {
+        out.u64(self.run);
+        out.u32(self.page);
+    }
+
+    fn decode(input: &mut Reader) -> Result<Self, Malformed> {
+        Ok(DumpArgs { run: input.u64()?, page: input.u32()? })
+    }
+}
+
+impl Xdr for DumpReply {
+    fn encode(&self, out: &mut Writer) {
+        out.optional(self.refused.as_ref(), |out, text| put_text(out, text));
+        out.u64(self.run);
+        out.u32(self.page);
+        out.opaque(&self.bytes);
+        out.u64(self.records);
+        out.u64(self.total);
+        out.bool(self.end);
+    }
+
+    fn decode(input: &mut Reader) -> Result<Self, Malformed> {
+        Ok(DumpReply {
+            refused: input.optional(take_text)?,
+            run: input.u64()?,
+            page: input.u32()?,
+            bytes: input.opaque(DUMP_PAGE_MAX)?,
+            records: input.u64()?,
+            total: input.u64()?,
+            end: input.bool()?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_these() {
+        let args = DumpArgs { run: 7, page: 3 };
+        assert_eq!(args.to_bytes(), &[0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 3][..]);
+        assert_eq!(DumpArgs::from_bytes(&args.to_bytes()), Ok(args));
+        let reply = DumpReply {
+            refused: None,
+            run: 7,
+            page: 3,
+            bytes: Bytes::from_static(b"ab"),
+            records: 5,
+            total: 6,
+            end: true,
+        };
+        let mut want = vec![0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 3, 0, 0, 0, 2, b'a', b'b', 0, 0];
+        want.extend([0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 6, 0, 0, 0, 1]);
+        assert_eq!(reply.to_bytes(), want);
+        assert_eq!(DumpReply::from_bytes(&want.clone().into()), Ok(reply));
+        for cut in 0..want.len() {
+            assert!(DumpReply::from_bytes(&want[..cut].to_vec().into()).is_err(), "{cut} bytes");
+        }
+    }
+}

@@ -1,0 +1,32 @@
+//! A dump of a metadata store, as a damaged file may give it back: its records are in order and within their limits.
+#![cfg_attr(fuzzing, no_main)]
+
+use meta::dump::{Decoder, Encoder};
+use types::limits;
+
+/// Reads `data` as a dump; what is whole is written and read again unchanged.
+pub fn run(data: &[u8]) {
+    let Ok(mut dump) = Decoder::new(data) else { return };
+    let (mut encoder, mut again) = Encoder::new(dump.head());
+    let mut last: Option<Vec<u8>> = None;
+    loop {
+        let records = match dump.next_block() {
+            Ok(Some(records)) => records,
+            Ok(None) => break,
+            Err(_) => return,
+        };
+        for (key, value) in records {
+            assert!(key.len() <= limits::KEY_MAX && value.len() <= limits::VALUE_MAX);
+            assert!(last.as_ref().is_none_or(|last| *last < key));
+            again.extend(encoder.add(&key, &value).into_iter().flat_map(|(bytes, _)| bytes));
+            last = Some(key);
+        }
+    }
+    again.extend(encoder.end().0);
+    let mut again = Decoder::new(&again[..]).expect("a dump that was written");
+    while again.next_block().expect("a dump that was written").is_some() {}
+    assert_eq!(again.records(), dump.records());
+}
+
+#[cfg(fuzzing)]
+libfuzzer_sys::fuzz_target!(|data: &[u8]| run(data));
