@@ -69,7 +69,7 @@ async fn bytes_of_one_copy_that_are_lost_are_errors_and_not_zeros() {
                     Err(error) => lost += u64::from(error == Status::Lost),
                 }
             }
-            assert!((44..=192).contains(&lost), "{lost} bytes were refused");
+            assert!((28..=192).contains(&lost), "{lost} bytes were refused");
             let found = check(&cluster, false).await;
             let code = if left.is_none() { "object-missing" } else { "object-short" };
             assert_eq!((codes(&found), found[0].inode), (vec![code], Some(file.0)), "{found:?}");
