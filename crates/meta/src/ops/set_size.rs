@@ -30,6 +30,8 @@ pub(crate) fn learn(tx: &mut Tx<'_>, id: FileId, end: u64) -> Plan<Changed> {
 /// the superuser it takes the set-user-id and set-group-id bits.
 pub(crate) fn plan(tx: &mut Tx<'_>, id: FileId, to: Reach, mtime: Option<Timestamp>, stable: bool) -> Plan<Changed> {
     let Reach { end, holes } = to;
+    // A record changes in place. The end of a file waits for it, and so do those who look at the file.
+    tx.frees();
     let before = tx.rely_on(id)?;
     match before.kind() {
         FileKind::Regular => {}
