@@ -80,7 +80,7 @@ pub enum Command {
     Replay(replay::Args),
     /// Measure a file system, and say how it is best used
     Tune(tune::Args),
-    /// Show how a cluster stands: daemons, versions, capacity, counters
+    /// Show how a cluster stands: its health, what is down, capacity, clients, pending work
     Status(status::Args),
     /// Check a running file system for damage, and repair it
     Fsck(fsck::Args),
@@ -94,8 +94,8 @@ pub enum Command {
 }
 
 impl Command {
-    /// Does it.
-    pub fn run(self) -> Outcome {
+    /// Does it; `verbose` is the number of `-v`.
+    pub fn run(self, verbose: u8) -> Outcome {
         match self {
             Command::Up(args) => up::run(args),
             Command::Mkfs(args) => mkfs::run(args),
@@ -119,7 +119,7 @@ impl Command {
             Command::Policy(args) => policy::run(args),
             Command::Replay(args) => replay::run(args),
             Command::Tune(args) => tune::run(args),
-            Command::Status(args) => status::run(args),
+            Command::Status(args) => status::run(args, verbose > 0),
             Command::Fsck(args) => fsck::run(args),
             Command::Scrub(args) => scrub::run(args),
             Command::Completions(args) => completions::run(args),

@@ -8,6 +8,7 @@ mod copy;
 mod daemon;
 mod failure;
 mod glob;
+mod health;
 mod identity;
 mod locator;
 mod logging;
@@ -49,7 +50,7 @@ fn main() -> ExitCode {
     let args = commands::mount::called();
     let cli = Cli::parse_from(commands::expand_find(args));
     logging::start(cli.verbose);
-    let code = match cli.command.run() {
+    let code = match cli.command.run(cli.verbose) {
         Ok(code) => code,
         Err(failure) => {
             eprintln!("{failure}");
