@@ -94,6 +94,11 @@ pub enum Command {
 }
 
 impl Command {
+    /// Whether it goes on for long by itself, so that its log says when it started and stopped.
+    pub fn is_daemon(&self) -> bool {
+        matches!(self, Command::Mgr(_) | Command::Iod(_) | Command::Mount(_))
+    }
+
     /// Does it; `verbose` is the number of `-v`.
     pub fn run(self, verbose: u8) -> Outcome {
         match self {
