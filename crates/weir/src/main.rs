@@ -3,6 +3,7 @@
 mod admin;
 mod cluster;
 mod commands;
+mod config_files;
 mod content;
 mod copy;
 mod daemon;
