@@ -64,7 +64,7 @@ impl Cluster {
         listen: SocketAddr,
         nfs_host: Option<IpAddr>,
     ) -> Result<Self, Failure> {
-        let home = dir.join(READY);
+        let home = home(dir);
         let new = !exists(&home)?;
         if new {
             make(dir, iods.unwrap_or(IODS), features)
@@ -155,6 +155,11 @@ impl Cluster {
         }
         drop(self.iods);
     }
+}
+
+/// Where a cluster whose directory is `dir` keeps its data.
+pub fn home(dir: &Path) -> PathBuf {
+    dir.join(READY)
 }
 
 fn exists(path: &Path) -> Result<bool, Failure> {
