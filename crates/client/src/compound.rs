@@ -63,6 +63,11 @@ impl Compound {
         Compound { what: what.into(), builder: Builder::new(), once: false, caller: None, checks: Checks::default() }
     }
 
+    /// What people are told it is for.
+    pub(crate) fn what(&self) -> &str {
+        &self.what
+    }
+
     /// Asks in this name.
     pub(crate) fn by(mut self, caller: &Caller) -> Self {
         self.caller.clone_from(caller);

@@ -5,6 +5,7 @@ mod lender;
 use crate::counters::{Tally, add};
 use crate::lent::Shelf;
 use crate::session::Session;
+use crate::waiting::Waits;
 use crate::{Error, Options, Result};
 use layout::kinds::native;
 use layout::kinds::{Device, KindId};
@@ -89,6 +90,7 @@ impl Devices {
                 link: AsyncMutex::default(),
                 lends: AtomicBool::new(false),
                 places: Semaphore::new(shared.options.in_flight_per_iod.max(1)),
+                waits: Waits::default(),
             })
         };
         iods.entry(id).or_insert_with(made).clone()
@@ -103,6 +105,7 @@ pub(crate) struct Iod {
     /// Whether files may be borrowed over the connection that there is.
     lends: AtomicBool,
     places: Semaphore,
+    waits: Waits,
 }
 
 /// A connection that HELLO was said over.
@@ -134,6 +137,17 @@ impl Iod {
     /// Sends a request and gives its result, and whether the bytes in it have checksums, as `args` is told for its own; asks again when the
     /// connection breaks, as every native request may be repeated.
     pub(crate) async fn call<T: Xdr>(
+        &self,
+        procedure: Procedure,
+        args: impl Fn(bool) -> Segments + Sync,
+        what: &str,
+    ) -> std::result::Result<(T, bool), Refused> {
+        tracing::debug!(iod = %self.id, ?procedure, what, "request");
+        let patience = self.shared.options.retry_timeout;
+        self.waits.watch(self.call_again(procedure, args, what), patience, || format!("iod {}", self.id)).await
+    }
+
+    async fn call_again<T: Xdr>(
         &self,
         procedure: Procedure,
         args: impl Fn(bool) -> Segments + Sync,
@@ -206,7 +220,11 @@ impl Iod {
     }
 
     fn error(&self, what: &str, why: &dyn std::fmt::Display) -> Error {
-        Error::connection(format!("{what} on iod {}: {why}; is the iod running?", self.id))
+        Error::connection(format!("{what} on iod {}: {why}", self.id)).with_iod()
+    }
+
+    fn no_connection(&self, why: &dyn std::fmt::Display) -> Error {
+        Error::connection(format!("iod {}: {why}", self.id)).with_iod()
     }
 
     /// The connection, made if there is none.
@@ -258,22 +276,24 @@ impl Iod {
 
     async fn connect(&self, link: &mut Link, fresh: bool) -> Result<Line> {
         let device = self.device(link, fresh).await?.clone();
-        let mut last = Error::connection(format!("iod {} has no address; is it running?", self.id));
+        let mut last = self.no_connection(&"it has no address");
         for address in addresses(&device, self.shared.boot_id) {
             let limits = Limits { in_flight: self.shared.options.in_flight_per_iod.max(1) + 1, ..Limits::default() };
             let timeout = self.shared.options.connect_timeout;
             let net = self.shared.net.clone();
             let checksums = self.shared.options.checksums && on_the_way(&address);
+            self.waits.at(&address);
             match Connection::connect(&address, Arc::new(NoService), limits, net, timeout).await {
                 Ok(connection) => match self.hello(&connection, &device, checksums).await {
                     Ok(origin) => {
+                        tracing::info!(iod = %self.id, %address, "connected to an iod");
                         let lender = self.lender(address, origin);
                         self.lends.store(lender.is_some(), Relaxed);
                         return Ok(Line { connection, checksums, lender });
                     }
                     Err(error) => last = error,
                 },
-                Err(error) => last = self.error("connecting", &error),
+                Err(error) => last = self.no_connection(&error),
             }
         }
         Err(last)
@@ -315,7 +335,7 @@ impl Iod {
         };
         if reply.iod != self.id {
             let message = format!("{} answers as iod {} instead of {}", connection.peer(), reply.iod, self.id);
-            return Err(Error::connection(message));
+            return Err(Error::connection(message).with_iod());
         }
         let agreed = reply.checksums == checksums
             && reply.max_payload as usize >= PAYLOAD_MAX

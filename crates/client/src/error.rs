@@ -29,12 +29,14 @@ pub struct Error {
     in_doubt: bool,
     /// See [`Error::is_moved`].
     moved: bool,
+    /// See [`Error::is_of_iod`].
+    of_iod: bool,
 }
 
 impl Error {
     /// An error of this kind; the message says what was tried, what came of it and what to do next.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Error { kind, message: message.into(), state_lost: false, in_doubt: false, moved: false }
+        Error { kind, message: message.into(), state_lost: false, in_doubt: false, moved: false, of_iod: false }
     }
 
     /// A server's refusal while doing `what`.
@@ -96,6 +98,16 @@ impl Error {
     /// was done.
     pub fn is_moved(&self) -> bool {
         self.moved
+    }
+
+    /// The same error, of a request to an iod.
+    pub(crate) fn with_iod(self) -> Self {
+        Error { of_iod: true, ..self }
+    }
+
+    /// Whether an iod, which the message names, is what cannot be reached: the mgr is there.
+    pub fn is_of_iod(&self) -> bool {
+        self.of_iod
     }
 
     /// Whose fault it is.

@@ -416,7 +416,10 @@ impl Drop for File {
     fn drop(&mut self) {
         let Some(open) = self.open.take() else { return };
         let runtime = open.inode.mount.runtime.clone();
+        let closing = open.inode.mount.dropped.clone().try_read_owned();
         net::task::spawn_on(&runtime, async move {
+            // Held until the end: the mount waits for it when it disconnects.
+            let _closing = closing;
             let id = open.inode.node.id;
             if let Err(error) = open.close().await {
                 tracing::warn!(file = %id, "closing a file that was dropped: {error}");

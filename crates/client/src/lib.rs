@@ -23,6 +23,7 @@ pub mod placement;
 mod session;
 pub mod target;
 mod via_mgr;
+mod waiting;
 mod window;
 
 pub use counters::Counters;

@@ -38,7 +38,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use tokio::runtime::Handle;
-use tokio::sync::Semaphore;
+use tokio::sync::{RwLock, Semaphore};
 use types::limits::{PAYLOAD_MAX, READ_AHEAD_BYTES};
 use types::{Cred, FileId, StatFs};
 use wire::nfs4::*;
@@ -88,6 +88,8 @@ pub(crate) struct Inner {
     stamps: AtomicU64,
     opening: Mutex<Opening>,
     behind: Behind,
+    /// Shared by the tasks that close dropped files.
+    pub(crate) dropped: Arc<RwLock<()>>,
     /// Losses of changes that who syncs names was told of.
     losses: AtomicU64,
 }
@@ -208,6 +210,7 @@ impl Mount {
             stamps,
             opening,
             behind: Behind::default(),
+            dropped: Arc::default(),
             losses: AtomicU64::new(0),
         };
         let inner = Arc::new(inner);
@@ -227,8 +230,11 @@ impl Mount {
         Compound::new(what).by(&self.caller)
     }
 
-    /// Ends the session. Everything that was written should be closed before: what is not durable by then is lost.
+    /// Ends the session, after the closes of files that were dropped. Everything that was written should be closed before:
+    /// what is not durable by then is lost.
     pub async fn disconnect(self) -> Result<()> {
+        // An open that is left behind keeps a removed file, and its space, until the lease is over.
+        drop(self.inner.dropped.write().await);
         self.inner.close_left().await;
         self.inner.leave_names().await;
         let settled = self.sync_names().await;

@@ -36,8 +36,9 @@ pub struct Options {
     /// How long to try to reach a server when mounting, and an iod each time it cannot be reached; 10 s unless told
     /// otherwise. An iod that was not reached is left alone for 5 s, in which its bytes go through the mgr.
     pub connect_timeout: Duration,
-    /// How long a request waits for a server that went away before it fails, 60 s unless told otherwise. Within it the
-    /// request is sent several times: one that was not answered for a third of it goes over a new connection. What fails
+    /// How long a request waits for a server that went away before it fails, 60 s unless told otherwise, [`FOR_EVER`] if it
+    /// is never to fail. Within it the request is sent several times: one that was not answered for a third of it, or for
+    /// 20 s, goes over a new connection. What fails
     /// on an iod then takes as long again to go through the mgr. While an mgr that restarted waits for its clients, it is
     /// waited for by its lease time longer.
     pub retry_timeout: Duration,
@@ -88,10 +89,15 @@ impl Default for Options {
     }
 }
 
+/// A [`Options::retry_timeout`] that no request outlives: a century, which any clock can add to the present.
+pub const FOR_EVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+/// Longest wait for one answer before the request is sent again over another connection.
+const ATTEMPT_MAX: Duration = Duration::from_secs(20);
+
 impl Options {
     /// How long to wait for one answer before asking again over another connection.
     pub(crate) fn attempt_timeout(&self) -> Duration {
-        self.retry_timeout / 3
+        (self.retry_timeout / 3).min(ATTEMPT_MAX)
     }
 
     /// The window in bytes with its lower bound applied.

@@ -11,6 +11,7 @@ use crate::compound::{Compound, Results, Sealed, nfs_error};
 use crate::counters::{Tally, add};
 use crate::load::Load;
 use crate::mount::Inodes;
+use crate::waiting::Waits;
 use crate::{Error, Options, Result, Target};
 use callbacks::Callbacks;
 use establish::Link;
@@ -64,6 +65,7 @@ struct Shared {
     /// Whether a task looks for what the mgr has taken away.
     testing: AtomicBool,
     settling: settled::Settling,
+    waits: Waits,
 }
 
 /// The present session; each session of this client is an epoch.
@@ -114,6 +116,7 @@ impl Session {
         let shared = Shared {
             auth: establish::auth(&options),
             owner: establish::owner(&options)?,
+            waits: Waits::of(&address),
             address,
             options,
             tally,
@@ -128,7 +131,8 @@ impl Session {
             settling: Default::default(),
         };
         let session = Session { shared: Arc::new(shared) };
-        session.shared.ready(session.shared.options.connect_timeout).await?;
+        let (made, patience) = (&session.shared, session.shared.options.connect_timeout);
+        made.waits.watch(Box::pin(made.ready(patience)), patience, || "the mgr".to_owned()).await?;
         let lease = session.lease_time().await?;
         session.shared.set_lease(lease);
         net::task::spawn(lease::keep(Arc::downgrade(&session.shared)));
@@ -190,7 +194,12 @@ impl Session {
     /// mgr sees to it that it is done once.
     pub(crate) async fn call(&self, compound: Compound) -> Result<Results> {
         // Apart, so that what needs no request, such as most reads and writes of files, need not carry room for one.
-        Box::pin(self.shared.call(compound)).await
+        let shared = &self.shared;
+        let what = compound.what();
+        tracing::debug!(mgr = %shared.address, what, "request");
+        let patience = shared.options.retry_timeout;
+        let (request, server) = (Box::pin(shared.call(compound)), || "the mgr".to_owned());
+        shared.waits.watch(request, patience, server).await
     }
 
     /// Returns when the mgr has answered something lately, or now.

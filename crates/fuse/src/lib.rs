@@ -22,6 +22,7 @@ mod lockers;
 mod mapped;
 mod mounted;
 mod mounting;
+mod namespaces;
 mod nodes;
 mod opens;
 mod ops;
@@ -41,7 +42,8 @@ mod write_back;
 
 pub use config::{Carrier, Config, KNOWN_FILES, Powers, driver};
 pub use guard::stand_guard;
-pub use mounted::{Mounted, detach_dead, place_of, remount, unmount};
+pub use mounted::{Mounted, detach_dead, place_of, remount, source_at, unmount};
+pub use namespaces::{Holder, device_at, holder};
 pub use transports::uring::thread_begins;
 
 /// A number of errno, such as 2 for "no such file or directory".

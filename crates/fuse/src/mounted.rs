@@ -160,6 +160,11 @@ pub fn detach_dead(dir: &Path) -> io::Result<bool> {
     Ok(dead)
 }
 
+/// The source of a Weir that is mounted at `dir`, over everything else there ([`Config::source`]).
+pub fn source_at(dir: &Path) -> io::Result<Option<String>> {
+    mounting::source_at(&place_of(dir)?)
+}
+
 /// A directory as `/proc/self/mounts` has it, without looking at the directory itself: that would ask a file system whose servers may be
 /// gone.
 pub fn place_of(dir: &Path) -> io::Result<PathBuf> {

@@ -105,7 +105,8 @@ pub struct Batch {
     pub writes: Vec<(Key, Write)>,
     /// Whether the answer waits for stable storage; else only a later durable batch or [`Engine::settle`] promises it.
     pub durable: bool,
-    /// Whether it makes room in the end, so that a store with little room left still takes it.
+    /// Whether it is removal or recovery, which a store with little free space still accepts: it frees space in the end, or
+    /// removal may wait for it and it adds no lasting record.
     pub frees: bool,
 }
 

@@ -107,7 +107,8 @@ impl<'a> Tx<'a> {
         self.batch
     }
 
-    /// Marks the batch as one that makes room.
+    /// Marks the batch as removal or recovery: it frees space in the end, or removal may wait for it and it adds no lasting
+    /// record. A store with little free space still accepts it.
     pub(crate) fn frees(&mut self) {
         self.batch.frees = true;
     }

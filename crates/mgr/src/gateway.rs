@@ -9,13 +9,14 @@ use crate::near::Near;
 use crate::random::Random;
 use crate::room::now;
 use crate::{scrub, status};
+use net::Address;
 use net::rpc::{CallContext, Refusal, Service};
 use nfs::server::{Call, Server, reply_bound};
 use nfs::state::ConnectionId;
 use std::sync::Arc;
 use tokio::time::Instant;
 use types::{FileId, limits};
-use wire::admin::{self, CheckArgs, CheckReply, DumpArgs, DumpReply, NearArgs, ScrubArgs, ScrubReply};
+use wire::admin::{self, CheckArgs, CheckReply, DumpArgs, DumpReply, NearArgs, PlacementArgs, ScrubArgs, ScrubReply};
 use wire::nfs4::NFS4_PROGRAM;
 use wire::rpc::{AUTH_TOOWEAK, CallHeader};
 use xdr::{Reader, Segments, Xdr};
@@ -26,7 +27,8 @@ const NFSPROC4_NULL: u32 = 0;
 const NFSPROC4_COMPOUND: u32 = 1;
 
 /// What is told to those who may not check a file system.
-const NOT_ALLOWED: &str = "only the superuser and the owner of the root directory may check or dump a file system";
+const NOT_ALLOWED: &str = "only the superuser and the owner of the root directory may check or dump a file system, from where exports let \
+     them; root on the machine of the mgr always may";
 
 /// The NFS server of a mgr.
 pub(crate) type NfsServer = Server<Files, Backchannel>;
@@ -79,8 +81,12 @@ impl Gateway {
         }
     }
 
-    /// Whether the caller may look at all files: the superuser, or who owns the root directory.
+    /// Whether the caller may look at all files: the superuser of this machine by the Unix socket, whatever the exports say,
+    /// or, as far as an export of everything allows, the superuser or the owner of the root directory.
     fn may_check(&self, context: &CallContext) -> bool {
+        if matches!(context.peer.peer(), Address::Unix(_)) && context.peer.peer_user() == Some(0) {
+            return true;
+        }
         let Some((_, cred)) = Call::identity(&context.header.cred) else { return false };
         let exports = &self.server.fs().0.exports;
         // Whoever may not see everything may not check everything, and is here who they are there.
@@ -130,6 +136,16 @@ impl Gateway {
                 let exports = &self.server.fs().0.exports;
                 Ok(self.near.answer(&args, context.peer.peer(), exports).to_bytes().into())
             }
+            (admin::VERSION, admin::NEAR_TO_ADMINISTER) => {
+                let args = NearArgs::decode(&mut body).map_err(|_| Refusal::GarbageArgs)?;
+                body.finish().map_err(|_| Refusal::GarbageArgs)?;
+                Ok(self.near.answer_to_administer(&args, context.peer.peer()).to_bytes().into())
+            }
+            (admin::VERSION, admin::PLACEMENT) => {
+                let args = PlacementArgs::decode(&mut body).map_err(|_| Refusal::GarbageArgs)?;
+                body.finish().map_err(|_| Refusal::GarbageArgs)?;
+                Ok(status::placement(self, FileId(args.inode)).to_bytes().into())
+            }
             (admin::VERSION, _) => Err(Refusal::ProcUnavail),
             _ => Err(Refusal::ProgMismatch { low: admin::VERSION, high: admin::VERSION }),
         }
@@ -148,7 +164,7 @@ impl Service for Gateway {
     fn reply_bound(&self, header: &CallHeader, body: &Reader) -> usize {
         match (header.program, header.procedure) {
             (NFS4_PROGRAM, NFSPROC4_COMPOUND) => reply_bound(&body.clone().rest()),
-            (admin::PROGRAM, admin::NEAR) => limits::REPLY_SMALL,
+            (admin::PROGRAM, admin::NEAR | admin::NEAR_TO_ADMINISTER) => limits::REPLY_SMALL,
             // Lists of daemons, counters and findings.
             (admin::PROGRAM, _) => limits::RECORD_MAX,
             _ => limits::REPLY_SMALL,

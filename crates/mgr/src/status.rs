@@ -27,6 +27,36 @@ pub(crate) fn of(gateway: &Gateway) -> Status {
     Status { groups }
 }
 
+/// Where the objects of a file are: a group for the file, and one for each object. Nothing for a file without objects.
+pub(crate) fn placement(gateway: &Gateway, file: FileId) -> Status {
+    let room = &gateway.server.fs().0;
+    let objects = room.namespace.info(file).and_then(|info| room.objects(&info));
+    let Ok(Some(objects)) = objects else { return Status::default() };
+    let mut whole = Group::new("placement");
+    let columns = objects.distribution.count().max(1);
+    whole.text("distribution", objects.distribution.id().name());
+    whole.number("stripe_unit", objects.distribution.stripe_unit());
+    whole.number("copies", (objects.count() / columns) as u64);
+    whole.number("object", file.0);
+    let reports = room.iods.report();
+    let object = |index: usize| {
+        let mut group = Group::new("object");
+        group.number("copy", (index / columns) as u64);
+        group.number("column", objects.column(index) as u64);
+        if let Ok(registered) = room.iods.registered(objects.iod(index)) {
+            group.text("iod", registered.id);
+            let report = reports.iter().find(|r| r.registered.as_ref().is_some_and(|known| known.id == registered.id));
+            if let Some(report) = report {
+                group.text("address", &report.address);
+                group.text("state", if report.up { "up" } else { "down" });
+            }
+        }
+        group
+    };
+    let groups = std::iter::once(whole).chain((0..objects.count()).map(object)).collect();
+    Status { groups }
+}
+
 fn mgr(gateway: &Gateway) -> Group {
     let room = &gateway.server.fs().0;
     let counts = gateway.server.inspect(|state| state.counts());

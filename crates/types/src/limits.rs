@@ -173,11 +173,25 @@ pub const META_CHECKPOINT_INTERVAL: Duration = Duration::from_secs(1);
 /// Bytes that one changed record may add to the metadata store's file at worst: the pages on its path that no other
 /// record shares.
 pub const META_CHANGE_BYTES: u64 = 12 << 10;
-/// Free disk space in bytes below which the metadata store takes nothing but removals.
+/// Free disk space in bytes below which the metadata store of a large disk accepts only removals and recovery.
 pub const META_RESERVE_BYTES: u64 = 64 << 20;
-/// Free disk space in bytes that an iod leaves: new data are refused below it, so that an mgr on the same disk can still
-/// remove files. On disks below 16 times as much it is a sixteenth of the disk.
+/// Free disk space in bytes that an iod leaves on a large disk. An iod refuses new data below it, so that an mgr on the same
+/// disk can still change and remove files.
 pub const IOD_RESERVE_BYTES: u64 = 128 << 20;
+
+/// Free bytes that an iod leaves on a disk of `total` bytes: a sixteenth of a disk below 2 GiB.
+pub const fn iod_reserve(total: u64) -> u64 {
+    let share = total / 16;
+    if share < IOD_RESERVE_BYTES { share } else { IOD_RESERVE_BYTES }
+}
+
+/// Free bytes below which the metadata store on a disk of `total` bytes accepts only removals and recovery.
+///
+/// It is at most half of [`iod_reserve`]: when iods have filled a disk that they share with the mgr, the mgr still works.
+pub const fn meta_reserve(total: u64) -> u64 {
+    let share = total / 32;
+    if share < META_RESERVE_BYTES { share } else { META_RESERVE_BYTES }
+}
 /// Bytes that an iod writes at most between two looks at the free disk space.
 pub const IOD_ROOM_BYTES: u64 = 16 << 20;
 /// Largest layout record kept with a file, in bytes.
@@ -233,7 +247,7 @@ const _: () = {
     assert!(META_RESERVE_BYTES >= 4 * META_WINDOW_BYTES as u64);
     assert!(META_LOG_BYTES.is_multiple_of(4096) && META_LOG_BYTES <= META_LOG_BYTES_MAX);
     // Sixteen stores of one disk may each have a look's worth to write before they see that it is full.
-    assert!(META_RESERVE_BYTES < IOD_RESERVE_BYTES && IOD_ROOM_BYTES >= 16 * PAYLOAD_MAX as u64);
+    assert!(2 * META_RESERVE_BYTES <= IOD_RESERVE_BYTES && IOD_ROOM_BYTES >= 16 * PAYLOAD_MAX as u64);
     assert!(LAYOUT_RECORD_MAX + PATH_MAX < VALUE_MAX && LAYOUT_RECORD_MAX <= LAYOUT_BODY_MAX);
     // A removal deletes all extended attributes in its batch, a new directory copies those of its parent.
     assert!(XATTRS_MAX + 16 < BATCH_WRITES_MAX && 2 * XATTRS_BYTES_MAX < BATCH_BYTES_MAX);

@@ -1,14 +1,16 @@
 //! Asking an mgr by the admin program, as the user who runs the command.
 
 use crate::failure::{Exit, Failure, UNREACHABLE};
+use crate::session::Connect;
+use client::Target;
 use net::Address;
 use net::rpc::{Connection, Limits, NoService};
 use std::sync::Arc;
 use std::time::Duration;
-use types::Cred;
-use wire::admin::{PROGRAM, VERSION};
+use types::FileKind;
+use wire::admin::{NEAR_TO_ADMINISTER, NearArgs, NearReply, PROGRAM, VERSION};
 use wire::rpc::{Auth, AuthSys};
-use xdr::Xdr;
+use xdr::{Segments, Xdr};
 
 /// A connection to an mgr.
 pub struct Admin {
@@ -21,12 +23,8 @@ pub struct Admin {
 impl Admin {
     /// Connects to the mgr at `address`; it and every answer may take `timeout`.
     pub async fn connect(address: Address, timeout: Duration) -> Result<Admin, Failure> {
-        let limits = Limits::default();
-        let connection = Connection::connect(&address, Arc::new(NoService), limits, net::Counters::default(), timeout);
-        let connection = connection.await.map_err(unreachable)?;
-        let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
-        let auth = Auth::Sys(AuthSys::new(&Cred { uid, gid, groups: Vec::new() }, "weir"));
-        Ok(Admin { address, connection, timeout, auth })
+        let connection = connect(&address, timeout).await.map_err(unreachable)?;
+        Ok(Admin { address, connection, timeout, auth: auth() })
     }
 
     /// The same, with so much time for every answer from now on.
@@ -36,15 +34,89 @@ impl Admin {
 
     /// Calls a procedure.
     pub async fn ask<R: Xdr>(&self, procedure: u32, args: &impl Xdr) -> Result<R, Failure> {
-        let call = self.connection.call(PROGRAM, VERSION, procedure, &self.auth, args.to_bytes().into(), self.timeout);
+        self.send(procedure, args.to_bytes().into()).await
+    }
+
+    /// Calls a procedure without arguments.
+    pub async fn ask_for<R: Xdr>(&self, procedure: u32) -> Result<R, Failure> {
+        self.send(procedure, Segments::default()).await
+    }
+
+    async fn send<R: Xdr>(&self, procedure: u32, args: Segments) -> Result<R, Failure> {
+        let call = self.connection.call(PROGRAM, VERSION, procedure, &self.auth, args, self.timeout);
         let mut reply = call.await.map_err(|e| match e {
-            net::Error::Refused(refusal) => {
-                Failure::new(format!("{} is no mgr of this version of Weir: {refusal}", self.address))
-            }
+            net::Error::Refused(refusal) => no_mgr(&self.address, refusal),
             other => unreachable(other),
         })?;
         R::decode(&mut reply.body).map_err(|e| Failure::new(format!("{}: the answer is malformed: {e}", self.address)))
     }
+}
+
+/// The address of the mgr that serves `target`.
+pub fn mgr_of(target: &Target) -> Address {
+    Address::Tcp { host: target.host().to_owned(), port: target.port() }
+}
+
+/// Fails unless the directory that `target` names is there. Commands that concern a whole file system accept a directory
+/// in it, which `WEIR_URL` may name.
+pub async fn must_exist(connect: &Connect, target: &Target) -> Result<(), Failure> {
+    if target.path().is_empty() {
+        // Nobody need be able to mount a file system that is to be looked after.
+        return Ok(());
+    }
+    let mut mounts = crate::session::Mounts::new(connect)?;
+    let found = mounts.get(target).await?.resolve(target.path(), true).await;
+    mounts.disconnect().await;
+    match found {
+        Ok((_, attrs)) if attrs.kind == FileKind::Directory => Ok(()),
+        Ok(_) => Err(Failure::new(format!("{target}: not a directory"))),
+        Err(error) => Err(Failure::from(error).about(target)),
+    }
+}
+
+/// What calls say about the user of this process.
+pub fn auth() -> Auth {
+    Auth::Sys(AuthSys::new(&client::Options::default().cred, "weir"))
+}
+
+/// A refusal that only something else than an mgr gives.
+pub fn no_mgr(address: &Address, refusal: impl std::fmt::Display) -> Failure {
+    Failure::new(format!("{address} is no mgr of this version of Weir: {refusal}"))
+}
+
+/// A connection to an mgr: by its Unix socket where that is on this machine, as the mgr knows then who connects.
+pub async fn connect(address: &Address, timeout: Duration) -> Result<Connection, net::Error> {
+    let connection = reach(address, timeout).await?;
+    let connection = nearer(&connection, timeout).await.unwrap_or(connection);
+    tracing::info!(mgr = %address, way = %connection.peer(), "connected to an mgr");
+    Ok(connection)
+}
+
+async fn reach(address: &Address, timeout: Duration) -> Result<Connection, net::Error> {
+    Connection::connect(address, Arc::new(NoService), Limits::default(), net::Counters::default(), timeout).await
+}
+
+async fn nearer(connection: &Connection, timeout: Duration) -> Option<Connection> {
+    let told = near(connection, connection.local()?.to_string(), timeout).await?;
+    let local = told.local?;
+    let boot_id = local.host.trim().parse::<types::Fsid>().ok()?;
+    if net::address::boot_id() != Some(boot_id.0) {
+        return None;
+    }
+    let address = Address::parse(&local.path, None).ok().filter(|address| matches!(address, Address::Unix(_)))?;
+    let nearer = reach(&address, timeout).await.inspect_err(|e| tracing::debug!("staying with TCP: {e}")).ok()?;
+    // The path may lead elsewhere here than where the mgr runs: to a process that could hand on what the mgr says.
+    if !nearer.peer_user().is_some_and(|user| user == 0 || user == rustix::process::geteuid().as_raw()) {
+        return None;
+    }
+    let run = near(&nearer, String::new(), timeout).await?.run;
+    (run == told.run).then_some(nearer)
+}
+
+async fn near(connection: &Connection, from: String, timeout: Duration) -> Option<NearReply> {
+    let body = NearArgs { from }.to_bytes().into();
+    let sent = connection.call(PROGRAM, VERSION, NEAR_TO_ADMINISTER, &auth(), body, timeout).await;
+    NearReply::decode(&mut sent.ok()?.body).ok()
 }
 
 fn unreachable(error: net::Error) -> Failure {

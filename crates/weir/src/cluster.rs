@@ -65,7 +65,7 @@ impl Cluster {
         (listen, nfs_host): (SocketAddr, Option<IpAddr>),
         recover_old_store: bool,
     ) -> Result<Self, Failure> {
-        let home = dir.join(READY);
+        let home = home(dir);
         let new = !exists(&home)?;
         if new {
             make(dir, iods.unwrap_or(IODS), features)
@@ -157,6 +157,11 @@ impl Cluster {
         }
         drop(self.iods);
     }
+}
+
+/// Where a cluster whose directory is `dir` keeps its data.
+pub fn home(dir: &Path) -> PathBuf {
+    dir.join(READY)
 }
 
 fn exists(path: &Path) -> Result<bool, Failure> {

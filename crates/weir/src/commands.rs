@@ -82,7 +82,7 @@ pub enum Command {
     Replay(replay::Args),
     /// Measure a file system, and say how it is best used
     Tune(tune::Args),
-    /// Show how a cluster stands: daemons, versions, capacity, counters
+    /// Show how a cluster stands: its health, what is down, capacity, clients, pending work
     Status(status::Args),
     /// Check a running file system for damage, and repair it
     Fsck(fsck::Args),
@@ -100,8 +100,13 @@ pub enum Command {
 }
 
 impl Command {
-    /// Does it.
-    pub fn run(self) -> Outcome {
+    /// Whether it goes on for long by itself, so that its log says when it started and stopped.
+    pub fn is_daemon(&self) -> bool {
+        matches!(self, Command::Mgr(_) | Command::Iod(_) | Command::Mount(_))
+    }
+
+    /// Does it; `verbose` is the number of `-v`.
+    pub fn run(self, verbose: u8) -> Outcome {
         match self {
             Command::Up(args) => up::run(args),
             Command::Mkfs(args) => mkfs::run(args),
@@ -125,7 +130,7 @@ impl Command {
             Command::Policy(args) => policy::run(args),
             Command::Replay(args) => replay::run(args),
             Command::Tune(args) => tune::run(args),
-            Command::Status(args) => status::run(args),
+            Command::Status(args) => status::run(args, verbose > 0),
             Command::Fsck(args) => fsck::run(args),
             Command::Dump(args) => dump::run(args),
             Command::Restore(args) => restore::run(args),

@@ -40,6 +40,11 @@ pub fn temporary_name() -> Result<Vec<u8>, Failure> {
     Ok(format!("{TEMPORARY}{}", crate::show::hex(&random)).into_bytes())
 }
 
+/// A name in a directory of the destination, for people.
+pub fn named(dir: &Spot, name: &[u8]) -> String {
+    crate::show::path(&crate::locator::join(&dir.path, name))
+}
+
 /// A copy under way.
 pub struct Copy {
     from: End,
@@ -156,11 +161,17 @@ impl Copy {
         }
         let entries = self.from.list(&job.spot)?;
         let folder = match job.into {
-            Into::Existing(folder) => folder,
+            Into::Existing(folder) => {
+                if let Some(node) = &folder.spot.node {
+                    self.tops.lock().unwrap_or_else(PoisonError::into_inner).insert(node.id);
+                }
+                folder
+            }
             Into::Name(parent, name) => {
                 // Until its times are set the directory must be open to us, and to nobody who may not see it later.
                 let mode = job.meta.attrs.mode & 0o777 | 0o700;
-                let (spot, _) = self.to.mkdir(&parent.spot, &name, mode)?;
+                let made = self.to.mkdir(&parent.spot, &name, mode);
+                let (spot, _) = made.map_err(|e| e.of(named(&parent.spot, &name)))?;
                 if let (None, Some(node)) = (&parent.parent, &spot.node) {
                     self.tops.lock().unwrap_or_else(PoisonError::into_inner).insert(node.id);
                 }
@@ -187,6 +198,11 @@ impl Copy {
         Ok(())
     }
 
+    /// Where a file goes, for people.
+    fn target(job: &FileJob) -> String {
+        named(&job.folder.spot, &job.name)
+    }
+
     fn is_top(&self, id: FileId) -> bool {
         self.tops.lock().unwrap_or_else(PoisonError::into_inner).contains(&id)
     }
@@ -209,7 +225,8 @@ impl Copy {
         let copied = self.from.xattrs(from).and_then(|xattrs| {
             xattrs.iter().try_for_each(|xattr| {
                 let name = crate::show::path(&xattr.name);
-                self.to.set_xattr(to, xattr).map_err(|e| e.about(format!("xattr {name}")))
+                let set = self.to.set_xattr(to, xattr).map_err(|e| e.about(format!("xattr {name}")));
+                set.map_err(|e| e.of(crate::show::path(&to.path)))
             })
         });
         if let Err(failure) = copied {
@@ -239,18 +256,28 @@ impl Copy {
     /// Makes something that is complete at once: directly, or when the name is taken under a temporary name that then
     /// replaces what was there.
     fn make(&self, job: &FileJob, make: impl Fn(&Spot, &[u8]) -> Result<Option<Spot>, Failure>) -> Result<(), Failure> {
+        let made = self.make_or_replace(job, make);
+        made.map_err(|e| e.of(Self::target(job)))
+    }
+
+    fn make_or_replace(
+        &self,
+        job: &FileJob,
+        make: impl Fn(&Spot, &[u8]) -> Result<Option<Spot>, Failure>,
+    ) -> Result<(), Failure> {
         let dir = &job.folder.spot;
         if make(dir, &job.name)?.is_some() {
             return Ok(());
         }
         let temporary = temporary_name()?;
-        if make(dir, &temporary)?.is_none() {
+        let known = |e: Failure| e.renamed(&temporary, &job.name);
+        if make(dir, &temporary).map_err(known)?.is_none() {
             return Err(Failure::new("a temporary name is taken").next("run the same command again"));
         }
         let renamed = self.to.rename(dir, &temporary, &job.name);
         // Renaming one name of a file over another of the same file does nothing, as POSIX has it.
         let removed = self.to.unlink(dir, &temporary);
-        renamed.and(removed)
+        renamed.and(removed).map_err(known)
     }
 
     fn symlink(&self, job: &FileJob) -> Result<(), Failure> {
@@ -292,7 +319,8 @@ impl Copy {
     fn begin(&self, job: &FileJob) -> Result<(end::Open, end::Open, Spot, Vec<u8>), Failure> {
         let source = self.from.open(&job.spot)?;
         let temporary = temporary_name()?;
-        let (sink, spot) = self.to.create(&job.folder.spot, &temporary)?;
+        let made = self.to.create(&job.folder.spot, &temporary);
+        let (sink, spot) = made.map_err(|e| e.renamed(&temporary, &job.name).of(Self::target(job)))?;
         Ok((source, sink, spot, temporary))
     }
 
@@ -315,7 +343,8 @@ impl Copy {
             Some(failure) => Err(failure),
             None => self.stop.check().and_then(|()| {
                 self.copy_xattrs(&job.spot, &spot);
-                self.to.finish(sink, written, &job.meta.attrs, dir, [&temporary, &job.name])
+                let finished = self.to.finish(sink, written, &job.meta.attrs, dir, [&temporary, &job.name]);
+                finished.map_err(|e| e.renamed(&temporary, &job.name).of(Self::target(&job)))
             }),
         };
         if outcome.is_err()
@@ -334,6 +363,7 @@ impl Copy {
         let waiting = match outcome {
             Ok(spot) => {
                 self.report.finished(&self.report.counts().files);
+                tracing::info!(from = crate::show::path(&job.spot.path), to = Self::target(&job), "copied");
                 let path = crate::locator::join(&job.folder.spot.path, &job.name);
                 if linked { self.links.done(id, Spot { path, ..spot }) } else { Vec::new() }
             }

@@ -1,6 +1,7 @@
 //! What the commands that run daemons share: configuration files and telling that they are ready.
 
 use crate::failure::{Exit, Failure};
+use crate::logging::LIFE;
 use crate::show;
 use crate::stop::Stop;
 use serde::Serialize;
@@ -45,6 +46,8 @@ impl Ready {
 
     /// Tells that the daemon is ready.
     pub fn tell(&self, line: &ReadyLine) -> Result<(), Failure> {
+        let (addresses, version) = (line.addresses.join(" "), env!("CARGO_PKG_VERSION"));
+        tracing::info!(target: LIFE, daemon = line.daemon, %addresses, version, "started");
         if let Some(path) = &self.ready_file {
             let text = serde_json::to_string(line).map_err(Failure::new)? + "\n";
             write_whole(path, text.as_bytes())?;
@@ -69,6 +72,11 @@ pub async fn until_stopped(stop: &Stop, mgr: &mgr::Running) {
             std::process::exit(Exit::Failed as i32);
         }
     }
+}
+
+/// Says in the log that a daemon has stopped in order.
+pub fn stopped(daemon: &'static str) {
+    tracing::info!(target: LIFE, daemon, "stopped");
 }
 
 /// Writes a file so that it is seen whole or not at all, now and after a crash.

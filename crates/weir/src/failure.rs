@@ -26,6 +26,10 @@ pub enum Exit {
 pub const UNREACHABLE: &str =
     "is it running there? \"weir up\" starts one on this machine; check WEIR_URL and the port";
 
+/// What to do about an iod that does not answer.
+const IOD_DOWN: &str =
+    "\"weir status\" shows which iods are down; start that iod on its machine, then run the command again";
+
 /// A failure as a person reads it: one line for what failed, one for what to do.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Failure {
@@ -35,6 +39,8 @@ pub struct Failure {
     pub what: String,
     /// What to do next.
     pub next: Option<String>,
+    /// The name that is at fault, where that is not the name the command works on.
+    pub subject: Option<String>,
 }
 
 /// The outcome of a command: the exit code when it could say everything itself.
@@ -43,7 +49,7 @@ pub type Outcome = Result<Exit, Failure>;
 impl Failure {
     /// Something failed.
     pub fn new(what: impl fmt::Display) -> Self {
-        Failure { code: Exit::Failed, what: what.to_string(), next: None }
+        Failure { code: Exit::Failed, what: what.to_string(), next: None, subject: None }
     }
 
     /// Something failed; what a message says after its first semicolon is what to do next.
@@ -68,6 +74,18 @@ impl Failure {
     /// The same with a line on what to do next.
     pub fn next(self, next: impl fmt::Display) -> Self {
         Failure { next: Some(next.to_string()), ..self }
+    }
+
+    /// The same, which is the fault of this name and of no other.
+    pub fn of(self, subject: impl fmt::Display) -> Self {
+        let subject = self.subject.unwrap_or_else(|| subject.to_string());
+        Failure { subject: Some(subject), ..self }
+    }
+
+    /// The same, with the name that the user knows instead of one that the command made up.
+    pub fn renamed(self, temporary: &[u8], name: &[u8]) -> Self {
+        let what = self.what.replace(&*String::from_utf8_lossy(temporary), &crate::show::path(name));
+        Failure { what, ..self }
     }
 
     /// The same with the name of the thing in front of what failed.
@@ -125,10 +143,15 @@ impl From<client::Error> for Failure {
         match error.kind() {
             // It says itself what to do.
             client::ErrorKind::Connection if error.is_in_doubt() => Failure { code: Exit::Unreachable, ..failure },
+            // The cluster is there, and a part of it is not.
+            client::ErrorKind::Connection if error.is_of_iod() => failure.next(IOD_DOWN),
             client::ErrorKind::Connection => Failure { code: Exit::Unreachable, ..failure }.next(UNREACHABLE),
             client::ErrorKind::Usage => Failure { code: Exit::Usage, ..failure },
             client::ErrorKind::Status(types::Status::NoSpc | types::Status::DQuot) => {
                 failure.next("free some space (\"weir df\" shows where), then run the same command again")
+            }
+            client::ErrorKind::Status(types::Status::Delay) if failure.next.is_none() => {
+                failure.next("\"weir status\" shows what the cluster waits for")
             }
             client::ErrorKind::Status(_) | client::ErrorKind::Protocol | client::ErrorKind::LockLost => failure,
         }
@@ -166,6 +189,13 @@ mod tests {
         let failure = Failure::told("no such store; make it; or not");
         assert_eq!((failure.what.as_str(), failure.next.as_deref()), ("no such store", Some("make it; or not")));
         assert_eq!(Failure::told("plain").next, None);
+    }
+
+    #[test]
+    fn temporary_names_are_not_told() {
+        let failure = Failure::new("creating \".weir-cp-1\": no space left").renamed(b".weir-cp-1", b"a b");
+        assert_eq!(failure.what, "creating \"a b\": no space left");
+        assert_eq!(failure.of("x").of("y").subject.as_deref(), Some("x"));
     }
 
     #[test]

@@ -1,11 +1,33 @@
-//! Log lines on standard error.
+//! Log lines: on standard error, or in the system's log for what runs in the background.
 
-use std::io::IsTerminal;
+use std::io::{self, IsTerminal, Write};
+use std::os::unix::net::UnixDatagram;
+use std::sync::OnceLock;
+use tracing::{Level, Metadata};
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::MakeWriter;
+
+/// The target of what a daemon says of its own life, which is logged at the default level.
+pub const LIFE: &str = "weir::daemon";
+/// What daemons log unless told otherwise: warnings, their own life, and that of the iods that an mgr looks after.
+const OF_DAEMONS: &str = "warn,weir::daemon=info,mgr::iods::keeper=info";
+/// Where syslog and the systemd journal take messages.
+const SYSTEM_LOG: &str = "/dev/log";
+/// The facility "daemon" of syslog (RFC 5424 §6.2.1).
+const FACILITY: u8 = 3;
+
+/// Set once this process logs to the system's log instead of standard error.
+static SYSTEM: OnceLock<UnixDatagram> = OnceLock::new();
 
 /// Starts logging: `RUST_LOG` when set, else by the number of `-v`.
-pub fn start(verbose: u8) {
-    let default = ["warn", "info", "debug", "trace"][usize::from(verbose.min(3))];
+pub fn start(verbose: u8, daemon: bool) {
+    let default = match verbose {
+        0 if daemon => OF_DAEMONS,
+        0 => "warn",
+        1 => "info",
+        2 => "debug",
+        _ => "trace",
+    };
     let filter = EnvFilter::builder().with_default_directive(tracing_subscriber::filter::LevelFilter::WARN.into());
     let filter = match std::env::var("RUST_LOG") {
         Ok(text) if !text.is_empty() => filter.parse_lossy(text),
@@ -13,7 +35,100 @@ pub fn start(verbose: u8) {
     };
     tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(std::io::stderr)
+        .with_writer(Sinks)
         .with_ansi(std::io::stderr().is_terminal())
         .init();
+}
+
+/// From now on logs to the system's log: syslog, or the journal.
+///
+/// # Errors
+/// The system has none.
+pub fn to_system() -> io::Result<()> {
+    let socket = UnixDatagram::unbound()?;
+    socket.connect(SYSTEM_LOG)?;
+    // A daemon does not wait for its log.
+    socket.set_nonblocking(true)?;
+    // Set only once: the first one serves as well as another.
+    let _ = SYSTEM.set(socket);
+    Ok(())
+}
+
+/// Writes each line to where this process logs.
+struct Sinks;
+
+/// Where one line goes.
+enum Sink {
+    Stderr(io::Stderr),
+    System(&'static UnixDatagram, Level),
+}
+
+impl<'a> MakeWriter<'a> for Sinks {
+    type Writer = Sink;
+
+    fn make_writer(&'a self) -> Sink {
+        Sink::to(Level::INFO)
+    }
+
+    fn make_writer_for(&'a self, meta: &Metadata<'_>) -> Sink {
+        Sink::to(*meta.level())
+    }
+}
+
+impl Sink {
+    fn to(level: Level) -> Sink {
+        match SYSTEM.get() {
+            Some(system) => Sink::System(system, level),
+            None => Sink::Stderr(io::stderr()),
+        }
+    }
+}
+
+impl Write for Sink {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        match self {
+            Sink::Stderr(stderr) => stderr.write(line),
+            Sink::System(system, level) => {
+                // A message that the log does not take is lost: nobody is there to be told.
+                let _ = system.send(&message(*level, std::process::id(), line));
+                Ok(line.len())
+            }
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Sink::Stderr(stderr) => stderr.flush(),
+            Sink::System(..) => Ok(()),
+        }
+    }
+}
+
+/// A line as syslog takes it (RFC 3164 §4.1), which adds the time itself.
+fn message(level: Level, process: u32, line: &[u8]) -> Vec<u8> {
+    let severity = match level {
+        Level::ERROR => 3,
+        Level::WARN => 4,
+        Level::INFO => 6,
+        _ => 7,
+    };
+    let text = line.trim_ascii();
+    // The first word of a line is its time.
+    let text = text.iter().position(u8::is_ascii_whitespace).map_or(text, |end| text[end..].trim_ascii_start());
+    let mut out = format!("<{}>weir[{process}]: ", FACILITY * 8 + severity).into_bytes();
+    out.extend_from_slice(text);
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_become_messages_of_syslog() {
+        let line = b"2026-11-26T10:00:55Z  WARN mgr: iod is down\n";
+        assert_eq!(message(Level::WARN, 7, line), b"<28>weir[7]: WARN mgr: iod is down");
+        assert_eq!(message(Level::ERROR, 7, b"x"), b"<27>weir[7]: x");
+        assert_eq!(message(Level::INFO, 7, b""), b"<30>weir[7]: ");
+    }
 }

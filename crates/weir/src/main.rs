@@ -3,12 +3,14 @@
 mod admin;
 mod cluster;
 mod commands;
+mod config_files;
 mod content;
 mod copy;
 mod daemon;
 mod dumps;
 mod failure;
 mod glob;
+mod health;
 mod identity;
 mod locator;
 mod logging;
@@ -28,7 +30,7 @@ use std::process::ExitCode;
 #[derive(Parser)]
 #[command(name = "weir", version, about, propagate_version = true, max_term_width = 100, after_help = EXAMPLES)]
 struct Cli {
-    /// Say more on standard error: -v for what happens, -vv for every request. RUST_LOG overrides it.
+    /// Say more on standard error: -v for what happens, -vv for every request too. RUST_LOG overrides it
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     verbose: u8,
     #[command(subcommand)]
@@ -49,8 +51,8 @@ Examples:
 fn main() -> ExitCode {
     let args = commands::mount::called();
     let cli = Cli::parse_from(commands::expand_find(args));
-    logging::start(cli.verbose);
-    let code = match cli.command.run() {
+    logging::start(cli.verbose, cli.command.is_daemon());
+    let code = match cli.command.run(cli.verbose) {
         Ok(code) => code,
         Err(failure) => {
             eprintln!("{failure}");

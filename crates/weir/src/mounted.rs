@@ -65,6 +65,9 @@ pub struct How {
     /// What files may do on this machine
     #[arg(skip)]
     pub powers: fuse::Powers,
+    /// Mount over what Weir has mounted at the directory already, which is refused otherwise
+    #[arg(long)]
+    pub over: bool,
     /// Let other users use it; root's mounts are for all
     #[arg(long)]
     pub allow_other: bool,
@@ -178,6 +181,19 @@ impl How {
             guard: commands::guard::command(),
             ..defaults
         }
+    }
+}
+
+/// Fails when Weir has a file system mounted at a directory, unless one is to be mounted over it. A mount whose process
+/// was killed goes.
+pub fn must_be_free(dir: &Path, over: bool) -> Result<(), Failure> {
+    let failed = |error| Failure::from(error).about(dir.display());
+    fuse::detach_dead(dir).map_err(failed)?;
+    match fuse::source_at(dir) {
+        Ok(Some(source)) if !over => Err(Failure::new(format!("{}: {source} is mounted there already", dir.display()))
+            .next(format!("\"weir umount {}\" unmounts it; --over (or -o over) mounts over it", dir.display()))),
+        // A directory that is not there is for the mount to complain about.
+        _ => Ok(()),
     }
 }
 

@@ -4,11 +4,15 @@ use crate::failure::Failure;
 use net::Listener;
 use std::net::SocketAddr;
 
+/// How far above its own port an iod serves NFS. Iods of one machine that listen on neighbouring ports must not take each
+/// other's.
+const OFFSET: u16 = 1000;
+
 /// Where an iod serves NFS.
 pub enum Nfs {
     /// At these addresses and no others.
     At(Vec<SocketAddr>),
-    /// At the ports behind these, or at free ones where they are taken.
+    /// At the ports [`OFFSET`] above these, or at free ones where they are taken.
     Near(Vec<SocketAddr>),
 }
 
@@ -24,7 +28,7 @@ impl Nfs {
             }
             Nfs::Near(addresses) => {
                 for address in addresses {
-                    let port = if address.port() == 0 { 0 } else { address.port().checked_add(1).unwrap_or(0) };
+                    let port = if address.port() == 0 { 0 } else { address.port().checked_add(OFFSET).unwrap_or(0) };
                     let wanted = Listener::bind(&SocketAddr::new(address.ip(), port).into()).await;
                     listeners.push(match wanted {
                         Ok(listener) => listener,

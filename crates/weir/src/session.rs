@@ -13,8 +13,9 @@ const DISCONNECT_PATIENCE: Duration = Duration::from_secs(2);
 /// Options of every command that talks to a cluster.
 #[derive(clap::Args, Clone)]
 pub struct Connect {
-    /// The file system, weir://host[:port][/directory]: what names without a host are relative to
-    #[arg(long, env = "WEIR_URL", value_name = "URL", hide_env_values = true)]
+    /// The file system, weir://host[:port][/directory]: what names without a host are relative to [env: WEIR_URL]
+    // The environment is asked apart: usage lines would show the option as one that must be given.
+    #[arg(long, value_name = "URL")]
     url: Option<OsString>,
     /// Move file data through the mgr instead of straight to and from the iods
     #[arg(long)]
@@ -28,12 +29,16 @@ pub struct Connect {
     /// How long a request waits for a server that went away
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     retry_timeout: u64,
+    /// Let a request wait for a server that went away for ever
+    #[arg(long, conflicts_with = "retry_timeout")]
+    hard: bool,
 }
 
 impl Connect {
     /// The target that names without a host are relative to.
     pub fn base(&self) -> Result<Option<Target>, Failure> {
-        match &self.url {
+        let url = self.url.clone().or_else(|| std::env::var_os("WEIR_URL"));
+        match &url {
             Some(url) if !url.is_empty() => locator::url(url).map(Some).map_err(|e| e.about("WEIR_URL (or --url)")),
             _ => Ok(None),
         }
@@ -63,7 +68,27 @@ impl Connect {
 
     /// How long a request waits for a server that went away.
     pub fn retry_timeout(&self) -> Duration {
-        Duration::from_secs(self.retry_timeout)
+        if self.hard { options::FOR_EVER } else { Duration::from_secs(self.retry_timeout) }
+    }
+
+    /// Let requests wait for ever.
+    pub fn wait_for_ever(&mut self) {
+        self.hard = true;
+    }
+
+    /// Let requests wait for so long.
+    pub fn wait_for(&mut self, time: Duration) {
+        (self.hard, self.retry_timeout) = (false, time.as_secs());
+    }
+
+    /// Try to reach a server for so long.
+    pub fn try_for(&mut self, time: Duration) {
+        self.connect_timeout = time.as_secs();
+    }
+
+    /// Move data without checksums.
+    pub fn skip_checksums(&mut self) {
+        self.no_checksums = true;
     }
 
     /// Move data through the mgr alone.
@@ -149,11 +174,14 @@ pub fn run(connect: &Connect, body: impl AsyncFnOnce(&mut Mounts) -> Outcome) ->
 /// Does `each` for every target, says what failed, and goes on; the exit code tells whether all went well.
 ///
 /// A cluster that cannot be reached ends it at once: the next target would only wait as long again.
-pub async fn for_each<T>(targets: &[T], mut each: impl AsyncFnMut(&T) -> Result<(), Failure>) -> Outcome {
+pub async fn for_each<T: std::fmt::Display>(
+    targets: &[T],
+    mut each: impl AsyncFnMut(&T) -> Result<(), Failure>,
+) -> Outcome {
     let mut code = Exit::Done;
     for target in targets {
         match each(target).await {
-            Ok(()) => {}
+            Ok(()) => tracing::info!(name = %target, "done"),
             Err(failure) if failure.code == Exit::Unreachable => return Err(failure),
             Err(failure) => {
                 eprintln!("{failure}");

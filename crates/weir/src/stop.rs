@@ -1,6 +1,8 @@
-//! SIGINT and SIGTERM as a state that threads can look at and tasks can wait for.
+//! SIGINT and SIGTERM as a state that threads can look at and tasks can wait for, and what SIGHUP does.
 
 use crate::failure::{Exit, Failure};
+use crate::logging::LIFE;
+use std::io::IsTerminal;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
@@ -13,14 +15,36 @@ impl Stop {
     ///
     /// Must be called inside a tokio runtime, whose tasks do the listening.
     pub fn listen() -> Result<Stop, Failure> {
+        Stop::listen_as(None)
+    }
+
+    /// As [`Stop::listen`], for a daemon, whose log says which signals come. SIGHUP does not end it unless it has a terminal,
+    /// which then has gone.
+    pub fn listen_as_daemon(name: &'static str) -> Result<Stop, Failure> {
+        let stop = Stop::listen_as(Some(name))?;
+        if !std::io::stdin().is_terminal() && !std::io::stderr().is_terminal() {
+            let mut hangup = signal(SignalKind::hangup())?;
+            tokio::spawn(async move {
+                while hangup.recv().await.is_some() {
+                    tracing::info!(target: LIFE, daemon = name, "SIGHUP: nothing is reloaded; restart it to have its configuration read");
+                }
+            });
+        }
+        Ok(stop)
+    }
+
+    fn listen_as(daemon: Option<&'static str>) -> Result<Stop, Failure> {
         let (set, get) = watch::channel(false);
         let mut int = signal(SignalKind::interrupt())?;
         let mut term = signal(SignalKind::terminate())?;
         tokio::spawn(async move {
             loop {
-                tokio::select! {
-                    _ = int.recv() => {}
-                    _ = term.recv() => {}
+                let signal = tokio::select! {
+                    _ = int.recv() => "SIGINT",
+                    _ = term.recv() => "SIGTERM",
+                };
+                if let Some(daemon) = daemon {
+                    tracing::info!(target: LIFE, daemon, signal, "stopping");
                 }
                 if set.send_replace(true) {
                     std::process::exit(Exit::Interrupted as i32);

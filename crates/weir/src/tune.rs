@@ -1,5 +1,6 @@
 //! What measured times by size on two ways mean for a threshold.
 
+use layout::policy::format_size;
 use layout::threshold::ALWAYS_MGR;
 use serde::Serialize;
 
@@ -61,6 +62,21 @@ pub fn crossing(points: &[Point], threshold: u64) -> Option<f64> {
     Some((x + (y - x) * a / (a - b)).exp())
 }
 
+/// Which way was faster, in words that agree with every one of these points.
+pub fn verdict(points: &[Point]) -> String {
+    let sizes = |of: fn(&Point) -> bool| {
+        let sizes: Vec<String> = points.iter().filter(|point| of(point)).map(|point| format_size(point.size)).collect();
+        sizes.join(", ")
+    };
+    let (mgr, iods) = (sizes(|point| point.slower() < 0.0), sizes(|point| point.slower() > 0.0));
+    match (mgr.is_empty(), iods.is_empty()) {
+        (true, true) => "Both ways are equally fast.".to_owned(),
+        (true, false) => "The mgr is at no size faster than the iods.".to_owned(),
+        (false, true) => "The iods are at no size faster than the mgr.".to_owned(),
+        (false, false) => format!("The mgr is faster at {mgr}; the iods are faster at {iods}."),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -82,6 +98,14 @@ mod tests {
         // One point that is off by little does not move it.
         assert_eq!(best(&points(&[0.5, 1.02, 0.5, 2.0, 0.99, 3.0])), 8192);
         assert_eq!(best(&[]), 0);
+    }
+
+    #[test]
+    fn the_verdict_agrees_with_every_point() {
+        assert_eq!(verdict(&points(&[2.0, 1.1])), "The mgr is at no size faster than the iods.");
+        assert_eq!(verdict(&points(&[0.2, 1.0])), "The iods are at no size faster than the mgr.");
+        assert_eq!(verdict(&points(&[2.0, 0.9, 1.5])), "The mgr is faster at 2K; the iods are faster at 1K, 4K.");
+        assert_eq!(verdict(&points(&[1.0])), "Both ways are equally fast.");
     }
 
     #[test]

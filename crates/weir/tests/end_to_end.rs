@@ -1,5 +1,7 @@
 //! The real binary, end to end: a cluster in its own process, commands in theirs.
 
+#[path = "end_to_end/administration.rs"]
+mod administration;
 #[path = "end_to_end/backup.rs"]
 mod backup;
 #[path = "end_to_end/bad_input.rs"]

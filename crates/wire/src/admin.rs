@@ -5,11 +5,13 @@
 mod check;
 mod dump;
 mod near;
+mod placement;
 mod scrub;
 
 pub use check::{CheckArgs, CheckReply, FINDINGS_MAX, Finding, Mended, Severity};
 pub use dump::{DUMP_PAGE_MAX, DumpArgs, DumpReply};
 pub use near::{NearArgs, NearReply};
+pub use placement::PlacementArgs;
 pub use scrub::{
     SCRUB_FINDINGS_MAX, SCRUB_PATHS_MAX, SCRUB_RANGES_MAX, ScrubAction, ScrubArgs, ScrubFinding, ScrubReply, ScrubState,
 };
@@ -35,6 +37,11 @@ pub const SCRUB: u32 = 3;
 pub const NEAR: u32 = 4;
 /// Dumps the metadata store: [`DumpArgs`] to [`DumpReply`]. For whom CHECK is.
 pub const DUMP: u32 = 5;
+/// Tells administrators on the mgr's machine of that socket, whatever exports they see: [`NearArgs`] to [`NearReply`]. Over
+/// it, CHECK and SCRUB are for the superuser of the machine, as the kernel tells the mgr who connects.
+pub const NEAR_TO_ADMINISTER: u32 = 6;
+/// Tells which iods have the objects of a file: [`PlacementArgs`] to [`Status`], without groups if there are none.
+pub const PLACEMENT: u32 = 7;
 
 /// Most groups in one answer.
 pub const GROUPS_MAX: usize = 1024;

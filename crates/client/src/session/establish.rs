@@ -233,6 +233,7 @@ impl Shared {
             ))
         })?;
         let connection = self.nearer(&connection).await.unwrap_or(connection);
+        tracing::info!(mgr = %self.address, way = %connection.peer(), "connected to an mgr");
         if link.ever {
             add(&self.tally.reconnects, 1);
         }

@@ -217,6 +217,7 @@ impl<C: Channel> Connection<C> {
         match procedure(&call) {
             Ok(Procedure::Write) => {
                 self.shared.store.counters().request(Procedure::Write);
+                tracing::debug!(session = self.session.as_ref().map_or(0, Session::number), procedure = ?Procedure::Write, "request");
                 let change = self.change()?;
                 let written = self.write(call.xid, input, rest);
                 drop(change);

@@ -51,6 +51,7 @@ impl<C: Channel> Connection<C> {
     /// Carries out any procedure but WRITE.
     pub(super) fn call(&mut self, xid: u32, procedure: Procedure, mut input: Reader) -> Result<(), Broken> {
         let session = self.session.is_some();
+        tracing::debug!(session = self.session.as_ref().map_or(0, Session::number), ?procedure, "request");
         match procedure {
             Procedure::Null => self.refuse(xid, AcceptStat::Success),
             Procedure::Hello => self.with(xid, &mut input, Self::hello),

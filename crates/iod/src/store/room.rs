@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use types::limits::{IOD_RESERVE_BYTES, IOD_ROOM_BYTES, META_RESERVE_BYTES};
+use types::limits::{IOD_RESERVE_BYTES, IOD_ROOM_BYTES, META_RESERVE_BYTES, iod_reserve};
 
 /// What may still be written before the disk has to be looked at again.
 #[derive(Debug, Default)]
@@ -13,7 +13,7 @@ pub(super) struct Room {
 
 /// What is still to be had of a disk, of whose bytes (all, free) a reserve is left alone.
 pub(super) fn spare((total, free): (u64, u64)) -> u64 {
-    free.saturating_sub(IOD_RESERVE_BYTES.min(total / 16))
+    free.saturating_sub(iod_reserve(total))
 }
 
 /// How much may be reserved at once where so much is spare. Other stores of the disk may have looked at the same moment and found the same, and

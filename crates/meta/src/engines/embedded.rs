@@ -68,8 +68,17 @@ struct Shared {
     id: [u8; 16],
 }
 
-/// Free bytes of the disk below a store, `None` if it cannot be told.
-type Free = dyn Fn() -> Option<u64> + Send + Sync;
+/// The space of the disk below a store.
+#[derive(Clone, Copy, Debug)]
+struct Space {
+    /// Free bytes.
+    free: u64,
+    /// Free bytes below which the store accepts only removals and recovery ([`limits::meta_reserve`]).
+    reserve: u64,
+}
+
+/// Asks for the space of the disk below a store; `None` if the system does not say.
+type Free = dyn Fn() -> Option<Space> + Send + Sync;
 
 impl std::fmt::Debug for Shared {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -105,7 +114,8 @@ fn disk_free(path: &Path) -> Box<Free> {
     let path = path.to_owned();
     Box::new(move || {
         let stat = rustix::fs::statvfs(&path).ok()?;
-        stat.f_bavail.checked_mul(stat.f_frsize)
+        let bytes = |blocks: u64| blocks.checked_mul(stat.f_frsize);
+        Some(Space { free: bytes(stat.f_bavail)?, reserve: limits::meta_reserve(bytes(stat.f_blocks)?) })
     })
 }
 
@@ -203,7 +213,8 @@ impl Embedded {
     ) -> Result<Writer, StoreError> {
         let path = PathBuf::from("(given storage)");
         let database = Self::database(&path, || Self::builder().create_with_backend(storage))?;
-        attach(Base { database, merge, path, free: Box::new(free) }, Some(id), || Ok(Box::new(log)))
+        let free = Box::new(move || Some(Space { free: free()?, reserve: limits::META_RESERVE_BYTES }));
+        attach(Base { database, merge, path, free }, Some(id), || Ok(Box::new(log)))
     }
 
     fn builder() -> redb::Builder {

@@ -11,6 +11,8 @@ pub(crate) fn plan(tx: &mut Tx<'_>, id: FileId) -> Plan<Generation> {
     let Body::Regular { generation, .. } = &mut core.body else { return Err(Status::WrongType) };
     let raised = Generation(generation.0.checked_add(1).ok_or(Status::NoSpc)?);
     *generation = raised;
+    // An orphan that a client wrote and did not close is fenced before it ends.
+    tx.frees();
     tx.put_core(id, &core);
     let told = Intent::Fence(raised);
     tx.put(schema::intent_key(id, told.kind()), told.to_value());

@@ -13,6 +13,7 @@ pub(crate) fn plan(tx: &mut Tx<'_>, id: FileId, least: Generation) -> Plan<bool>
         return super::known(false);
     }
     *generation = least;
+    tx.frees();
     tx.put_core(id, &core);
     super::known(true)
 }

@@ -54,6 +54,7 @@ pub(crate) fn arrived(tx: &mut Tx<'_>, id: FileId) -> Plan<FileInfo> {
     if present.is_moving() {
         *present = present.decided().transpose().map_err(|_| Status::Corrupt)?.ok_or(Status::Corrupt)?;
         let info = FileInfo { attrs, whole, generation, layout: Some(present.clone()) };
+        tx.frees();
         tx.delete(schema::bytes_key(id));
         tx.put_core(id, &core);
         return super::known(info);

@@ -26,6 +26,8 @@ pub(crate) fn learn(tx: &mut Tx<'_>, id: FileId, end: u64) -> Plan<Changed> {
 /// The objects are on their disks as long as `known` says.
 pub(crate) fn whole(tx: &mut Tx<'_>, id: FileId, known: Whole) -> Plan<()> {
     tx.rely_on(id)?;
+    // A sync must not fail for want of space for this.
+    tx.frees();
     tx.not_durable();
     let tail = tx.tail(id)?;
     if known.from <= tail.whole && tail.whole < known.end.min(tail.size) {
@@ -41,6 +43,8 @@ pub(crate) fn whole(tx: &mut Tx<'_>, id: FileId, known: Whole) -> Plan<()> {
 /// the superuser it takes the set-user-id and set-group-id bits.
 pub(crate) fn plan(tx: &mut Tx<'_>, id: FileId, to: Reach, mtime: Option<Timestamp>, stable: bool) -> Plan<Changed> {
     let Reach { end, holes, whole } = to;
+    // A record changes in place. The end of a file waits for it, and so do those who look at the file.
+    tx.frees();
     let before = tx.rely_on(id)?;
     match before.kind() {
         FileKind::Regular => {}

@@ -19,6 +19,8 @@ pub(crate) fn plan(tx: &mut Tx<'_>, id: FileId, set: &SetAttrs, writable: bool, 
         let attrs = before.attrs(id, &tx.tail(id)?);
         return super::known(Changed { before: attrs, after: attrs });
     }
+    // Records change in place, and a truncation frees space.
+    tx.frees();
     let mut after = before.clone();
     let mut delta = TailDelta { ctime: Some(tx.now), ..TailDelta::default() };
     change_owner(tx, &mut after, set)?;

@@ -519,6 +519,7 @@ impl<F: FileSystem, C: Callbacks> Compound<'_, F, C> {
                 refusal.status
             }
         };
+        tracing::debug!(client = self.ctx.client, operation = ?op, ?status, "request");
         self.server.counters.op(op as u32, status);
         status
     }

@@ -38,8 +38,14 @@ pub struct Args {
     #[arg(value_name = "DESTINATION")]
     destination: OsString,
     /// Copy directories with everything in them; symlinks are copied, not followed
-    #[arg(short, long, visible_short_alias = 'a', visible_alias = "archive")]
+    #[arg(short, long, visible_short_aliases = ['R', 'a'], visible_alias = "archive")]
     recursive: bool,
+    /// Keep modes, times and, as root, owners: what every copy does
+    #[arg(short, long)]
+    preserve: bool,
+    /// Replace files that are there: what every copy does
+    #[arg(short, long)]
+    force: bool,
     /// Take the destination as the new name even if it is a directory
     #[arg(short = 'T', long)]
     no_target_directory: bool,
@@ -88,7 +94,8 @@ pub fn run(args: Args) -> Outcome {
             .next("several sources need an existing directory as destination; make it with \"weir mkdir -p\""));
     }
     for (name, source) in args.sources.iter().zip(&sources) {
-        let outcome = add(&args, &from, name, source, &place, &mut dirs, &mut files);
+        let outcome = not_into_itself(&args, &from, source, &destination)
+            .and_then(|()| add(&args, &from, name, source, &place, &mut dirs, &mut files));
         match outcome {
             Ok(()) => {}
             Err(failure) if args.sources.len() == 1 || failure.code != Exit::Failed => {
@@ -177,6 +184,32 @@ impl Destination {
 fn stat_spot(path: Vec<u8>, follow: bool) -> Result<(Spot, Meta), Failure> {
     let meta = stat(&path, follow)?;
     Ok((Spot::local(path), meta))
+}
+
+/// Fails when a directory is to be copied to a place below it, which would have no end. Compares every directory on the
+/// way to the destination with the source.
+fn not_into_itself(args: &Args, from: &End, source: &Locator, destination: &Locator) -> Result<(), Failure> {
+    let (End::Weir(weir), Locator::Remote(source), Locator::Remote(destination)) = (from, source, destination) else {
+        return Ok(());
+    };
+    if !args.recursive || !source.same_server(destination) {
+        return Ok(());
+    }
+    let (source, meta) = weir.resolve(source.path(), false)?;
+    if meta.attrs.kind != FileKind::Directory {
+        return Ok(());
+    }
+    for end in 0..=destination.path().len() {
+        match weir.resolve(&destination.path()[..end], true) {
+            Ok((above, _)) if above.node == source.node => {
+                return Err(Failure::new("a directory cannot be copied into itself").next("choose another destination"));
+            }
+            Ok(_) => {}
+            // The rest of the path is not there, and nothing below it is.
+            Err(_) => return Ok(()),
+        }
+    }
+    Ok(())
 }
 
 fn add(

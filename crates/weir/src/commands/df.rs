@@ -1,6 +1,6 @@
 //! `weir df`: how full a file system is.
 
-use crate::failure::{Exit, Outcome};
+use crate::failure::{Exit, Failure, Outcome};
 use crate::session::{Connect, run as with_mounts};
 use crate::show;
 use serde::Serialize;
@@ -8,15 +8,24 @@ use std::ffi::OsString;
 
 /// Show how full a file system is
 #[derive(clap::Args)]
-#[command(after_help = "Examples:
+#[command(
+    disable_help_flag = true,
+    after_help = "Examples:
   weir df
-  weir df --json weir://host")]
+  weir df --json weir://host"
+)]
 pub struct Args {
     /// Any name on it; without one, WEIR_URL
     path: Option<OsString>,
     /// Print one JSON object, in bytes
     #[arg(long)]
     json: bool,
+    /// Sizes in KiB, MiB, GiB: what is shown anyway
+    #[arg(short = 'h', long)]
+    human_readable: bool,
+    /// Print help
+    #[arg(long, action = clap::ArgAction::Help)]
+    help: Option<bool>,
     #[command(flatten)]
     connect: Connect,
 }
@@ -36,7 +45,9 @@ struct JsonCapacity {
 pub fn run(args: Args) -> Outcome {
     let target = args.connect.target_or_base(args.path.as_ref())?;
     with_mounts(&args.connect, async |mounts| {
-        let fs = mounts.get(&target).await?.statfs().await?;
+        let mount = mounts.get(&target).await?;
+        mount.resolve(target.path(), true).await.map_err(|e| Failure::from(e).about(&target))?;
+        let fs = mount.statfs().await?;
         let used = fs.bytes_total.saturating_sub(fs.bytes_free);
         if args.json {
             show::json(&JsonCapacity {

@@ -11,12 +11,15 @@ use types::{Attrs, FileId, FileKind};
 
 /// Show how much the files of a tree take
 #[derive(clap::Args)]
-#[command(after_help = "A file with several names is counted once.
+#[command(
+    disable_help_flag = true,
+    after_help = "A file with several names is counted once.
 
 Examples:
   weir du -s /project              one line
   weir du -d 1 /                   one line for each directory at the top
-  weir du -s --apparent-size /x    lengths instead of storage: holes count")]
+  weir du -s --apparent-size /x    lengths instead of storage: holes count"
+)]
 pub struct Args {
     /// Files or directories; without any, what WEIR_URL names
     paths: Vec<OsString>,
@@ -38,6 +41,12 @@ pub struct Args {
     /// Print one JSON object per line, in bytes
     #[arg(long)]
     json: bool,
+    /// Sizes in KiB, MiB, GiB: what is shown anyway
+    #[arg(short = 'h', long)]
+    human_readable: bool,
+    /// Print help
+    #[arg(long, action = clap::ArgAction::Help)]
+    help: Option<bool>,
     #[command(flatten)]
     connect: Connect,
 }

@@ -1,20 +1,18 @@
 //! `weir fsck`: looks for damage in a running file system, asked of its mgr.
 
+use crate::admin;
 use crate::failure::{Exit, Failure, Outcome, UNREACHABLE};
 use crate::session::{Connect, runtime};
 use crate::show;
 use net::Address;
-use net::rpc::{Connection, Limits, NoService};
+use net::rpc::Connection;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::{IsTerminal, Write};
-use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
-use types::Cred;
 use wire::admin::{CHECK, CheckArgs, CheckReply, Finding, Mended, PROGRAM, Severity, VERSION};
-use wire::rpc::{Auth, AuthSys};
 use xdr::Xdr;
 
 /// How often a repairing check begins again to see what its repairs have left.
@@ -98,8 +96,12 @@ struct Sum {
 /// Checks and shows.
 pub fn run(args: Args) -> Outcome {
     let target = args.connect.target_or_base(args.system.as_ref())?;
-    let address = Address::Tcp { host: target.host().to_owned(), port: target.port() };
+    let address = admin::mgr_of(&target);
     let runtime = runtime()?;
+    if let Err(failure) = runtime.block_on(admin::must_exist(&args.connect, &target)) {
+        runtime.shutdown_background();
+        return Err(failure);
+    }
     let sum = runtime.block_on(check(&address, &args)).map_err(|failure| match failure.code {
         Exit::Usage | Exit::Interrupted => failure,
         _ => Failure { code: Exit::Unchecked, ..failure },
@@ -164,8 +166,7 @@ struct Asker<'a> {
 impl Asker<'_> {
     async fn page(&mut self, ask: CheckArgs) -> Result<CheckReply, Failure> {
         let until = Instant::now() + self.args.connect.retry_timeout();
-        let Cred { uid, gid, groups } = client::Options::default().cred;
-        let auth = Auth::Sys(AuthSys { stamp: 0, machine: Default::default(), uid, gid, gids: groups });
+        let auth = admin::auth();
         loop {
             let failure = match self.connection().await {
                 Ok(connection) => {
@@ -174,10 +175,7 @@ impl Asker<'_> {
                             let malformed = |e| Failure::new(format!("{}: the answer is malformed: {e}", self.address));
                             return CheckReply::decode(&mut reply.body).map_err(malformed);
                         }
-                        Err(net::Error::Refused(refusal)) => {
-                            let text = format!("{} is no mgr of this version of Weir: {refusal}", self.address);
-                            return Err(Failure::new(text));
-                        }
+                        Err(net::Error::Refused(refusal)) => return Err(admin::no_mgr(self.address, refusal)),
                         Err(e) => e,
                     }
                 }
@@ -197,9 +195,7 @@ impl Asker<'_> {
         if let Some(connection) = self.connection.as_ref().filter(|connection| !connection.is_closed()) {
             return Ok(connection.clone());
         }
-        let (limits, counters) = (Limits::default(), net::Counters::default());
-        let timeout = self.args.connect.timeout();
-        let made = Connection::connect(self.address, Arc::new(NoService), limits, counters, timeout).await?;
+        let made = admin::connect(self.address, self.args.connect.timeout()).await?;
         Ok(self.connection.insert(made).clone())
     }
 }

@@ -23,7 +23,7 @@ const LISTEN: &str = "0.0.0.0:2050";
   dir = \"/srv/weir/iod\"                       made by \"weir mkfs iod\"
   cluster_file = \"/etc/weir/cluster.toml\"
   listen = [\"0.0.0.0:2050\"]
-  nfs_listen = [\"0.0.0.0:2051\"]             the port behind that of listen; [\"none\"]: no NFS
+  nfs_listen = [\"0.0.0.0:3050\"]             the port of listen and 1000; [\"none\"]: no NFS
   nfs_advertise = []                         where NFS clients come, if not there
   unix = true
   lend = true
@@ -58,7 +58,7 @@ struct Settings {
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<Vec<String>>,
     /// Where to serve NFS to the clients of kernels (pNFS data server), host:port; "none" serves none; may be repeated
-    /// [default: the port behind that of --listen, or a free one]
+    /// [default: the port of --listen and 1000, or a free one]
     #[arg(long, value_name = "ADDRESS")]
     nfs_listen: Option<Vec<String>>,
     /// Where NFS clients are to come instead, address:port, as behind a translation of addresses; may be repeated
@@ -94,7 +94,7 @@ pub fn run(args: Args) -> Outcome {
     let dir = config.dir.clone();
     let runtime = runtime()?;
     let running = runtime.block_on(async {
-        let stop = Stop::listen()?;
+        let stop = Stop::listen_as_daemon("iod")?;
         let (listeners, addresses) = nfs.bind(advertised).await?;
         config.data_server = addresses;
         let running = Iod::start(config)?;
@@ -111,6 +111,7 @@ pub fn run(args: Args) -> Outcome {
         Ok::<_, Failure>(running)
     })?;
     drop(running);
+    daemon::stopped("iod");
     runtime.shutdown_background();
     Ok(Exit::Done)
 }
@@ -158,7 +159,7 @@ impl Settings {
         match self.congestion.as_deref() {
             None => {}
             Some("system") => config.congestion = None,
-            Some(name) => config.congestion = Some(name.to_owned()),
+            Some(name) => config.congestion = Some(known_congestion(name)?),
         }
         config.max_connections = self.max_connections.unwrap_or(config.max_connections);
         match self.stall_secs {
@@ -167,6 +168,20 @@ impl Settings {
             None => {}
         }
         Ok(config)
+    }
+}
+
+/// The name of a congestion control that the kernel has.
+fn known_congestion(name: &str) -> Result<String, Failure> {
+    let socket = rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::STREAM, None)?;
+    match rustix::net::sockopt::set_tcp_congestion(&socket, name) {
+        Err(rustix::io::Errno::NOENT | rustix::io::Errno::INVAL) => {
+            let known = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_available_congestion_control");
+            let known = known.map(|names| format!("choose one of: {}", names.trim())).unwrap_or_default();
+            Err(Failure::usage(format!("congestion: this kernel has no {name:?}")).next(known))
+        }
+        // Another reason, such as a control that only root may choose, is for the system to settle later.
+        _ => Ok(name.to_owned()),
     }
 }
 
@@ -191,6 +206,20 @@ mod tests {
         for part in ["iod.toml", "line 2", "listen_on", "max_connections"] {
             assert!(failure.what.contains(part), "{part} is not in {failure}");
         }
+    }
+
+    #[test]
+    fn the_printed_file_has_every_key() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("iod.toml");
+        let text = crate::config_files::iod("/srv/iod".as_ref(), "/etc/c.toml".as_ref());
+        std::fs::write(&path, crate::config_files::tests::spelled_out(&text)).unwrap();
+        let all: Settings = daemon::load(&path).unwrap();
+        assert_eq!(all.dir.as_deref(), Some("/srv/iod".as_ref()));
+        let set = [all.listen.is_some(), all.nfs_listen.is_some(), all.nfs_advertise.is_some(), all.unix.is_some()];
+        let more =
+            [all.lend.is_some(), all.congestion.is_some(), all.max_connections.is_some(), all.stall_secs.is_some()];
+        assert_eq!([set, more], [[true; 4]; 2], "{text}");
     }
 
     #[test]

@@ -10,11 +10,14 @@ use types::{Attrs, FileKind};
 
 /// List files
 #[derive(clap::Args)]
-#[command(after_help = "Examples:
+#[command(
+    disable_help_flag = true,
+    after_help = "Examples:
   weir ls                          the directory WEIR_URL names
   weir ls -l /project              with mode, links, owner, size and time (UTC)
   weir ls -laR weir://host/        everything below, hidden names too
-  weir ls --json /project          one JSON object per line")]
+  weir ls --json /project          one JSON object per line"
+)]
 pub struct Args {
     /// Files or directories; without any, the directory WEIR_URL names
     paths: Vec<OsString>,
@@ -33,6 +36,12 @@ pub struct Args {
     /// Print one JSON object per line, with all attributes
     #[arg(long)]
     json: bool,
+    /// Sizes in KiB, MiB, GiB: what is shown anyway
+    #[arg(short = 'h', long)]
+    human_readable: bool,
+    /// Print help
+    #[arg(long, action = clap::ArgAction::Help)]
+    help: Option<bool>,
     #[command(flatten)]
     connect: Connect,
 }
@@ -105,11 +114,16 @@ async fn list_target(mount: &Mount, target: &Target, args: &Args, titled: bool) 
     Ok(())
 }
 
+/// The length of a file. What a server says of a directory is how many names it has.
+fn size(attrs: &Attrs) -> String {
+    if attrs.kind == FileKind::Directory { "-".to_owned() } else { show::size(attrs.size) }
+}
+
 async fn print(mount: &Mount, args: &Args, dir: &[u8], items: Vec<Item>) -> Result<(), Failure> {
     let width = |f: fn(&Attrs) -> String| items.iter().map(|item| f(&item.attrs).len()).max().unwrap_or(0);
     let links = width(|a| a.nlink.to_string());
     let owners = width(|a| format!("{}:{}", a.uid, a.gid));
-    let sizes = width(|a| show::size(a.size));
+    let sizes = width(size);
     let mut out = String::new();
     for item in items {
         let a = &item.attrs;
@@ -129,7 +143,7 @@ async fn print(mount: &Mount, args: &Args, dir: &[u8], items: Vec<Item>) -> Resu
                 "{} {:>links$} {owner:<owners$} {:>sizes$} {} ",
                 show::mode(a.kind, a.mode),
                 a.nlink,
-                show::size(a.size),
+                size(a),
                 show::time(a.mtime),
             );
         }

@@ -115,7 +115,7 @@ pub fn run(args: Args) -> Outcome {
     let config = config(args)?;
     let runtime = runtime()?;
     let outcome = runtime.block_on(async {
-        let stop = Stop::listen()?;
+        let stop = Stop::listen_as_daemon("mgr")?;
         let mgr = Mgr::start(config).await?;
         let addresses = mgr.addresses();
         ready.tell(&daemon::ReadyLine {
@@ -127,6 +127,7 @@ pub fn run(args: Args) -> Outcome {
         })?;
         daemon::until_stopped(&stop, &mgr).await;
         mgr.stop().await;
+        daemon::stopped("mgr");
         Ok(Exit::Done)
     });
     runtime.shutdown_background();

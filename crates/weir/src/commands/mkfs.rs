@@ -1,5 +1,6 @@
 //! `weir mkfs`: make the stores of an mgr and of iods.
 
+use crate::config_files;
 use crate::failure::{Exit, Failure, Outcome};
 use crate::session::runtime;
 use crate::show;
@@ -12,7 +13,9 @@ use std::path::{Path, PathBuf};
 /// refused; nothing is ever formatted over.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
+  mkdir -p /srv/weir /etc/weir
   weir mkfs mgr --dir /srv/weir/mgr --cluster-file /etc/weir/cluster.toml
+  weir mkfs mgr --dir /srv/weir/mgr --cluster-file /etc/weir/cluster.toml --print-config > /etc/weir/mgr.toml
   scp -p /etc/weir/cluster.toml node1:/etc/weir/
   weir mkfs iod --dir /srv/weir/iod --cluster-file /etc/weir/cluster.toml      (on node1)")]
 pub struct Args {
@@ -36,6 +39,9 @@ struct Place {
     /// The cluster file of the file system
     #[arg(long, value_name = "FILE")]
     cluster_file: PathBuf,
+    /// Print a complete configuration file for the daemon, with these paths and every key, and make nothing
+    #[arg(long)]
+    print_config: bool,
 }
 
 #[derive(clap::Args)]
@@ -50,7 +56,16 @@ struct Iod {
 /// Makes it.
 pub fn run(args: Args) -> Outcome {
     match args.what {
+        What::Mgr(place) if place.print_config => {
+            show::raw(config_files::mgr(&place.dir, &place.cluster_file).as_bytes())?;
+            Ok(Exit::Done)
+        }
+        What::Iod(Iod { place, .. }) if place.print_config => {
+            show::raw(config_files::iod(&place.dir, &place.cluster_file).as_bytes())?;
+            Ok(Exit::Done)
+        }
         What::Mgr(place) => {
+            must_be_empty(&place.dir)?;
             let mut cluster = match ClusterFile::load(&place.cluster_file) {
                 Err(mgr::Error::Missing { .. }) => ClusterFile::create(&place.cluster_file)?,
                 other => return Err(second(&place.cluster_file, &other?)),
@@ -81,6 +96,23 @@ fn second(path: &Path, cluster: &ClusterFile) -> Failure {
          replace a lost one, run \"weir restore\"; for another file system with iods of its own, name a --cluster-file that does \
          not exist yet",
     )
+}
+
+/// Fails when a directory holds anything. A new file system on a disk has "lost+found".
+fn must_be_empty(dir: &Path) -> Result<(), Failure> {
+    let failed = |e: std::io::Error| Failure::from(e).about(dir.display());
+    let entries = match std::fs::read_dir(dir) {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        entries => entries.map_err(failed)?,
+    };
+    for entry in entries {
+        let name = entry.map_err(failed)?.file_name();
+        if name != "lost+found" {
+            return Err(Failure::new(format!("{} holds {} already", dir.display(), name.display()))
+                .next("choose an empty or missing directory with --dir; nothing is formatted over"));
+        }
+    }
+    Ok(())
 }
 
 fn done(what: &str, dir: &Path, fsid: types::Fsid) -> Result<Exit, Failure> {

@@ -1,8 +1,10 @@
 //! `weir mount`: a file system at a directory, for every program.
 
+use crate::daemon;
 use crate::failure::{Exit, Failure, Outcome};
 use crate::identity::Identity;
-use crate::mounted::{Durable, How, Mounting, Transport, seconds};
+use crate::logging::{self, LIFE};
+use crate::mounted::{Durable, How, Mounting, Transport, must_be_free, seconds};
 use crate::session::{Connect, runtime};
 use crate::show;
 use crate::stop::Stop;
@@ -10,8 +12,10 @@ use clap::ValueEnum;
 use client::{Mount, Options};
 use std::ffi::{OsStr, OsString};
 use std::io::{BufRead, BufReader};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 /// The names under which mount(8) calls the program for file systems of the types `weir` and `fuse.weir`, which is what
 /// `/proc/mounts` shows. Where there is no program for `fuse.weir`, it calls that for `fuse` and names the type.
@@ -33,7 +37,7 @@ const READY: &str = "mounted";
   mount -t weir weir://10.0.0.5/ /mnt/weir                 with a link to weir at /sbin/mount.weir
   mount -t fuse.weir weir://10.0.0.5/ /mnt/weir            with a link to weir at /sbin/mount.fuse.weir
 Line of /etc/fstab:
-  weir://10.0.0.5/  /mnt/weir  weir  _netdev,access=page  0  0")]
+  weir://10.0.0.5/  /mnt/weir  weir  _netdev,hard,access=page,log=/var/log/weir.log  0  0")]
 pub struct Args {
     /// The file system, or a directory in it
     #[arg(value_name = "URL")]
@@ -47,10 +51,10 @@ pub struct Args {
     #[command(flatten)]
     how: How,
     /// Options as mount(8) has them, separated by commas: ro, writeback, durable=close|fsync, transport=auto|device|uring, parts of the policy as access=page or write_threshold=SIZE, attr_timeout=S, entry_timeout=S, known_files=N,
-    /// absent_timeout=S, allow_other, no_direct, no_lent, no_negative, noexec, suid and dev (which root's mounts by mount(8) have unless they say nosuid, nodev), remount (with ro, rw and these: what is allowed where it is mounted already); others of mount(8) are passed over
+    /// absent_timeout=S, allow_other, over, hard (requests wait for servers for ever), soft, retry_timeout=S, connect_timeout=S, log=FILE, no_checksums, no_direct, no_lent, no_negative, noexec, suid and dev (which root's mounts by mount(8) have unless they say nosuid, nodev), remount (with ro, rw and these: what is allowed where it is mounted already); others of mount(8) are passed over
     #[arg(short = 'o', value_name = "OPTIONS", value_delimiter = ',')]
     options: Vec<String>,
-    /// Where the mount in the background writes what it has to say [default: nowhere]
+    /// Where the mount in the background writes what it has to say [default: syslog or the journal]
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
     /// It is mounted, and only what is allowed there changes (-o remount).
@@ -64,11 +68,15 @@ pub struct Args {
 }
 
 /// The command line that mount(8) means when it calls this program by one of its names for that, as
-/// `mount.weir URL DIRECTORY [-sfnv] [-o OPTIONS] [-t TYPE]`. What it does not say of setuid bits and devices is allowed, if `root`
+/// `mount.weir URL DIRECTORY [-sfnv] [-o OPTIONS] [-t TYPE]`, or when the `mount.fuse` of libfuse calls it, as
+/// `weir URL DIRECTORY -o OPTIONS`. What it does not say of setuid bits and devices is allowed, if `root`
 /// mounts: it says what is not.
 pub fn expand_helper(args: Vec<OsString>, root: bool) -> Vec<OsString> {
     let called = args.first().and_then(|name| Path::new(name).file_name());
-    if !HELPERS.iter().any(|helper| called == Some(OsStr::new(helper))) {
+    let named = HELPERS.iter().any(|helper| called == Some(OsStr::new(helper)));
+    // No command is called like a URL.
+    let by_libfuse = || args.get(1).is_some_and(|first| first.as_bytes().starts_with(b"weir://"));
+    if !named && !by_libfuse() {
         return args;
     }
     let mut out: Vec<OsString> = vec!["weir".into(), "mount".into()];
@@ -105,6 +113,7 @@ pub fn run(mut args: Args) -> Outcome {
             Err(error) => Err(Failure::from(error).about(args.dir.display())),
         };
     }
+    must_be_free(&args.dir, args.how.over)?;
     if args.foreground || args.background { serve(&args) } else { daemonize(&args) }
 }
 
@@ -119,6 +128,15 @@ fn apply_options(args: &mut Args) -> Result<(), Failure> {
             "writeback" => args.how.writeback = true,
             "rw" => args.how.read_only = false,
             "allow_other" => args.how.allow_other = true,
+            "over" => args.how.over = true,
+            "hard" => args.connect.wait_for_ever(),
+            "soft" => args.connect.wait_for(Options::default().retry_timeout),
+            "retry_timeout" => args.connect.wait_for(whole_seconds(value).map_err(bad)?),
+            "connect_timeout" => args.connect.try_for(whole_seconds(value).map_err(bad)?),
+            "no_checksums" => args.connect.skip_checksums(),
+            "log" if value.is_empty() => return Err(bad("name a file, as in log=/var/log/weir.log".into())),
+            "log" => args.log = Some(value.into()),
+            "foreground" => args.foreground = true,
             "no_direct" => args.connect.go_through_mgr(),
             "no_lent" => args.how.no_lent = true,
             "no_negative" => args.how.no_negative = true,
@@ -147,6 +165,14 @@ fn apply_options(args: &mut Args) -> Result<(), Failure> {
     Ok(())
 }
 
+/// A time of waiting as users write it.
+fn whole_seconds(text: &str) -> Result<Duration, String> {
+    match text.parse() {
+        Ok(seconds @ 1..=86_400) => Ok(Duration::from_secs(seconds)),
+        _ => Err("write seconds, from 1 to 86400".to_owned()),
+    }
+}
+
 /// Does it in the process that stays.
 fn serve(args: &Args) -> Outcome {
     if args.background {
@@ -155,27 +181,42 @@ fn serve(args: &Args) -> Outcome {
     let target = args.connect.target(&args.what)?;
     let runtime = runtime()?;
     let outcome = runtime.block_on(async {
-        let stop = Stop::listen()?;
+        let stop = Stop::listen_as_daemon("mount")?;
         let identity = Identity::of_mount(&target.to_string(), &args.dir);
         let options = Options { identity: identity.as_ref().map(Identity::name), ..args.connect.options()? };
         let mount = Mount::connect(&target, args.how.options(options)).await?;
         let (root, _) = mount.resolve(target.path(), true).await.map_err(|e| Failure::from(e).about(&target))?;
         let mounting = Mounting::start(mount, root, &args.dir, args.how.config(&target.to_string()), identity)?;
         if args.background {
-            show::line(READY)?;
             detach(args.log.as_deref())?;
+            tracing::info!(target: LIFE, daemon = "mount", %target, dir = %mounting.dir().display(), "started");
         } else {
             let (dir, by) = (mounting.dir().display(), mounting.carried());
             show::line(&format!("{target} is mounted at {dir}, requests come by {by}; Ctrl-C unmounts it"))?;
         }
-        mounting.until(stop.wait(), !args.background).await
+        let ended = mounting.until(stop.wait(), !args.background).await;
+        daemon::stopped("mount");
+        ended
     });
+    if args.background
+        && let Err(failure) = &outcome
+    {
+        // Nobody reads what the process prints by now.
+        tracing::error!("{}", failure.what);
+    }
     runtime.shutdown_background();
     outcome
 }
 
-/// Lets go of the terminal.
+/// Tells who waits that the mount is there, and lets go of the terminal. What is logged from now on goes to this file, or to
+/// the system's log.
 fn detach(log: Option<&Path>) -> Result<(), Failure> {
+    if log.is_none()
+        && let Err(error) = logging::to_system()
+    {
+        tracing::debug!("there is no system log: {error}");
+    }
+    show::line(READY)?;
     let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null")?;
     let err = match log {
         Some(path) => std::fs::OpenOptions::new().create(true).append(true).open(path),
@@ -233,6 +274,8 @@ mod tests {
             let args = [&[name, "weir://h/", "/mnt", "-o", "ro"], named].concat();
             assert_eq!(expanded(&args, false), ["weir", "mount", "weir://h/", "/mnt", "-o", "ro"], "{name}");
         }
+        let args = ["weir", "weir://h/", "/mnt", "-o", "ro,remount"];
+        assert_eq!(expanded(&args, false), ["weir", "mount", "weir://h/", "/mnt", "-o", "ro,remount"]);
         let other = ["/sbin/mount.fuse", "sshfs#h:", "/mnt", "-t", "fuse.sshfs"];
         assert_eq!(expanded(&other, false), ["weir", "mount", "sshfs#h:", "/mnt", "-t", "fuse.sshfs"]);
         assert_eq!(expanded(&["/usr/bin/weir", "ls", "-f"], true), ["/usr/bin/weir", "ls", "-f"]);

@@ -60,12 +60,13 @@ async fn store(mount: &Mount, target: &Target, mode: Option<u32>, stop: &Stop) -
     };
     let temporary = temporary_name()?;
     let options = CreateOptions { mode: 0o600, exclusive: true, ..CreateOptions::default() };
-    let file = mount.create(&dir, &temporary, options).await?;
+    let known = |e: client::Error| Failure::from(e).renamed(&temporary, name);
+    let file = mount.create(&dir, &temporary, options).await.map_err(known)?;
     let stored = match fill(&file, stop).await {
         Ok(size) => {
             let changes = SetAttrs { mode: Some(mode), ..SetAttrs::default() };
             let finished = doubt::finish(mount, file, changes, &dir, [&temporary, name]).await;
-            finished.map(|_| size).map_err(Failure::from)
+            finished.map(|_| size).map_err(known)
         }
         Err(failure) => Err(failure),
     };

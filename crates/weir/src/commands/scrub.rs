@@ -1,13 +1,12 @@
 //! `weir scrub`: look for damage on the disks of the iods.
 
-use crate::admin::Admin;
+use crate::admin::{self, Admin};
 use crate::failure::{Exit, Failure, Outcome};
 use crate::session::{Connect, runtime};
 use crate::show;
 use crate::stop::Stop;
 use indicatif::{ProgressBar, ProgressStyle};
 use layout::policy::parse_size;
-use net::Address;
 use serde::Serialize;
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -98,10 +97,11 @@ fn size(text: &str) -> Result<u64, String> {
 /// Starts it, waits and reports.
 pub fn run(args: Args) -> Outcome {
     let target = args.connect.target_or_base(args.system.as_ref())?;
-    let address = Address::Tcp { host: target.host().to_owned(), port: target.port() };
+    let address = admin::mgr_of(&target);
     let runtime = runtime()?;
     let outcome = runtime.block_on(async {
         let stop = Stop::listen()?;
+        admin::must_exist(&args.connect, &target).await?;
         let admin = Admin::connect(address, args.connect.timeout()).await?;
         let action = match (args.status || args.wait, args.cancel) {
             (true, _) => ScrubAction::Status,

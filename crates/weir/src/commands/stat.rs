@@ -1,5 +1,6 @@
 //! `weir stat`: everything about a file, and which of its bytes are on which iod.
 
+use crate::admin::{self, Admin};
 use crate::failure::{Failure, Outcome};
 use crate::session::{Connect, for_each, run as with_mounts};
 use crate::show;
@@ -8,6 +9,7 @@ use layout::policy::format_size;
 use serde::Serialize;
 use std::ffi::OsString;
 use types::{Attrs, ByteRange, FileKind, Status};
+use wire::admin::{Group, PLACEMENT, PlacementArgs, Value};
 
 /// Ranges shown per iod before an ellipsis.
 const RANGES_SHOWN: usize = 3;
@@ -42,6 +44,18 @@ struct JsonStat {
     target: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     placement: Option<JsonPlacement>,
+    /// Of a file that is read and written through the mgr alone.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    copies: Vec<JsonCopy>,
+}
+
+#[derive(Serialize)]
+struct JsonCopy {
+    copy: u64,
+    column: u64,
+    iod: String,
+    address: String,
+    state: String,
 }
 
 #[derive(Serialize)]
@@ -86,6 +100,10 @@ async fn stat(mount: &Mount, target: &Target, args: &Args) -> Result<(), Failure
         FileKind::Regular => where_known(mount.placement(&node).await)?,
         _ => None,
     };
+    let copies = match (attrs.kind, &placement) {
+        (FileKind::Regular, None) => copies(target, &attrs, args).await,
+        _ => Vec::new(),
+    };
     let path = show::absolute(target.path());
     if args.json {
         return show::json(&JsonStat {
@@ -93,12 +111,16 @@ async fn stat(mount: &Mount, target: &Target, args: &Args) -> Result<(), Failure
             attrs: (&attrs).into(),
             target: link.map(|link| String::from_utf8_lossy(&link).into_owned()),
             placement: placement.as_ref().map(json_placement),
+            copies: copies.iter().map(json_copy).collect(),
         });
     }
     let mut out = about(target, &attrs, link.as_deref());
     match placement {
         Some(placement) => out += &table(&placement),
-        None if attrs.kind == FileKind::Regular => out += THROUGH_MGR,
+        None if attrs.kind == FileKind::Regular => {
+            out += THROUGH_MGR;
+            out += &copies.iter().map(copy_line).collect::<String>();
+        }
         None => {}
     }
     show::raw(out.as_bytes())
@@ -115,11 +137,44 @@ fn where_known(placement: client::Result<Placement>) -> Result<Option<Placement>
     }
 }
 
+/// The groups of the objects of a file, which only the mgr uses; none if it does not say.
+async fn copies(target: &Target, attrs: &Attrs, args: &Args) -> Vec<Group> {
+    let asked = async {
+        let admin = Admin::connect(admin::mgr_of(target), args.connect.timeout()).await?;
+        admin.ask::<wire::admin::Status>(PLACEMENT, &PlacementArgs { inode: attrs.id.0 }).await
+    };
+    match asked.await {
+        Ok(status) => status.groups.into_iter().filter(|group| group.name == "object").collect(),
+        Err(failure) => {
+            tracing::info!("the mgr does not say where the copies are: {}", failure.what);
+            Vec::new()
+        }
+    }
+}
+
+fn text<'a>(group: &'a Group, name: &str) -> &'a str {
+    match group.get(name) {
+        Some(Value::Text(text)) => text,
+        _ => "?",
+    }
+}
+
+fn copy_line(object: &Group) -> String {
+    let (copy, column) = (object.get_number("copy") + 1, object.get_number("column") + 1);
+    let [iod, address, state] = ["iod", "address", "state"].map(|name| show::path(text(object, name).as_bytes()));
+    format!("  copy {copy}, part {column}: {iod} at {address}, {state}\n")
+}
+
+fn json_copy(object: &Group) -> JsonCopy {
+    let [iod, address, state] = ["iod", "address", "state"].map(|name| text(object, name).to_owned());
+    JsonCopy { copy: object.get_number("copy"), column: object.get_number("column"), iod, address, state }
+}
+
 fn about(target: &Target, a: &Attrs, link: Option<&[u8]>) -> String {
     let arrow = link.map(|link| format!(" -> {}", show::path(link))).unwrap_or_default();
     format!(
         "name     {target}{arrow}
-kind     {}, {} bytes, {} in use
+kind     {}, {}, {} in use
 inode    {}, {} link{}, change {}
 mode     {:04o} {}, owner {}:{}
 accessed {}
@@ -128,7 +183,10 @@ changed  {}
 born     {}
 ",
         show::kind(a.kind),
-        a.size,
+        match a.kind {
+            FileKind::Directory => format!("{} names", a.size),
+            _ => format!("{} bytes", a.size),
+        },
         show::size(a.used),
         a.id,
         a.nlink,

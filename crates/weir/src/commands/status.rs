@@ -1,28 +1,29 @@
 //! `weir status`: how a cluster stands, asked of its mgr.
 
-use crate::failure::{Exit, Failure, Outcome, UNREACHABLE};
+use crate::admin::{self, Admin};
+use crate::failure::{Exit, Outcome};
+use crate::health::Health;
 use crate::session::{Connect, runtime};
 use crate::show;
-use net::Address;
-use net::rpc::{Connection, Limits, NoService};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::sync::Arc;
-use std::time::Duration;
-use wire::admin::{PROGRAM, STATUS, Status, VERSION, Value};
-use wire::rpc::Auth;
-use xdr::{Segments, Xdr};
+use wire::admin::{Group, STATUS, Status, Value};
 
-/// Show how a cluster stands: daemons, versions, capacity, counters
+/// Show how a cluster stands: its health, what is down, capacity, clients, pending work
+///
+/// Exit code 0: all is well; 1: the cluster is degraded, and the lines "problem" say why; 3: the mgr is not reached.
 #[derive(clap::Args)]
-#[command(after_help = "Examples:
+#[command(after_help = "docs/status.md in the guide explains every line.
+
+Examples:
   weir status
-  weir status --json weir://host | jq .")]
+  weir status -v                        every daemon, counter and export as well
+  weir status --json weir://host | jq '.[0].values'")]
 pub struct Args {
-    /// The file system; without it, WEIR_URL
+    /// The file system, or a directory in it; without it, WEIR_URL
     system: Option<OsString>,
-    /// Print one JSON object
+    /// Print everything as one JSON array of groups, of which the first is the health
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -42,36 +43,42 @@ enum JsonValue<'a> {
     Text(&'a str),
 }
 
-/// Asks and shows.
-pub fn run(args: Args) -> Outcome {
+/// Asks and shows; `details`: all groups.
+pub fn run(args: Args, details: bool) -> Outcome {
     let target = args.connect.target_or_base(args.system.as_ref())?;
-    let address = Address::Tcp { host: target.host().to_owned(), port: target.port() };
     let runtime = runtime()?;
-    let status = runtime.block_on(ask(&address, args.connect.timeout()))?;
+    let status = runtime.block_on(async {
+        admin::must_exist(&args.connect, &target).await?;
+        Admin::connect(admin::mgr_of(&target), args.connect.timeout()).await?.ask_for::<Status>(STATUS).await
+    });
     runtime.shutdown_background();
+    let status = status?;
+    let health = Health::of(&status);
     if args.json {
-        let groups: Vec<JsonGroup> = status.groups.iter().map(json_group).collect();
+        let judged = judged(&health);
+        let groups: Vec<JsonGroup> = std::iter::once(&judged).chain(&status.groups).map(json_group).collect();
         show::json(&groups)?;
     } else {
-        show::raw(text(&status).as_bytes())?;
+        show::raw(health.text().as_bytes())?;
+        if details {
+            show::raw(text(&status).as_bytes())?;
+        }
     }
-    Ok(Exit::Done)
+    Ok(if health.is_degraded() { Exit::Failed } else { Exit::Done })
 }
 
-async fn ask(address: &Address, timeout: Duration) -> Result<Status, Failure> {
-    let unreachable = |e: net::Error| Failure { code: Exit::Unreachable, ..Failure::new(e) }.next(UNREACHABLE);
-    let limits = Limits::default();
-    let connection = Connection::connect(address, Arc::new(NoService), limits, net::Counters::default(), timeout);
-    let connection = connection.await.map_err(unreachable)?;
-    let call = connection.call(PROGRAM, VERSION, STATUS, &Auth::None, Segments::default(), timeout);
-    let mut reply = call.await.map_err(|e| match e {
-        net::Error::Refused(refusal) => Failure::new(format!("{address} is no mgr of this version of Weir: {refusal}")),
-        other => unreachable(other),
-    })?;
-    Status::decode(&mut reply.body).map_err(|e| Failure::new(format!("{address}: the answer is malformed: {e}")))
+/// The health as a group like those of the mgr.
+fn judged(health: &Health) -> Group {
+    let mut group = Group::new("health");
+    group.text("verdict", health.verdict());
+    group.number("problems", health.problems.len() as u64);
+    for (number, problem) in health.problems.iter().enumerate() {
+        group.text(&format!("problem_{}", number + 1), problem);
+    }
+    group
 }
 
-fn json_group(group: &wire::admin::Group) -> JsonGroup<'_> {
+fn json_group(group: &Group) -> JsonGroup<'_> {
     let values = group.values.iter().map(|(name, value)| {
         let value = match value {
             Value::Number(n) => JsonValue::Number(*n),
@@ -85,7 +92,7 @@ fn json_group(group: &wire::admin::Group) -> JsonGroup<'_> {
 fn text(status: &Status) -> String {
     let mut out = String::new();
     for group in &status.groups {
-        out += &format!("{}\n", show::path(group.name.as_bytes()));
+        out += &format!("\n{}\n", show::path(group.name.as_bytes()));
         let width = group.values.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
         for (name, value) in &group.values {
             let value = match value {

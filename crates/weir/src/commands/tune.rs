@@ -5,7 +5,7 @@ use crate::replay::{self, Job, Place};
 use crate::session::{Connect, runtime};
 use crate::show;
 use crate::stop::Stop;
-use crate::tune::{Point, best, crossing};
+use crate::tune::{Point, best, crossing, verdict};
 use chart::{Chart, Curve};
 use client::{Options, Settings, Target};
 use indicatif::ProgressBar;
@@ -257,11 +257,9 @@ impl Found {
             show::line(&format!("{size:>8}{mgr:>16.1}{direct:>16.1}{:>16.2}", mgr / direct))?;
         }
         show::line("")?;
-        show::line(&match (self.threshold, self.crossing) {
-            (0, _) => "The iods are faster at every size.".to_owned(),
-            (ALWAYS_MGR, _) => "The mgr is faster at every size.".to_owned(),
-            (_, Some(at)) => format!("The curves cross at {} bytes.", at.round()),
-            (_, None) => "The curves cross more than once.".to_owned(),
+        show::line(&match self.crossing {
+            Some(at) => format!("The curves cross at {} bytes.", at.round()),
+            None => verdict(&self.points),
         })?;
         show::line(&format!(
             "Recommended: {}_threshold={}, medians of {} rounds:",

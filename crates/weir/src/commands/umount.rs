@@ -2,6 +2,7 @@
 
 use crate::failure::{Exit, Failure, Outcome};
 use crate::identity::Identity;
+use crate::show;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -10,7 +11,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Unmount what "weir mount" mounted
 ///
-/// Everything that was written to files closed by then is durable, and the mount is at its end when this is.
+/// Everything that was written to files closed by then is durable, and the mount is at its end when this is. Where another
+/// mount namespace (a container, a service) has the file system mounted as well, this says so and does not wait for it.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   weir umount /mnt/weir
@@ -28,7 +30,16 @@ pub struct Args {
 pub fn run(args: Args) -> Outcome {
     let mut code = Exit::Done;
     for dir in &args.dirs {
+        let device = fuse::device_at(dir);
+        let held_elsewhere = || device.as_deref().and_then(fuse::holder);
         match fuse::unmount(dir, args.lazy) {
+            Ok(_) if let Some(holder) = held_elsewhere() => {
+                let (dir, process, name) = (dir.display(), holder.process, show::path(holder.name.as_bytes()));
+                eprintln!(
+                    "weir: {dir} is unmounted here; it stays mounted in the mount namespace of process {process} ({name})\n      \
+                     it ends when that process ends, or after: nsenter -t {process} -m umount {dir}"
+                );
+            }
             Ok(source) if !args.lazy && !Identity::unused(&source, dir, PATIENCE) => {
                 let (dir, secs) = (dir.display(), PATIENCE.as_secs());
                 eprintln!(

@@ -4,7 +4,7 @@ use crate::cluster::{self, Cluster};
 use crate::daemon::{self, Ready, ReadyLine};
 use crate::failure::{Exit, Failure, Outcome};
 use crate::identity::Identity;
-use crate::mounted::{How, Mounting};
+use crate::mounted::{How, Mounting, must_be_free};
 use crate::session::{environment, runtime};
 use crate::show;
 use crate::stop::Stop;
@@ -71,6 +71,10 @@ pub fn run(args: Args) -> Outcome {
         Some(dir) => dir,
         None => default_dir()?,
     };
+    if let Some(mount) = &args.mount {
+        must_not_hide(mount, &dir)?;
+        must_be_free(mount, args.how.over)?;
+    }
     let runtime = runtime()?;
     let outcome = runtime.block_on(async {
         let stop = Stop::listen()?;
@@ -118,6 +122,28 @@ pub fn run(args: Args) -> Outcome {
     });
     runtime.shutdown_background();
     outcome
+}
+
+/// Fails when a mount at `mount` would lie over the data that a cluster keeps in `dir`, or over a part of them.
+fn must_not_hide(mount: &Path, dir: &Path) -> Result<(), Failure> {
+    let (at, stores) = (whole(mount), cluster::home(&whole(dir)));
+    if !stores.starts_with(&at) && !at.starts_with(&stores) {
+        return Ok(());
+    }
+    let (at, stores) = (at.display(), stores.display());
+    Err(Failure::usage(format!("--mount {at} would hide {stores}, where the cluster keeps its data"))
+        .next("mount at a directory beside it, or keep the data elsewhere with --dir"))
+}
+
+/// A path without links, as far as it exists.
+fn whole(path: &Path) -> PathBuf {
+    let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    for above in path.ancestors() {
+        if let (Ok(found), Ok(rest)) = (above.canonicalize(), path.strip_prefix(above)) {
+            return found.join(rest);
+        }
+    }
+    path
 }
 
 /// Mounts the file system in this process, without a socket between mount and mgr.

@@ -83,6 +83,11 @@ impl Body {
         self.written.load(Ordering::Acquire)
     }
 
+    /// A failure to write is the fault of the target.
+    fn at_target(&self, failure: Failure) -> Failure {
+        failure.of(super::named(&self.job.folder.spot, &self.job.name))
+    }
+
     fn size(&self) -> u64 {
         self.job.meta.attrs.size
     }
@@ -139,7 +144,7 @@ impl Body {
             if (got as u64) < len {
                 return Err(shrank());
             }
-            weir.wait(sink.write_at(at, buffer.filled(got)))?;
+            weir.wait(sink.write_at(at, buffer.filled(got))).map_err(|e| self.at_target(e))?;
             means.report.moved(len, 0);
             at += len;
             self.written.fetch_max(at, Ordering::AcqRel);
@@ -200,11 +205,12 @@ impl Body {
                     means.report.moved(0, at - here);
                     continue;
                 };
-                match (sink, to) {
-                    (Open::Local(file), _) => file.write_all_at(&data, here)?,
-                    (Open::Weir(file), End::Weir(weir)) => weir.wait(file.write_at(here, data))?,
-                    (Open::Weir(_), End::Local) => return Err(Failure::new("not a file of this side")),
-                }
+                let written = match (sink, to) {
+                    (Open::Local(file), _) => file.write_all_at(&data, here).map_err(Failure::from),
+                    (Open::Weir(file), End::Weir(weir)) => weir.wait(file.write_at(here, data)),
+                    (Open::Weir(_), End::Local) => Err(Failure::new("not a file of this side")),
+                };
+                written.map_err(|e| self.at_target(e))?;
                 means.report.moved(at - here, 0);
                 self.written.fetch_max(at, Ordering::AcqRel);
             }

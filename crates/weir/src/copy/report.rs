@@ -168,7 +168,8 @@ impl Report {
             _ => String::new(),
         };
         self.bar.suspend(|| {
-            eprintln!("weir {}: {}: {}{hint}", self.command, show::path(path), failure.what);
+            let name = failure.subject.clone().unwrap_or_else(|| show::path(path));
+            eprintln!("weir {}: {name}: {}{hint}", self.command, failure.what);
         });
         if errors.len() < ERRORS_KEPT {
             errors.push(JsonError { name: path.into(), error: failure.what.clone() });

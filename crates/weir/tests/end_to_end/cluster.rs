@@ -134,9 +134,10 @@ impl Cluster {
         assert!(child.wait().expect("it ends").success(), "put {name}");
     }
 
-    /// A number of the mgr's status.
+    /// A number of the mgr's status, be the cluster degraded or not.
     pub fn counter(&self, group: &str, name: &str) -> u64 {
-        let status = self.json(["status", "--json"]).remove(0);
+        let output = self.weir(["status", "--json"]).output().expect("the binary starts");
+        let status: Value = serde_json::from_slice(&output.stdout).expect("a status");
         let groups = status.as_array().expect("groups");
         let group = groups.iter().find(|g| g["group"] == group).unwrap_or_else(|| panic!("no group {group}: {status}"));
         group["values"][name].as_u64().unwrap_or_else(|| panic!("no number {name}: {group}"))

@@ -70,7 +70,7 @@ fn an_mgr_and_two_iods_as_processes_of_their_own() {
     assert_eq!(stat["placement"]["objects"].as_array().unwrap().len(), 2);
     let status: serde_json::Value = serde_json::from_slice(&weir(&["status", "--json"])).unwrap();
     assert_eq!(status.as_array().unwrap().iter().filter(|group| group["group"] == "iod").count(), 2, "{status}");
-    assert!(String::from_utf8(weir(&["status"])).unwrap().contains(&address(&ready_a)));
+    assert!(String::from_utf8(weir(&["status", "-v"])).unwrap().contains(&address(&ready_a)));
     for child in [&mut mgr, &mut iod_a, &mut iod_b] {
         signal(child, rustix::process::Signal::TERM);
         assert!(child.wait().unwrap().success());

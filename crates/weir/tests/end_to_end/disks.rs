@@ -23,6 +23,20 @@ impl Mounted {
         None
     }
 
+    /// An ext4 of so many MiB in an image file beside `at`; `None` as for [`Mounted::tmpfs`].
+    fn ext4(at: &Path, mib: u64) -> Option<Self> {
+        let image = at.with_extension("img");
+        File::create(&image).unwrap().set_len(mib << 20).unwrap();
+        let made = Command::new("mkfs.ext4").args(["-q", "-F"]).arg(&image).status();
+        let is_made = made.is_ok_and(|status| status.success());
+        let mounted = || Command::new("mount").args(["-o", "loop"]).arg(&image).arg(at).status();
+        if is_made && mounted().is_ok_and(|status| status.success()) {
+            return Some(Mounted(at.to_owned()));
+        }
+        eprintln!("not checked: cannot mount an image of ext4 here");
+        None
+    }
+
     /// Where it is mounted.
     fn path(&self) -> &Path {
         &self.0
@@ -103,6 +117,9 @@ fn a_full_iod_fails_who_writes_there_and_nobody_else() {
     lab.fsck();
 }
 
+/// Less free space than the mgr leaves on a disk of 256 MiB, and more than removal and recovery need.
+const LITTLE: u64 = 6 << 20;
+
 #[test]
 fn a_full_metadata_disk_takes_nothing_new_and_loses_nothing() {
     let home = tempfile::tempdir().unwrap();
@@ -112,7 +129,7 @@ fn a_full_metadata_disk_takes_nothing_new_and_loses_nothing() {
     let mut lab = Lab::start(home.path(), 1);
     lab.put("/kept", b"kept");
     lab.run(["mkdir", "/dir"]);
-    for left in [48 << 20, 0] {
+    for left in [LITTLE, 0] {
         small.fill(&format!("filler-{left}"), left);
         for again in [false, true] {
             if again && left > 0 {
@@ -132,7 +149,7 @@ fn a_full_metadata_disk_takes_nothing_new_and_loses_nothing() {
     std::fs::remove_file(small.path().join("filler-0")).unwrap();
     lab.mgr.restart();
     lab.run(["rm", "-r", "/dir"]);
-    std::fs::remove_file(small.path().join(format!("filler-{}", 48 << 20))).unwrap();
+    std::fs::remove_file(small.path().join(format!("filler-{LITTLE}"))).unwrap();
     lab.run(["mkdir", "/new"]);
     assert_eq!(lab.run(["cat", "/kept"]), b"kept");
     lab.fsck();
@@ -190,4 +207,96 @@ fn a_cluster_whose_mgr_fails_goes_down_and_says_so() {
     let cluster = Cluster::start(home.path());
     assert!(cluster.text(["ls", "/"]).contains("kept"));
     cluster.stop();
+}
+
+/// Waits until the mgr has nothing more to do about removed files, and its iods have so much free.
+fn cleared(status: impl Fn(&str, &str) -> u64, free: u64) {
+    while status("work", "orphans") + status("work", "doomed") > 0 || status("mgr", "free_bytes") < free {
+        std::thread::yield_now();
+    }
+}
+
+/// A disk of this size that one cluster has to itself fills up, and can be cleared.
+fn fills_up_and_is_cleared(home: &Path, mib: u64) {
+    let dir = home.join("up");
+    let mut cluster = Cluster::start(&dir);
+    let before = cluster.counter("mgr", "free_bytes");
+    let big = home.with_extension("big");
+    std::fs::write(&big, vec![7; (mib << 20) as usize]).unwrap();
+    let big_copy = || cluster.weir(["cp", "--quiet", big.to_str().unwrap(), "weir:/big"]);
+    let said = fail(&mut big_copy(), 1);
+    assert!(said.contains("no space left") && !said.contains(".weir-cp-"), "{mib}: {said}");
+    cleared(|group, name| cluster.counter(group, name), before - (8 << 20));
+    // Files that stay, as many as there is space for.
+    let part = home.with_extension("part");
+    std::fs::write(&part, bytes(1, 4 << 20)).unwrap();
+    let copy = |cluster: &Cluster, n: usize| {
+        cluster.weir(["cp", "--quiet", part.to_str().unwrap(), &format!("weir:/{n}")]).output().unwrap().status
+    };
+    let mut made = 0;
+    while copy(&cluster, made).success() {
+        made += 1;
+    }
+    assert!(made as u64 > mib / 8, "{mib}: {made} files of 4 MiB");
+    cluster.run(["mkdir", "/dir"]);
+    cluster.run(["rm", "/0"]);
+    let url = cluster.url.clone();
+    cluster.stop();
+    cluster = Cluster::start_again(&url, &dir);
+    assert!(cluster.run(["cat", "/1"]) == bytes(1, 4 << 20));
+    for n in 1..made {
+        cluster.run(["rm", &format!("/{n}")]);
+    }
+    cleared(|group, name| cluster.counter(group, name), before - (8 << 20));
+    assert!(copy(&cluster, 0).success());
+    cluster.run(["fsck"]);
+    cluster.stop();
+}
+
+#[test]
+fn small_disks_fill_up_and_are_cleared() {
+    let home = tempfile::tempdir().unwrap();
+    for mib in [128, 200, 400, 900] {
+        let at = home.path().join(format!("tmpfs-{mib}"));
+        std::fs::create_dir(&at).unwrap();
+        let Some(_disk) = Mounted::tmpfs(&at, &format!("{mib}m")) else { return };
+        fills_up_and_is_cleared(&at, mib);
+    }
+}
+
+#[test]
+fn small_disks_with_ext4_fill_up_and_are_cleared() {
+    let home = tempfile::tempdir().unwrap();
+    for mib in [128, 400] {
+        let at = home.path().join(format!("ext4-{mib}"));
+        std::fs::create_dir(&at).unwrap();
+        let Some(_disk) = Mounted::ext4(&at, mib) else { return };
+        fills_up_and_is_cleared(&at, mib);
+    }
+}
+
+/// A removed file that a killed client had open is measured, fenced and deleted, for which there must be space.
+#[test]
+fn what_a_killed_client_leaves_on_a_full_disk_goes() {
+    let home = tempfile::tempdir().unwrap();
+    let Some(disk) = Mounted::tmpfs(home.path(), "256m") else { return };
+    let lab = Lab::start_with(home.path(), 1, &["--lease-secs", "2"]);
+    let counter = |group: &str, name: &str| {
+        let status = lab.weir(["status", "--json"]).output().unwrap();
+        let groups: Vec<serde_json::Value> = serde_json::from_slice(&status.stdout).unwrap();
+        groups.iter().find(|g| g["group"] == group).unwrap()["values"][name].as_u64().unwrap()
+    };
+    let mut put = lab.weir(["put", "/big"]).stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut input = put.stdin.take().unwrap();
+    // More than the client holds back, and less than the disk takes.
+    input.write_all(&vec![7; 160 << 20]).unwrap();
+    let name = lab.json(["ls", "-a", "--json", "/"])[0]["path"].as_str().unwrap().to_owned();
+    lab.run(["rm", &name]);
+    disk.fill("filler", LITTLE);
+    assert_eq!(counter("work", "orphans"), 1);
+    put.kill().unwrap();
+    put.wait().unwrap();
+    cleared(counter, 100 << 20);
+    lab.run(["mkdir", "/dir"]);
+    lab.fsck();
 }

@@ -47,6 +47,12 @@ impl Daemon {
         &self.name
     }
 
+    /// Where it listens itself, behind its proxy.
+    #[allow(dead_code)]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
     /// Whether it was not killed since it was started.
     #[allow(dead_code)]
     pub fn is_running(&self) -> bool {

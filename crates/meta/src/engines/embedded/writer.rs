@@ -3,7 +3,7 @@
 
 use super::guard::guarded;
 use super::opening::{begin, change, commit, open, snapshot, write};
-use super::{Shared, TABLE};
+use super::{Shared, Space, TABLE};
 use crate::engine::{Batch, Broken, Job, Key, Merged, Outcome, Point, Value, Verdict, Window};
 use crate::log::{Changes, Log, Plan};
 use std::io::ErrorKind;
@@ -72,8 +72,8 @@ pub(super) struct Writer {
     shared: Arc<Shared>,
     log: Log,
     plan: Plan,
-    /// The free bytes of the disk when they were looked at, and when that was.
-    free: Option<(u64, Duration)>,
+    /// The space of the disk when the writer last asked, and when that was.
+    space: Option<(Space, Duration)>,
 }
 
 impl Drop for Writer {
@@ -104,7 +104,7 @@ enum Way {
 
 impl Writer {
     pub(super) fn new(shared: Arc<Shared>, log: Log) -> Self {
-        Writer { shared, log, plan: Plan::default(), free: None }
+        Writer { shared, log, plan: Plan::default(), space: None }
     }
 
     pub(super) fn shared(&self) -> &Arc<Shared> {
@@ -163,8 +163,33 @@ impl Writer {
     }
 
     /// Applies, or refuses, and answers these batches.
-    pub(super) fn window(&mut self, jobs: Vec<Job>, now: Duration) -> Step {
+    pub(super) fn window(&mut self, mut jobs: Vec<Job>, now: Duration) -> Step {
         let count = jobs.len();
+        while !jobs.is_empty() {
+            let rest = jobs.split_off(self.fitting(&jobs, now));
+            self.commit_and_answer(jobs, now);
+            jobs = rest;
+        }
+        Step::Window(count)
+    }
+
+    /// How many of these batches go into one commit. On a disk that is nearly full, one commit may take a part of the
+    /// reserve only, so that the next one sees what is left.
+    fn fitting(&mut self, jobs: &[Job], now: Duration) -> usize {
+        let Space { free, reserve } = self.look(now);
+        let writes = jobs.iter().map(|job| job.batch.writes.len()).sum();
+        if free >= reserve.saturating_add(self.plan.needs(writes)) {
+            return jobs.len();
+        }
+        let mut needs = 0;
+        let fits = jobs.iter().take_while(|job| {
+            needs += job.batch.len() as u64 + limits::META_CHANGE_BYTES * job.batch.writes.len() as u64;
+            needs <= reserve / 8
+        });
+        fits.count().max(1)
+    }
+
+    fn commit_and_answer(&mut self, jobs: Vec<Job>, now: Duration) {
         let broken = self.shared.state().broken.clone();
         let outcomes = match broken {
             Some(broken) => Err(broken),
@@ -187,7 +212,6 @@ impl Writer {
                 }
             }
         }
-        Step::Window(count)
     }
 
     /// Whether what is recent has become much.
@@ -209,8 +233,8 @@ impl Writer {
     /// Applies the batches in order, all that apply at once; on error nothing is known about any of them.
     fn commit(&mut self, batches: &[&Batch], now: Duration) -> Result<Vec<Outcome>, Broken> {
         let writes = batches.iter().map(|batch| batch.writes.len()).sum();
-        let free = self.free(writes, now)?;
-        let mut decided = self.decide(batches, free)?;
+        let space = self.space(writes, now)?;
+        let mut decided = self.decide(batches, space)?;
         if decided.changes.is_empty() {
             // A durable batch without changes promises what went before it.
             let flush = decided.durable && !self.log.is_flushed();
@@ -220,7 +244,7 @@ impl Writer {
             return Ok(self.count(decided, 0, if flush { Way::Log } else { Way::Light }));
         }
         // Nobody may see what is not on stable storage: first the log or the table, then what is recent.
-        let way = self.promise(&decided, free, writes, now)?;
+        let way = self.promise(&decided, space, writes, now)?;
         let bytes = |(key, value): (&Key, &Option<Value>)| (key.len() + value.as_ref().map_or(0, Value::len)) as u64;
         let bytes = decided.changes.iter().map(bytes).sum();
         let changes = std::mem::take(&mut decided.changes);
@@ -234,30 +258,41 @@ impl Writer {
         Ok(self.count(decided, bytes, way))
     }
 
-    /// Free bytes of the disk, of which the store has already taken what it needs for all but so many changes.
-    fn free(&mut self, writes: usize, now: Duration) -> Result<u64, Broken> {
-        let recent = self.free.filter(|(free, at)| *free >= ROOMY && now.saturating_sub(*at) < LOOK);
-        let found = match recent {
-            Some((free, _)) => free,
-            None => (self.shared.free)().unwrap_or(u64::MAX),
-        };
-        if recent.is_none() {
-            self.free = Some((found, now));
+    /// The space of the disk as it is now, or a moment ago if there was plenty.
+    fn look(&mut self, now: Duration) -> Space {
+        if let Some((space, at)) = self.space
+            && space.free >= ROOMY
+            && now.saturating_sub(at) < LOOK
+        {
+            return space;
         }
-        if self.plan.due().is_none() || found >= limits::META_RESERVE_BYTES.saturating_add(self.plan.needs(writes)) {
+        let space = self.ask();
+        self.space = Some((space, now));
+        space
+    }
+
+    /// A disk that does not say how full it is counts as empty.
+    fn ask(&self) -> Space {
+        (self.shared.free)().unwrap_or(Space { free: u64::MAX, reserve: limits::META_RESERVE_BYTES })
+    }
+
+    /// The space of the disk, of which the store has already taken what it needs for all but so many changes.
+    fn space(&mut self, writes: usize, now: Duration) -> Result<Space, Broken> {
+        let found = self.look(now);
+        if self.plan.due().is_none() || found.free >= found.reserve.saturating_add(self.plan.needs(writes)) {
             return Ok(found);
         }
         self.checkpoint()?;
-        Ok((self.shared.free)().unwrap_or(u64::MAX))
+        Ok(self.ask())
     }
 
-    fn decide(&self, batches: &[&Batch], free: u64) -> Result<Decided, Broken> {
+    fn decide(&self, batches: &[&Batch], Space { free, reserve }: Space) -> Result<Decided, Broken> {
         let view = self.shared.recent.picture(&self.shared.corrupt);
         let mut window = Window::new(&view, self.shared.merge);
         let mut verdicts = Vec::with_capacity(batches.len());
         let mut durable = false;
         for batch in batches {
-            let room = if batch.frees { limits::META_RESERVE_BYTES / 4 } else { limits::META_RESERVE_BYTES };
+            let room = if batch.frees { reserve / 4 } else { reserve };
             if free < room && !batch.writes.is_empty() {
                 verdicts.push(Err(Outcome::Full));
                 continue;
@@ -275,15 +310,15 @@ impl Writer {
     }
 
     /// Puts the changes into the log, and flushes that if somebody waits for it; or says that the store must be flushed.
-    fn promise(&mut self, decided: &Decided, free: u64, writes: usize, now: Duration) -> Result<Way, Broken> {
+    fn promise(&mut self, decided: &Decided, space: Space, writes: usize, now: Duration) -> Result<Way, Broken> {
         // With little room every window is brought into the store at once, so that the next one sees what is left.
-        let tight = free < limits::META_RESERVE_BYTES.saturating_add(self.plan.needs(writes));
+        let tight = space.free < space.reserve.saturating_add(self.plan.needs(writes));
         if tight || self.plan.is_due(now) {
             return Ok(Way::Store);
         }
         if !self.log.prepare(&decided.changes) {
             if self.plan.due().is_some() {
-                self.grow(free)?;
+                self.grow(space)?;
             }
             return Ok(Way::Store);
         }
@@ -296,9 +331,10 @@ impl Writer {
     }
 
     /// A log that is full before its time becomes larger, where there is room.
-    fn grow(&mut self, free: u64) -> Result<(), Broken> {
+    fn grow(&mut self, Space { free, reserve }: Space) -> Result<(), Broken> {
         let size = self.log.anchor().size;
-        if free < size.saturating_add(2 * limits::META_RESERVE_BYTES) {
+        // On a small disk the log stays a small part of it.
+        if size >= 2 * reserve || free < size.saturating_add(2 * reserve) {
             return Ok(());
         }
         match self.log.grow() {

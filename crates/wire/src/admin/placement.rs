@@ -1,0 +1,20 @@
+//! PLACEMENT: which iods have the objects of a file, as the mgr knows it without asking them.
+
+use xdr::{Malformed, Reader, Writer, Xdr};
+
+/// Arguments of PLACEMENT; the result is a [`Status`](super::Status) with one group for the file and one for each object.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct PlacementArgs {
+    /// The inode number of the file.
+    pub inode: u64,
+}
+
+impl Xdr for PlacementArgs {
+    fn encode(&self, out: &mut Writer) {
+        out.u64(self.inode);
+    }
+
+    fn decode(input: &mut Reader) -> Result<Self, Malformed> {
+        Ok(PlacementArgs { inode: input.u64()? })
+    }
+}
