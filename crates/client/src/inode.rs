@@ -494,7 +494,7 @@ impl State {
 
 impl Batch {
     fn touches(&self, range: ByteRange) -> bool {
-        self.ranges.iter().any(|r| r.overlaps(range))
+        range.overlaps_any(&self.ranges)
     }
 }
 

@@ -619,7 +619,7 @@ impl State {
         let ways = self.ways(rule);
         let off_path = |(lane, sent): &(&Lane, &Vec<Sent>)| {
             let others = if **lane == Lane::Mgr { &ways.straight } else { &ways.through };
-            let replaced = |part: &ByteRange| others.iter().any(|range| range.overlaps(*part));
+            let replaced = |part: &ByteRange| part.overlaps_any(others);
             sent.iter().any(|sent| sent.parts.iter().any(replaced))
         };
         self.uncommitted.iter().filter(off_path).map(|(lane, _)| *lane).collect()

@@ -54,10 +54,10 @@ impl Mount {
     /// file that was removed meanwhile, those of the page.
     pub async fn entry_attrs(&self, entry: &Entry) -> Result<Attrs> {
         if !entry.written_elsewhere {
-            return Ok(entry.attrs.clone());
+            return Ok(entry.attrs);
         }
         match self.getattr(&entry.node).await {
-            Err(error) if matches!(error.as_status(), Some(Status::NoEnt | Status::Stale)) => Ok(entry.attrs.clone()),
+            Err(error) if matches!(error.as_status(), Some(Status::NoEnt | Status::Stale)) => Ok(entry.attrs),
             asked => asked,
         }
     }
