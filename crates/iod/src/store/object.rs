@@ -219,12 +219,14 @@ impl Object {
         Ok(())
     }
 
-    /// Makes everything that was written durable; answers the size.
+    /// Makes everything that was written durable; answers the size, as far as it is durable.
     pub(crate) fn commit(&self, store: &Store, generation: Generation) -> Result<u64, Failure> {
         let open = self.shared(store)?.checked(generation)?.cloned();
         let Some(open) = open else { return Ok(0) };
+        // What others write meanwhile may not be on disk.
+        let size = open.size();
         open.sync(store)?;
-        Ok(open.size())
+        Ok(size.min(open.size()))
     }
 
     /// As [`Object::commit`], on behalf of the iod itself.

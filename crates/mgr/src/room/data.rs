@@ -147,10 +147,11 @@ impl Room {
         gone.and(failed.map_or(Ok(()), Err))?;
         let verifier = match self.objects(&info)? {
             Some(objects) if !self.notes.is_untouched(file) => {
-                let size = info.attrs.size;
+                // Not truncated meanwhile.
+                let _shared = self.locks.shared(file).await;
+                let (size, known) = self.regular(file).map(|info| (info.attrs.size, info.whole))?;
                 let (verifier, whole) = objects.commit(size).await?;
-                // A truncation that comes between makes the size smaller, and this with it.
-                if whole && info.whole < size {
+                if whole && known < size && self.notes.cut(file).is_none() {
                     self.namespace.note_whole(ctx.now, file, Whole { from: 0, end: size }).await?;
                 }
                 verifier
