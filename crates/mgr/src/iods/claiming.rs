@@ -12,6 +12,10 @@ use wire::native::{Claim, ClaimArgs, ClaimReply, Claiming, Procedure, Rights, ST
 
 /// How long the first iods that answer wait for the others, so that none is claimed by a store that another one refuses.
 const OTHERS: Duration = Duration::from_secs(2);
+/// How long an iod may be silent that is asked what it remembers: it may have died since it said HELLO, and others wait for it.
+const SILENT: Duration = Duration::from_secs(5);
+/// How long it may take to find its highest object.
+const LISTED: Duration = Duration::from_secs(60);
 /// How often a claim is tried while another one changes what the iod remembers.
 const TRIES: usize = 4;
 /// How often it is looked whether a new mark is due.
@@ -29,7 +33,10 @@ impl Iods {
     async fn ask_claim(&self, link: &Link, claiming: Option<Claiming>, highest: bool) -> Result<ClaimReply, String> {
         let cluster = self.cluster();
         let cap = own_capability(&cluster.key, cluster.fsid, STORE_OBJECT, Generation::default(), Rights::ADMIN);
-        link.ask(Procedure::Claim, &ClaimArgs { cap, claiming, highest }).await.map_err(|asked| match asked {
+        let limit = if highest { LISTED } else { SILENT };
+        let answer =
+            tokio::time::timeout(limit, link.ask(Procedure::Claim, &ClaimArgs { cap, claiming, highest })).await;
+        answer.unwrap_or(Err(Asked::Away)).map_err(|asked| match asked {
             Asked::Away => "no answer to CLAIM; every host needs the same version of weir".to_owned(),
             Asked::Refused(status, why) if why.is_empty() => format!("CLAIM failed: {status}"),
             Asked::Refused(status, why) => format!("CLAIM failed: {status}: {why}"),
