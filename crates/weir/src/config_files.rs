@@ -1,4 +1,4 @@
-//! Complete configuration files for daemons: every key with its default, to be edited by whoever runs them.
+//! Complete configuration files for daemons: every key with its default, for administrators to edit.
 
 use std::path::Path;
 

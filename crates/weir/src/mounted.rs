@@ -184,7 +184,7 @@ impl How {
     }
 }
 
-/// Fails when Weir has a file system mounted at a directory, unless one is to be mounted over it. A mount whose process
+/// Refuses a directory at which Weir has a file system mounted, unless the caller asks to mount over it. A mount whose process
 /// was killed goes.
 pub fn must_be_free(dir: &Path, over: bool) -> Result<(), Failure> {
     let failed = |error| Failure::from(error).about(dir.display());

@@ -63,7 +63,7 @@ impl Inode {
             Ok(at.and_then(|at| d.file_offset(index, at)).map(|at| at.max(from)))
         };
         // What is known to be written is data, also where an object has lost it: programs that copy data alone are to read it, and to be told.
-        // A hole that was punched here is to be seen.
+        // This client may have punched holes since, which SEEK must report.
         let whole = if self.state().holes { 0 } else { layout.whole() };
         let start = if offset < whole {
             offset

@@ -76,7 +76,7 @@ fn decode(bytes: &[u8]) -> Result<Claim, &'static str> {
     Ok(Claim { store: StoreId(store), epoch, mark: be(&bytes[32..40]), numbers: be(&bytes[40..48]) })
 }
 
-/// Writes what is to be remembered, so that after a crash the old or the new claim is there.
+/// Stores the claim by rename: after a crash the old or the new one is there, whole.
 fn write(disk: &dyn Disk, claim: &Claim) -> io::Result<()> {
     match disk.remove(STORE_NEW) {
         Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),

@@ -24,7 +24,7 @@ struct Plan {
     marks: Vec<(u64, u32)>,
 }
 
-/// What is to be taken over, given what the iods answered; `None` when the store is not older than what they know.
+/// The numbers, epoch and marks that recovery takes from the answers of the iods; `None` when the store is not older than what they know.
 fn plan(
     own: StoreId,
     (next, epoch): (u64, u32),

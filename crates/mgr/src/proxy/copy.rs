@@ -57,7 +57,8 @@ impl Objects<'_> {
         self.pull_from((source, &from), &link, &job.extents, false).await
     }
 
-    /// The way to the first copy of an object that can be asked and has not lost what is to be read. When none has, whoever reads it is told.
+    /// The connection to the first copy of an object that is reachable and has the bytes of the job. `None` when no copy has: the caller then reads them through
+    /// the mgr, and receives the error.
     async fn copy_with(&self, job: &Job) -> Option<Arc<Link>> {
         let end = job.extents.iter().map(|extent| extent.from + u64::from(extent.len)).max().unwrap_or(0);
         for index in self.copies(job.from) {

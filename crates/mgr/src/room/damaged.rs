@@ -84,7 +84,8 @@ impl Room {
     pub(crate) async fn rebuild(&self, file: FileId) -> Result<usize, Status> {
         // What writes through the mgr waits meanwhile, and so do new layouts to write.
         let _alone = self.locks.alone(file).await;
-        if self.notes.cut(file).is_some() || self.grants.written(file) {
+        // Clients of the kernel write both copies themselves, and those from before a restart of the mgr may still be doing it.
+        if self.notes.cut(file).is_some() || self.grants.written(file) || self.notes.is_exposed(file) {
             return Err(Status::Delay);
         }
         let info = self.regular(file)?;

@@ -186,7 +186,7 @@ fn stat_spot(path: Vec<u8>, follow: bool) -> Result<(Spot, Meta), Failure> {
     Ok((Spot::local(path), meta))
 }
 
-/// Fails when a directory is to be copied to a place below it, which would have no end. Compares every directory on the
+/// Refuses to copy a directory into itself, which would not end. Compares every directory on the
 /// way to the destination with the source.
 fn not_into_itself(args: &Args, from: &End, source: &Locator, destination: &Locator) -> Result<(), Failure> {
     let (End::Weir(weir), Locator::Remote(source), Locator::Remote(destination)) = (from, source, destination) else {
