@@ -50,6 +50,8 @@ pub(crate) struct Inode {
     losses: AtomicU64,
     /// What the mgr has delegated.
     delegation: Mutex<Delegation>,
+    /// Held while a revoked delegation is taken off.
+    revoking: Mutex<()>,
     /// The layout; the lock also keeps operations on the layout's stateid in order.
     layout: AsyncMutex<LayoutState>,
     /// Held while an open is made again.
@@ -191,6 +193,7 @@ impl Inode {
             state: Mutex::new(State { stamp, ..State::default() }),
             own: Mutex::default(),
             delegation: Mutex::default(),
+            revoking: Mutex::default(),
             layout: AsyncMutex::default(),
             reopening: AsyncMutex::default(),
             appending: AsyncMutex::default(),

@@ -7,7 +7,8 @@ use bytes::Bytes;
 use client::{CreateOptions, File, Keeper, Mount, OpenFlags, OpenOptions};
 use cluster::{Cluster, options};
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
 use types::FileId;
 
 type Handing = futures_util::future::BoxFuture<'static, ()>;
@@ -115,19 +116,27 @@ async fn an_mgr_that_restarts_is_told_of_it() {
 }
 
 /// Does not come to an end with what it keeps.
-struct Stuck(tokio::sync::Semaphore, AtomicU32);
+struct Stuck {
+    end: tokio::sync::Semaphore,
+    given_up: Mutex<u32>,
+    again: Condvar,
+}
 
 struct Sticks(Arc<Stuck>);
 
 impl Keeper for Sticks {
     fn hand_on(&self, _: FileId) -> Handing {
         let stuck = self.0.clone();
-        Box::pin(async move { drop(stuck.0.acquire().await.unwrap()) })
+        Box::pin(async move { drop(stuck.end.acquire().await.unwrap()) })
     }
 
     fn give_up(&self, _: FileId) -> Handing {
-        self.0.1.fetch_add(1, SeqCst);
-        self.0.0.add_permits(1);
+        let mut given_up = self.0.given_up.lock().unwrap();
+        *given_up += 1;
+        self.0.again.notify_all();
+        // As slow as a busy machine, so that a second request that learns of the same has its time.
+        drop(self.0.again.wait_timeout_while(given_up, Duration::from_millis(300), |given_up| *given_up < 2).unwrap());
+        self.0.end.add_permits(1);
         Box::pin(std::future::ready(()))
     }
 }
@@ -139,7 +148,8 @@ async fn what_was_kept_too_long_is_not_written_over_what_others_wrote() {
     cluster.restart_mgr().await;
     for len in [5, 1_000_000] {
         let (one, other) = (cluster.mount(options()).await, cluster.mount(options()).await);
-        let stuck = Arc::new(Stuck(tokio::sync::Semaphore::new(0), AtomicU32::new(0)));
+        let stuck =
+            Arc::new(Stuck { end: tokio::sync::Semaphore::new(0), given_up: Mutex::new(0), again: Condvar::new() });
         one.keep_with(Arc::new(Sticks(stuck.clone()))).unwrap();
         let mine = create(&one, true).await;
         mine.write_at(0, Bytes::from(vec![1; len])).await.unwrap();
@@ -149,7 +159,7 @@ async fn what_was_kept_too_long_is_not_written_over_what_others_wrote() {
         theirs.write_at(0, newer.clone()).await.unwrap();
         theirs.fsync().await.unwrap();
         assert!(mine.fsync().await.is_err(), "it is lost");
-        assert_eq!(stuck.1.load(SeqCst), 1, "and so is what is kept");
+        assert_eq!(*stuck.given_up.lock().unwrap(), 1, "and so is what is kept");
         assert!(!mine.is_alone());
         assert!(theirs.read_at(0, 2 * len).await.unwrap().to_vec() == newer);
         // What is written from then on is new.

@@ -427,6 +427,8 @@ impl Inode {
 
     /// The mgr has let others have the file: what is not durable yet is given up, as it may be older than what they have written.
     pub(crate) fn delegation_revoked(&self, stateid: stateid4) {
+        // Two requests may learn of it at the same moment. The later one would give up what was written after the first had shared the file.
+        let _one = self.revoking.lock().unwrap_or_else(PoisonError::into_inner);
         let Some((_, power)) = self.delegated().held().filter(|(held, _)| held.other == stateid.other) else { return };
         let exclusive = self.state().exclusive;
         if !exclusive && (power == Power::Read || self.is_clean()) {
