@@ -257,7 +257,11 @@ impl FileSystem for Files {
     async fn rename(&self, ctx: &Ctx, from: (FileId, &Bytes), to: (FileId, &Bytes), how: Renaming) -> Result<Renamed> {
         let (from, to) = ((from.0, &from.1[..]), (to.0, &to.1[..]));
         let renamed = self.0.names(ctx).rename(&ctx.cred, ctx.now, from, to, how).await?;
-        let replaced = renamed.replaced.map(|file| (file.attrs.id, file.orphan));
+        let replaced = renamed.replaced.map(|file| {
+            let (id, orphaned, bytes) = (file.attrs.id, file.orphan, file.attrs.size);
+            let room = if orphaned && bytes > 0 { self.0.iods.capacity().1 } else { 0 };
+            Replaced { id, orphaned, bytes, room }
+        });
         Ok(Renamed { from: change(renamed.from), to: change(renamed.to), replaced })
     }
 

@@ -169,8 +169,21 @@ pub struct Renamed {
     pub from: Change,
     /// What happened to the directory entered.
     pub to: Change,
-    /// The file whose name was taken over, and whether that was its last one (see [`Removed::orphaned`]).
-    pub replaced: Option<(FileId, bool)>,
+    /// The file whose name was taken over.
+    pub replaced: Option<Replaced>,
+}
+
+/// A file whose name another one took over.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Replaced {
+    /// Its number.
+    pub id: FileId,
+    /// Whether that was its last name (see [`Removed::orphaned`]).
+    pub orphaned: bool,
+    /// How many bytes it has.
+    pub bytes: u64,
+    /// How many bytes the disks have room for; matters only for an orphan with bytes.
+    pub room: u64,
 }
 
 /// Some entries of a directory.

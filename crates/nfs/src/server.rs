@@ -8,6 +8,7 @@ mod compound;
 mod counters;
 mod delegations;
 mod files;
+mod lingering;
 mod notices;
 mod ops;
 mod reached;
@@ -19,7 +20,7 @@ pub use compound::Call;
 pub use counters::{Counters, OpCount};
 
 use crate::exports::Place;
-use crate::fs::{Ctx, FileSystem, Iomode, LayoutGone};
+use crate::fs::{Ctx, FileSystem, Iomode, LayoutGone, Replaced};
 use crate::state::delegations::Use;
 use crate::state::layouts::Filter;
 use crate::state::{self, Effect, State};
@@ -56,6 +57,8 @@ pub struct Server<F, C> {
     state: Mutex<State>,
     /// Files without a name that are still open: freed with the last CLOSE.
     orphans: Mutex<HashSet<FileId>>,
+    /// Of those, the ones that are kept a moment longer. Locked after `state`.
+    lingering: Mutex<lingering::Lingering>,
     /// Files that are being freed: nobody has them open, and nobody gets to. Locked after `state`.
     reaping: Mutex<Reaped>,
     /// Opens by name that are not on record yet.
@@ -78,6 +81,9 @@ pub struct Server<F, C> {
 
 /// Layouts that the file system is told of at a time.
 const GONE_AT_ONCE: usize = 16;
+
+/// Which part of the room on the disks replaced files may keep from others, as a divisor.
+const LINGERING_SHARE: u64 = 4;
 
 /// How many layouts of a file are about to be gone.
 #[derive(Debug, Default)]
@@ -105,6 +111,7 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
             config,
             state: Mutex::new(state),
             orphans: Mutex::default(),
+            lingering: Mutex::default(),
             reaping: Mutex::default(),
             opening: AtomicUsize::new(0),
             waiters: Mutex::default(),
@@ -163,6 +170,12 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         let ctx = Ctx { now, ..Ctx::default() };
         if let Err(error) = self.settle(&ctx, effects).await {
             tracing::warn!(%error, "could not clean up after expired clients");
+        }
+        let due = lock(&self.lingering).take_due(now);
+        for file in due {
+            // Of an open since then, which may be over: it would keep the file for as long as the client does not think of it.
+            self.recall_late(&ctx, file, None).await;
+            self.orphaned(&ctx, file).await;
         }
     }
 
@@ -338,6 +351,16 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         }
     }
 
+    /// A rename has taken a file's last name: frees it a second later, with the last CLOSE, or now if it needs too much of the disks' room.
+    async fn replaced(&self, ctx: &Ctx, replaced: Replaced) {
+        // First, or a CLOSE frees it that comes in between.
+        let over = lock(&self.lingering).add(replaced.id, replaced.bytes, replaced.room / LINGERING_SHARE, ctx.now);
+        self.keep_orphan(replaced.id);
+        for file in over {
+            self.orphaned(ctx, file).await;
+        }
+    }
+
     /// A file without a name has been opened again: frees it with its last CLOSE.
     fn keep_orphan(&self, file: FileId) {
         lock(&self.orphans).insert(file);
@@ -360,7 +383,8 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
     async fn reap_closed(&self, ctx: &Ctx, file: FileId) -> Result<(), Status> {
         let (effects, _reaping) = {
             let mut state = lock(&self.state);
-            if state.is_open(file) || state.in_grace() || !lock(&self.orphans).remove(&file) {
+            let stays = state.is_open(file) || state.in_grace() || lock(&self.lingering).keeps(file);
+            if stays || !lock(&self.orphans).remove(&file) {
                 return Ok(());
             }
             state.forget_layouts(file);

@@ -210,7 +210,8 @@ impl Inner {
         let mut replaced = None;
         if let Some(target) = target {
             self.take(ctx, to.0, to.1)?;
-            replaced = Some((target, self.unlinked(ctx, target)?));
+            let bytes = self.get(target)?.attrs.size;
+            replaced = Some(Replaced { id: target, orphaned: self.unlinked(ctx, target)?, bytes, room: u64::MAX });
         }
         let left = self.take(ctx, from.0, from.1)?;
         let entered = self.insert(ctx, to.0, to.1, moved)?;

@@ -77,7 +77,7 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
     }
 
     /// Has delegations of a file recalled without waiting for them.
-    async fn recall_late(&self, ctx: &Ctx, file: FileId, except: Option<ClientId>) {
+    pub(super) async fn recall_late(&self, ctx: &Ctx, file: FileId, except: Option<ClientId>) {
         let recall = |state: &mut State| state.recall_delegations(file, Use::Describe, except, ctx.now);
         let (recalls, effects) = self.change(recall);
         self.notify(recalls.into_iter().map(Notice::Recall));

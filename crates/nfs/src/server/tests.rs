@@ -50,6 +50,11 @@ fn open(name: &str, share_access: u32, openhow: openflag4) -> OPEN4args {
     }
 }
 
+fn by_handle(handle: &Bytes, share_access: u32) -> Vec<Arg> {
+    let args = OPEN4args { claim: open_claim4::CLAIM_FH, ..open("", share_access, PLAIN) };
+    vec![putfh(handle), Arg::OP_OPEN(args)]
+}
+
 const PLAIN: openflag4 = openflag4::Default(OPEN4_NOCREATE);
 
 fn unchecked(bits: u32) -> openflag4 {

@@ -20,12 +20,12 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
     cx.make_way_by_name(from, &args.oldname).await?;
     let expected = cx.make_way_by_name(to, &args.newname).await?;
     let renamed = cx.fs().rename(&cx.ctx, (from, &args.oldname), (to, &args.newname), how).await?;
-    if let Some((replaced, orphaned)) = renamed.replaced {
+    if let Some(replaced) = renamed.replaced {
         if cx.state(State::any_whole_delegation) {
-            cx.recall_late(replaced, orphaned, expected).await;
+            cx.recall_late(replaced.id, replaced.orphaned, expected).await;
         }
-        if orphaned {
-            cx.server.orphaned(&cx.ctx, replaced).await;
+        if replaced.orphaned {
+            cx.server.replaced(&cx.ctx, replaced).await;
         }
     }
     Ok(RENAME4resok { source_cinfo: change_info(renamed.from), target_cinfo: change_info(renamed.to) })

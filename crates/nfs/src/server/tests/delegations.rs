@@ -49,6 +49,29 @@ fn give_back(handle: &Bytes, deleg_stateid: stateid4) -> Vec<Arg> {
 }
 
 #[test]
+fn what_a_rename_replaced_is_not_kept_by_a_delegation_of_later() {
+    let bench = Bench::default();
+    let peer = Peer::meet(&bench, 1);
+    let replaced = make(&peer, "a");
+    make(&peer, "b");
+    peer.ok(vec![
+        Arg::OP_PUTROOTFH,
+        Arg::OP_SAVEFH,
+        Arg::OP_RENAME(RENAME4args { oldname: text("b"), newname: text("a") }),
+    ]);
+    let open = opened(&peer.ok(by_handle(&replaced, READ))[1]);
+    let open_delegation4::OPEN_DELEGATE_READ(given) = open.delegation else { panic!("no delegation") };
+    peer.ok(close(&replaced, open.stateid));
+    bench.pass(Duration::from_secs(2));
+    let mut teller = pin!(bench.server.deliver());
+    assert!(poll(teller.as_mut()).is_pending());
+    assert_eq!(recalls(&bench).len(), 1);
+    assert!(bench.server.fs().told().reaped.is_empty());
+    peer.ok(give_back(&replaced, given.stateid));
+    assert_eq!(bench.server.fs().told().reaped.len(), 1);
+}
+
+#[test]
 fn what_others_do_with_a_file_waits_for_its_delegation() {
     let link = || vec![Arg::OP_SAVEFH, Arg::OP_PUTROOTFH, Arg::OP_LINK(LINK4args { newname: text("b") })];
     let rename = |oldname: &str, newname: &str| {

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::trial::Bench;
+use std::time::Duration;
 use types::Renaming;
 
 fn create(name: &str, objtype: createtype4) -> Arg {
@@ -119,6 +120,7 @@ fn names_move_and_what_they_replace_is_freed() {
     assert!(bench.server.fs().told().reaped.is_empty(), "it is still open");
     peer.ok(write(&replaced, stateid, 0, b"bytes of a file without a name"));
     peer.ok(close(&replaced, stateid));
+    bench.pass(Duration::from_secs(2));
     assert_eq!(bench.server.fs().told().reaped.len(), 1);
     peer.ok(close(&moved, other));
     let results = peer.ok(vec![Arg::OP_PUTROOTFH, lookup("b"), Arg::OP_GETFH]);
@@ -131,6 +133,34 @@ fn names_move_and_what_they_replace_is_freed() {
     peer.ok(remove("b"));
     assert_eq!(bench.server.fs().told().reaped.len(), 1, "one name is left");
     peer.ok(remove("c"));
+    assert_eq!(bench.server.fs().told().reaped.len(), 2);
+}
+
+#[test]
+fn what_a_rename_replaces_can_be_opened_for_a_moment() {
+    let bench = Bench::default();
+    let peer = Peer::meet(&bench, 1);
+    let [(_, first), (_, second)] = ["a", "b"].map(|name| {
+        let (stateid, handle) = file(&peer, name);
+        peer.ok(close(&handle, stateid));
+        (stateid, handle)
+    });
+    let (third, handle) = file(&peer, "c");
+    peer.ok(close(&handle, third));
+    peer.ok(rename("b", "a"));
+    peer.ok(rename("c", "a"));
+    let access = OPEN4_SHARE_ACCESS_READ | OPEN4_SHARE_ACCESS_WANT_NO_DELEG;
+    // Whoever looked the name up before reads what it stood for then.
+    for looked_up in [&first, &second] {
+        let opened = opened(&peer.ok(by_handle(looked_up, access))[1]);
+        peer.ok(close(looked_up, opened.stateid));
+    }
+    let held = opened(&peer.ok(by_handle(&second, access))[1]).stateid;
+    assert!(bench.server.fs().told().reaped.is_empty());
+    bench.pass(Duration::from_secs(2));
+    assert_eq!(bench.server.fs().told().reaped.len(), 1, "the other one is open");
+    assert_eq!(peer.fails(by_handle(&first, access)), NFS4ERR_STALE);
+    peer.ok(close(&second, held));
     assert_eq!(bench.server.fs().told().reaped.len(), 2);
 }
 

@@ -18,11 +18,6 @@ fn in_root(args: OPEN4args) -> Vec<Arg> {
     vec![Arg::OP_PUTROOTFH, Arg::OP_OPEN(args), Arg::OP_GETFH]
 }
 
-fn by_handle(handle: &Bytes, share_access: u32) -> Vec<Arg> {
-    let args = OPEN4args { claim: open_claim4::CLAIM_FH, ..open("", share_access, PLAIN) };
-    vec![putfh(handle), Arg::OP_OPEN(args)]
-}
-
 #[test]
 fn files_are_made_in_every_mode() {
     let bench = Bench::default();
