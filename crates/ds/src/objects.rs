@@ -138,7 +138,16 @@ impl DataServer for Objects {
             let Some(length) = self.work(move |served| Ok(served.file_length(object))).await? else { break };
             // When it said so the object ended where it ends before and after.
             if self.work(move |served| served.object_size(object, generation)).await? == got.size {
-                return Ok(ended(got, offset, len, length));
+                if got.size < length.least {
+                    tracing::error!(
+                        object = object.0,
+                        size = got.size,
+                        least = length.least,
+                        "an object has lost bytes"
+                    );
+                    break;
+                }
+                return Ok(ended(got, offset, len, length.file));
             }
             got = self.work(bytes).await?;
         }

@@ -171,7 +171,7 @@ impl Client {
 }
 
 /// A mgr that answers how long files are, `Some(None)` what it does not know; until it has no answer any more. Tells how many it gave.
-fn mgr(server: &Server, mut answer: impl FnMut() -> Option<Option<u64>> + Send + 'static) -> JoinHandle<usize> {
+fn mgr(server: &Server, mut answer: impl FnMut() -> Option<Option<FileLength>> + Send + 'static) -> JoinHandle<usize> {
     let mut mgr = cluster::Client::new(server.iod.tcp());
     let ticket = key().sign_ticket(FSID, MGR_SESSION, now() + 1000);
     let origin = Origin { owner: [3; 16], incarnation: 0 };
@@ -191,6 +191,10 @@ fn mgr(server: &Server, mut answer: impl FnMut() -> Option<Option<u64>> + Send +
             }
         }
     })
+}
+
+fn long(file: u64) -> FileLength {
+    FileLength { file, least: 0 }
 }
 
 /// A handle of a file over two iods, of which this is the one that it begins at.
@@ -262,7 +266,7 @@ async fn where_an_object_ends_the_mgr_says_how_long_the_file_is() {
         (30, [(0, 30, 0, true), (29, 1, 0, true), (30, 0, 0, true), (99, 0, 0, true)]),
     ];
     for (is, reads) in cases {
-        length.send(Some(Some(is))).unwrap();
+        length.send(Some(Some(long(is)))).unwrap();
         // It may not have been heard yet.
         while client.read(&handle, 5000, 1).await.is_err() {}
         for (offset, stored, zeros, eof) in reads {
@@ -271,6 +275,14 @@ async fn where_an_object_ends_the_mgr_says_how_long_the_file_is() {
             assert_eq!((&read.data[..], read.eof), (&right[..], eof), "{offset} of {is}");
         }
     }
+    // An object that must be longer has lost bytes: the client is to ask the mgr, who says so.
+    let length_of = |least| length.send(Some(Some(FileLength { file: 5001, least }))).unwrap();
+    length_of(101);
+    while client.read(&handle, 5000, 1).await.is_ok() {}
+    assert_eq!(client.read(&handle, 60, 4096).await.unwrap_err(), NFS4ERR_PNFS_IO_HOLE);
+    length_of(100);
+    while client.read(&handle, 5000, 1).await.is_err() {}
+    assert_eq!(client.read(&handle, 60, 41).await.unwrap().data[..], [&[7; 40][..], &[0]].concat());
     // What is all there is asked of nobody.
     let whole = client.read(&handle, 0, 100).await.unwrap();
     assert_eq!((whole.data.len(), whole.eof), (100, false));
@@ -296,7 +308,7 @@ async fn what_is_written_while_the_mgr_is_asked_is_read() {
                 served.write_object(OBJECT, Generation(1), 100 + written, &[9], false).unwrap();
                 written += 1;
             }
-            (times < 1000 || written < 100).then_some(Some(u64::from(UNIT) * 2))
+            (times < 1000 || written < 100).then_some(Some(long(u64::from(UNIT) * 2)))
         });
         if times == 2 {
             let read = loop {

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use tokio::task::JoinSet;
 use types::{FileId, Generation, Status};
-use wire::native::{Length, LengthQuestion, LengthsArgs, NewsArgs, Rights, STORE_OBJECT};
+use wire::native::{FileLength, Length, LengthQuestion, LengthsArgs, NewsArgs, Rights, STORE_OBJECT};
 
 /// Listens to every iod that comes up, for ever.
 pub(crate) async fn listen(room: Arc<Room>) {
@@ -24,7 +24,7 @@ pub(crate) async fn listen(room: Arc<Room>) {
             }
             let mut listener = JoinSet::new();
             task::spawn_in(&mut listener, follow(room.clone(), number, link.clone()));
-            task::spawn_in(&mut listener, tell_lengths(room.clone(), link.clone()));
+            task::spawn_in(&mut listener, tell_lengths(room.clone(), number, link.clone()));
             listening.insert(number, (link, listener));
         }
         // The sender lives in `room`.
@@ -53,13 +53,14 @@ async fn follow(room: Arc<Room>, number: u16, link: Arc<Link>) {
 }
 
 /// Answers one iod how long files are, again and again until it is gone.
-async fn tell_lengths(room: Arc<Room>, link: Arc<Link>) {
+async fn tell_lengths(room: Arc<Room>, number: u16, link: Arc<Link>) {
     let mut answers = Vec::new();
     loop {
         let cluster = room.iods.cluster();
         let cap = own_capability(&cluster.key, cluster.fsid, STORE_OBJECT, Generation(0), Rights::ADMIN);
         let Ok(reply) = link.lengths(&LengthsArgs { cap, answers }).await else { return };
-        let answer = |asked: &LengthQuestion| Length { number: asked.number, length: room.known_length(asked.object) };
+        let length = |file| room.known_length(file, number);
+        let answer = |asked: &LengthQuestion| Length { number: asked.number, length: length(asked.object) };
         answers = reply.asked.iter().map(answer).collect();
         add(&room.counters.lengths_asked, answers.len() as u64);
         add(&room.counters.lengths_unknown, answers.iter().filter(|answer| answer.length.is_none()).count() as u64);
@@ -67,15 +68,18 @@ async fn tell_lengths(room: Arc<Room>, link: Arc<Link>) {
 }
 
 impl Room {
-    /// How long a file is, when that is known here: nobody has a layout to write past the mgr, whoever had one has told all, and no
+    /// How long a file is, and its object on an iod at least, when that is known here: nobody has a layout to write past the mgr, whoever had one has told all, and no
     /// cut is under way. Waits for nothing, as the iod that asks may be waited for.
     ///
     /// The length is looked at last: what is written after the others were looked at is written while the question is open.
-    fn known_length(&self, file: FileId) -> Option<u64> {
+    fn known_length(&self, file: FileId, iod: u16) -> Option<FileLength> {
         if self.grants.written(file) || self.notes.is_untold(file) || self.notes.cut(file).is_some() {
             return None;
         }
-        self.regular(file).ok().map(|info| info.attrs.size)
+        let info = self.regular(file).ok()?;
+        let objects = self.objects(&info).ok()?;
+        let least = objects.and_then(|objects| objects.index_on(iod).map(|index| objects.least(index)));
+        Some(FileLength { file: info.attrs.size, least: least.unwrap_or(0) })
     }
 
     /// A client has written the object of a file on this iod, durably, and tells nobody.

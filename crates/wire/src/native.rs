@@ -25,7 +25,7 @@ pub use data_handle::{DATA_HANDLE_LEN, DataHandle};
 pub use hello::{HelloArgs, HelloReply, Local, Origin};
 pub use io::{Extent, Piece, PieceKind, ReadArgs, ReadHead, ReadReply, WriteArgs, WriteExtent, WriteHead, WriteReply};
 pub use lend::{LendReply, Loan};
-pub use lengths::{Length, LengthQuestion, LengthsArgs, LengthsReply};
+pub use lengths::{FileLength, Length, LengthQuestion, LengthsArgs, LengthsReply};
 pub use news::{NewsArgs, NewsReply};
 pub use object::{
     CommitReply, FenceArgs, ObjectArgs, PunchArgs, ReserveArgs, SeekArgs, SeekReply, SeekWhat, SizeReply, TruncateArgs,

@@ -10,7 +10,7 @@ use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use types::FileId;
-use wire::native::{LENGTHS_MAX, Length, LengthQuestion};
+use wire::native::{FileLength, LENGTHS_MAX, Length, LengthQuestion};
 
 use crate::lock::lock;
 
@@ -43,7 +43,7 @@ struct Question {
     handed_out: bool,
     /// How many wait for the answer.
     waiting: usize,
-    answer: Option<Option<u64>>,
+    answer: Option<Option<FileLength>>,
 }
 
 impl Questions {
@@ -87,7 +87,7 @@ impl Questions {
             .collect()
     }
 
-    fn answered(&self, number: u64) -> Option<Option<u64>> {
+    fn answered(&self, number: u64) -> Option<Option<FileLength>> {
         self.open.get(&number).and_then(|question| question.answer)
     }
 
@@ -104,7 +104,7 @@ impl Questions {
 
 impl Lengths {
     /// Asks the mgr how long the file of an object is; none when it does not know, or does not answer in time.
-    pub(super) fn ask(&self, object: FileId, patience: Duration) -> Option<u64> {
+    pub(super) fn ask(&self, object: FileId, patience: Duration) -> Option<FileLength> {
         let until = Instant::now() + patience;
         let mut state = lock(&self.state);
         if !state.heard || state.closing {
@@ -157,6 +157,10 @@ mod tests {
     const LONG: Duration = Duration::from_secs(60);
     const NOW: Duration = Duration::ZERO;
 
+    fn long(file: u64) -> FileLength {
+        FileLength { file, least: 0 }
+    }
+
     #[derive(Clone, Copy, Debug)]
     enum Step {
         Ask(FileId),
@@ -190,8 +194,9 @@ mod tests {
                 Step::Ask(object) => self.waiting.push((self.now, self.questions.ask(object).unwrap())),
                 Step::LookUp => {
                     let now = self.now;
-                    self.answers
-                        .extend(self.asked.drain(..).map(|asked| Length { number: asked.number, length: Some(now) }));
+                    self.answers.extend(
+                        self.asked.drain(..).map(|asked| Length { number: asked.number, length: Some(long(now)) }),
+                    );
                 }
                 Step::Call => {
                     self.questions.answer(&self.answers);
@@ -213,7 +218,7 @@ mod tests {
         fn check(&self) {
             for (since, number) in &self.waiting {
                 match self.questions.answered(*number) {
-                    Some(looked_up) => assert!(looked_up.unwrap() > *since),
+                    Some(looked_up) => assert!(looked_up.unwrap().file > *since),
                     None => assert!(self.questions.is_any_unanswered()),
                 }
             }
@@ -276,8 +281,8 @@ mod tests {
             let asking = scope.spawn(|| lengths.ask(FileId(1), LONG));
             let asked = lengths.next(&[], LONG);
             assert_eq!(asked.len(), 1);
-            lengths.next(&[Length { number: asked[0].number, length: Some(5) }], NOW);
-            assert_eq!(asking.join().unwrap(), Some(5));
+            lengths.next(&[Length { number: asked[0].number, length: Some(long(5)) }], NOW);
+            assert_eq!(asking.join().unwrap(), Some(long(5)));
             let asking = scope.spawn(|| lengths.ask(FileId(2), LONG));
             assert_eq!(lengths.next(&[], LONG).len(), 1);
             lengths.close();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use types::{FileId, Generation, Status, Verifier};
-use wire::native::{Extent, Failure, Key, PieceKind, WriteExtent};
+use wire::native::{Extent, Failure, FileLength, Key, PieceKind, WriteExtent};
 
 use super::Served;
 use super::news::Written;
@@ -114,9 +114,9 @@ impl Served {
         Ok(self.store.object(object).size(&self.store, generation)?.0)
     }
 
-    /// How long the file of an object is, at some moment during this call; none when the mgr cannot tell, or does not within two
+    /// How long the file of an object is, and how long the object must be, at some moment during this call; none when the mgr cannot tell, or does not within two
     /// seconds. Blocks for the mgr.
-    pub fn file_length(&self, object: FileId) -> Option<u64> {
+    pub fn file_length(&self, object: FileId) -> Option<FileLength> {
         self.lengths.ask(object, LENGTH_WAIT)
     }
 

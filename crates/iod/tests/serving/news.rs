@@ -92,8 +92,9 @@ fn how_long_files_are_is_asked_of_the_mgr_alone() {
         let asking = scope.spawn(length);
         let (asked, mut lengths) = next.join().unwrap();
         let [LengthQuestion { number, object: OBJECT }] = asked.unwrap().asked[..] else { panic!("one question") };
-        let next = scope.spawn(move || lengths(vec![Length { number, length: Some(55) }]));
-        assert_eq!(asking.join().unwrap(), 55);
+        let next =
+            scope.spawn(move || lengths(vec![Length { number, length: Some(FileLength { file: 55, least: 7 }) }]));
+        assert_eq!(asking.join().unwrap(), FileLength { file: 55, least: 7 });
         // Stopping lets go of whoever waits, on both sides.
         drop(server.running.take());
         let _ = next.join().unwrap();

@@ -6,6 +6,7 @@ use mgr::Files;
 use nfs::fs::{FileSystem, Iomode, LayoutAsk, LayoutGone, Stability};
 use std::time::Duration;
 use types::{ByteRange, FileId, Generation, limits};
+use wire::native::FileLength;
 
 async fn layout(files: &Files, client: u64, file: FileId) {
     let (iomode, range) = (Iomode::ReadWrite, ByteRange::ALL);
@@ -21,6 +22,11 @@ async fn give_back(files: &Files, client: u64, file: FileId) {
 
 /// What an iod is told.
 async fn length(cluster: &Cluster, iod: usize, file: FileId) -> Option<u64> {
+    told(cluster, iod, file).await.map(|told| told.file)
+}
+
+/// As [`length`]; and how long its object must be.
+async fn told(cluster: &Cluster, iod: usize, file: FileId) -> Option<FileLength> {
     let served = cluster.iods[iod].as_ref().unwrap().served();
     tokio::task::spawn_blocking(move || served.file_length(file)).await.unwrap()
 }
@@ -49,7 +55,10 @@ async fn iods_are_told_how_long_a_file_is_when_nobody_can_know_better() {
     heard(&cluster, 1, file).await;
     write(&files, file, 0, &pattern(100, 1), Stability::FileSync).await;
     files.closed(&ctx(1), file, true).await.unwrap();
-    assert_eq!((length(&cluster, 0, file).await, length(&cluster, 1, file).await), (Some(100), Some(100)));
+    // Of 100 bytes in units of 64 one object has 64, the other 36.
+    let both = [told(&cluster, 0, file).await.unwrap(), told(&cluster, 1, file).await.unwrap()];
+    assert_eq!(both.map(|told| told.file), [100, 100]);
+    assert_eq!((both[0].least + both[1].least, both[0].least.max(both[1].least)), (100, 64));
     // Somebody may write past the mgr, and does.
     layout(&files, 7, file).await;
     assert_eq!(length(&cluster, 0, file).await, None);

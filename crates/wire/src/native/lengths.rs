@@ -30,18 +30,32 @@ impl Xdr for LengthsArgs {
 pub struct Length {
     /// Number of the question.
     pub number: u64,
-    /// How long the file was at a moment after the question was read; none when the mgr could not tell without asking iods.
-    pub length: Option<u64>,
+    /// What is so at a moment after the question was read; none when the mgr could not tell without asking iods.
+    pub length: Option<FileLength>,
+}
+
+/// How long a file is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct FileLength {
+    /// In bytes.
+    pub file: u64,
+    /// How many bytes its object on the iod that asks must have: with fewer it has lost some.
+    pub least: u64,
 }
 
 impl Xdr for Length {
     fn encode(&self, out: &mut Writer) {
         out.u64(self.number);
-        out.optional(self.length.as_ref(), |out, length| out.u64(*length));
+        out.optional(self.length.as_ref(), |out, length| {
+            out.u64(length.file);
+            out.u64(length.least);
+        });
     }
 
     fn decode(input: &mut Reader) -> Result<Self, Malformed> {
-        Ok(Length { number: input.u64()?, length: input.optional(Reader::u64)? })
+        let number = input.u64()?;
+        let length = input.optional(|input| Ok(FileLength { file: input.u64()?, least: input.u64()? }))?;
+        Ok(Length { number, length })
     }
 }
 

@@ -97,7 +97,10 @@ fn messages_have_their_golden_bytes() {
 
 #[test]
 fn questions_for_lengths_have_their_golden_bytes() {
-    let answers = vec![Length { number: 7, length: Some(300) }, Length { number: 8, length: None }];
+    let answers = vec![
+        Length { number: 7, length: Some(FileLength { file: 300, least: 100 }) },
+        Length { number: 8, length: None },
+    ];
     golden(
         &LengthsArgs { cap: plain(), answers },
         &format!("{CAP}00000002000000000000000700000001000000000000012c000000000000000800000000"),
