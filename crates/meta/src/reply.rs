@@ -93,6 +93,8 @@ pub struct FileInfo {
     pub attrs: Attrs,
     /// Every object is on its disk as long as a file of so many bytes demands: a shorter one has lost some. 0 where nothing is known.
     pub whole: u64,
+    /// One past the last byte that is known to be on the disk of an iod; 0 if none is.
+    pub written: u64,
     /// Fencing epoch of its objects.
     pub generation: Generation,
     /// Where its bytes live, `None` before the first layout.

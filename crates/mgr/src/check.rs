@@ -10,6 +10,7 @@ mod finding;
 mod names;
 mod objects;
 mod run;
+mod scrubbed;
 
 use crate::gateway::NfsServer;
 use crate::paths;

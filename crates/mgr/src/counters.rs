@@ -104,6 +104,8 @@ counters! {
     files_lost,
     /// Copies of objects that were made again from another copy.
     copies_rebuilt,
+    /// Blocks of a copy that were damaged and written again from another copy.
+    blocks_healed,
     /// Files whose objects were deleted from every iod.
     objects_swept,
     /// Files whose objects could not be deleted yet, because an iod was down or failed.

@@ -4,6 +4,7 @@
 
 mod copy;
 mod data;
+mod heal;
 mod punch;
 mod read;
 mod rebuild;
@@ -16,13 +17,14 @@ mod write;
 
 use crate::iods::{Iods, Link};
 use futures_util::future;
+pub(crate) use heal::{Suspect, remember};
 use layout::Distribution;
 use layout::kinds::native::{KIND, Record};
 use layout::list_io::{RequestLimits, plan};
 use net::clock::unix_now;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex};
 use types::{ByteRange, FileId, Fsid, Generation, Status};
 use wire::native::{Capability, Key, MGR_SESSION, Procedure, Rights};
 use write::Written;
@@ -44,8 +46,12 @@ pub(crate) struct Objects<'a> {
     pub(crate) distribution: Distribution,
     /// Up to here each byte of the file was written and is on the disk of an iod ([`meta::FileInfo::whole`]).
     pub(crate) whole: u64,
+    /// One past the last byte that is known to be on the disk of an iod ([`meta::FileInfo::written`]).
+    written: u64,
     /// See [`Objects::is_damaged`].
     damaged: AtomicBool,
+    /// See [`Objects::suspects`].
+    suspects: Mutex<Vec<Suspect>>,
 }
 
 impl<'a> Objects<'a> {
@@ -65,12 +71,13 @@ impl<'a> Objects<'a> {
         }
         let record = Record::from_bytes(&layout.body).map_err(|e| damaged(&e))?;
         let distribution = record.distribution().map_err(|e| damaged(&e))?;
-        Ok(Objects { iods, file, generation, record, distribution, whole: 0, damaged: AtomicBool::new(false) })
+        let (damaged, suspects) = (AtomicBool::new(false), Mutex::default());
+        Ok(Objects { iods, file, generation, record, distribution, whole: 0, written: 0, damaged, suspects })
     }
 
-    /// The same of a file of which so much is known to be on disk.
-    pub(crate) fn with_whole(self, whole: u64) -> Self {
-        Objects { whole, ..self }
+    /// The same of a file of which so much is known to be on disk ([`meta::FileInfo`]).
+    pub(crate) fn knowing(self, whole: u64, written: u64) -> Self {
+        Objects { whole, written, ..self }
     }
 
     /// Whether a copy was met that has lost or damaged bytes.
@@ -84,12 +91,21 @@ impl<'a> Objects<'a> {
 
     /// How long an object must be if it has lost no bytes.
     pub(crate) fn least(&self, index: usize) -> u64 {
-        self.distribution.object_size(self.whole, self.column(index))
+        let column = self.column(index);
+        let whole = self.distribution.object_size(self.whole, column);
+        let Some(last) = self.written.checked_sub(1) else { return whole };
+        let place = self.distribution.place(last);
+        if place.index == column { whole.max(place.offset + 1) } else { whole }
     }
 
     /// Number of the iod that holds object `index`.
     pub(crate) fn iod(&self, index: usize) -> u16 {
         self.record.iods[index]
+    }
+
+    /// Which object an iod holds.
+    pub(crate) fn index_on(&self, iod: u16) -> Option<usize> {
+        self.record.iods.iter().position(|number| *number == iod)
     }
 
     /// Number of objects: those of the first copy, then those of the next.

@@ -1,7 +1,8 @@
 //! Making lost copies of objects again, in the background: of files that were read with one, and of all files with copies on an iod that
 //! has come up, which may have lost some while it was away.
 
-use crate::room::Room;
+use crate::proxy::remember;
+use crate::room::{Room, Suspects};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,10 +23,13 @@ pub(crate) async fn rebuild(room: Arc<Room>) {
     let mut came_up = room.iods.came_up.subscribe();
     // Per iod: the way over which all files were last looked at.
     let mut walked: HashMap<u16, std::sync::Weak<crate::iods::Link>> = HashMap::new();
-    let mut left = BTreeSet::new();
+    let mut left = Suspects::new();
     loop {
         came_up.mark_unchanged();
-        left.append(&mut room.damaged.take());
+        // What was met since with a file that waits goes with it.
+        for (file, suspects) in room.damaged.take() {
+            remember(left.entry(file).or_default(), &suspects);
+        }
         left = retry(&room, left).await;
         let up = room.iods.up();
         let new: BTreeSet<u16> = up
@@ -53,12 +57,12 @@ pub(crate) async fn rebuild(room: Arc<Room>) {
 }
 
 /// Tries each file once; those that have to wait.
-async fn retry(room: &Room, files: BTreeSet<FileId>) -> BTreeSet<FileId> {
-    let mut left = BTreeSet::new();
-    for file in files {
-        match room.rebuild(file).await {
+async fn retry(room: &Room, files: Suspects) -> Suspects {
+    let mut left = Suspects::new();
+    for (file, suspects) in files {
+        match room.rebuild(file, &suspects).await {
             Ok(_) | Err(Status::Stale) => {}
-            Err(Status::Delay) => drop(left.insert(file)),
+            Err(Status::Delay) => drop(left.insert(file, suspects)),
             Err(e) => {
                 room.tell_lost(file, e);
                 tracing::debug!(file = file.0, "cannot make a copy again: {e}");
@@ -77,7 +81,7 @@ async fn walk(room: &Room, iods: &BTreeSet<u16>) -> Result<(), Status> {
         after = next;
         for file in files {
             if room.has_lost_copy(&file, iods).await? {
-                room.damaged.found(file.id);
+                room.damaged.found(file.id, &[]);
             }
         }
         // Requests go first.

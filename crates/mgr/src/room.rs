@@ -25,6 +25,7 @@ use crate::queue::Queue;
 use crate::scrub::Scrubs;
 use crate::space::Space;
 use damaged::Damaged;
+pub(crate) use damaged::Suspects;
 use layout::kinds::native::KIND;
 use layout::{Later, Origin, Policy, Settings};
 use lost::NativeClients;
@@ -127,7 +128,7 @@ impl Room {
     pub(crate) fn objects(&self, info: &FileInfo) -> Result<Option<Objects<'_>>, Status> {
         let objects = |layout| {
             Objects::new(&self.iods, info.attrs.id, info.generation, layout)
-                .map(|objects| objects.with_whole(info.whole))
+                .map(|objects| objects.knowing(info.whole, info.written))
         };
         info.layout.as_ref().filter(|layout| layout.is_final()).map(objects).transpose()
     }

@@ -5,7 +5,7 @@ mod job;
 use crate::collector;
 use crate::iods::Link;
 use crate::paths;
-use crate::proxy::own_capability;
+use crate::proxy::{Objects, Suspect, own_capability};
 use crate::room::{Room, now};
 use job::{Found, Job};
 use layout::kinds::native::{KIND, Record};
@@ -81,6 +81,15 @@ impl Scrubs {
     fn running(&self) -> Option<Job> {
         let job = self.job();
         (job.state == ScrubState::Running).then(|| job.clone())
+    }
+
+    /// What the last scrub found inside of objects: iods, files, and ranges of their objects there.
+    pub(crate) fn damaged_ranges(&self) -> Vec<(u16, FileId, ByteRange)> {
+        let inside = |found: &&Found| found.finding.damage != Damage::Object;
+        let range = |finding: &native::Finding| ByteRange { offset: finding.offset, len: finding.len };
+        let job = self.job();
+        let found = job.findings.iter().filter(inside);
+        found.map(|found| (found.iod, found.finding.object, range(&found.finding))).collect()
     }
 
     fn start(&self, iods: Vec<u16>, rate: u64) -> Result<(), String> {
@@ -232,6 +241,20 @@ async fn work(room: &Room, serial: u64) {
     }
 }
 
+/// Has what is damaged on an iod written again, if the file has another copy.
+fn heal(room: &Room, iod: u16, file: FileId, range: ByteRange) {
+    let Ok(info) = room.namespace.info(file) else { return };
+    let layout = info.layout.as_ref().filter(|layout| layout.is_final());
+    let objects = layout.map(|layout| Objects::new(&room.iods, file, info.generation, layout));
+    let Some(Ok(objects)) = objects.filter(|objects| objects.as_ref().is_ok_and(|objects| objects.record.mirrors > 1))
+    else {
+        return;
+    };
+    if let Some(index) = objects.index_on(iod) {
+        room.damaged.found(file, &[Suspect { index, range }]);
+    }
+}
+
 /// Finds out how much there is to do.
 async fn count(room: &Room, serial: u64, iods: &[u16]) -> Result<(), Status> {
     let (mut objects, mut bytes) = (0, 0);
@@ -281,6 +304,7 @@ async fn step(room: &Room, serial: u64, iod: u16, job: &Job, due: &mut Instant) 
         };
         let range = ByteRange { offset: finding.offset, len: finding.len };
         let ranges = ranges(room, iod, finding.object, range);
+        heal(room, iod, finding.object, range);
         tracing::error!(file, iod = %link.hello.iod, first = ?ranges.first(), ranges = ranges.len(), "scrub: {what}");
     }
     if job.rate > 0 {

@@ -282,7 +282,7 @@ impl Sums {
     }
 
     /// Before bytes change: makes durable that blocks with a checksum over them have none. Blocks that keep a part of such
-    /// bytes are verified first, so that no damage gets a checksum.
+    /// bytes are verified first, so that no damage gets a checksum. A damaged record is made anew when all bytes of its region change.
     fn release(
         &self,
         table: &mut Table,
@@ -301,10 +301,16 @@ impl Sums {
         let mut synced = false;
         for (region, record) in (first..).zip(&mut records.list) {
             let start = region * REGION;
-            let Some(record) = record else {
-                return Err(damaged(Mismatch { offset: start, len: REGION }, "its checksums are damaged"));
-            };
             let mut touched = false;
+            let record = match record {
+                Some(record) => record,
+                // None of the bytes that it covered stays.
+                None if offset <= start && end >= self.end_in(data, start).map_err(fail)? => {
+                    touched = true;
+                    record.insert(Record::EMPTY)
+                }
+                None => return Err(damaged(Mismatch { offset: start, len: REGION }, "its checksums are damaged")),
+            };
             for index in 0..BLOCKS {
                 let from = start + index as u64 * BLOCK;
                 let covered = from + u64::from(record.lens[index]);
@@ -324,6 +330,12 @@ impl Sums {
             }
         }
         if synced { self.sync(counters).map_err(fail) } else { Ok(()) }
+    }
+
+    /// One past the last byte that the object has in the region that begins at `start`.
+    fn end_in(&self, data: &dyn DiskFile, start: u64) -> io::Result<u64> {
+        let size = data.measure()?.len.saturating_sub(HEAD_LEN);
+        Ok(size.clamp(start, start + REGION))
     }
 
     /// Compares one block, which begins at `from`, with its checksum.

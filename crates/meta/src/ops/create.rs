@@ -46,7 +46,8 @@ pub(crate) fn plan(
     let entry = Dentry { child: id, kind: FileKind::Regular, name: Bytes::copy_from_slice(name) };
     tx.add_name(dir, &place, &entry)?;
     let touch = tx.change_dir(dir, 1, 0);
-    let file = FileInfo { attrs: core.attrs(id, &tx.told(tail)), whole: 0, generation, layout: layout.cloned() };
+    let attrs = core.attrs(id, &tx.told(tail));
+    let file = FileInfo { attrs, whole: 0, written: 0, generation, layout: layout.cloned() };
     Ok(Box::new(move |settled| Ok(Created { file, created: true, dir: settled.change(touch)? })))
 }
 
@@ -61,9 +62,9 @@ fn existing(tx: &Tx<'_>, dir: FileId, id: FileId, how: &How) -> Plan<Created> {
         (How::Unchecked(_), _) => return Err(Status::WrongType),
     };
     let tail = tx.tail(id)?;
-    let (attrs, whole) = (core.attrs(id, &tail), tail.whole);
+    let (attrs, whole, written) = (core.attrs(id, &tail), tail.whole, tail.written);
     let change = tx.tail(dir)?.change;
     let dir = ChangeInfo { before: change, after: change, atomic: true };
     let Body::Regular { generation, layout, .. } = core.body else { return Err(Status::WrongType) };
-    super::known(Created { file: FileInfo { attrs, whole, generation, layout }, created, dir })
+    super::known(Created { file: FileInfo { attrs, whole, written, generation, layout }, created, dir })
 }

@@ -11,7 +11,9 @@ pub(crate) fn read(tx: &Tx<'_>, id: FileId) -> Result<FileInfo, Status> {
     let tail = tx.tail(id)?;
     let attrs = core.attrs(id, &tail);
     Ok(match core.body {
-        Body::Regular { generation, layout, .. } => FileInfo { attrs, whole: tail.whole, generation, layout },
-        _ => FileInfo { attrs, whole: 0, generation: Generation::default(), layout: None },
+        Body::Regular { generation, layout, .. } => {
+            FileInfo { attrs, whole: tail.whole, written: tail.written, generation, layout }
+        }
+        _ => FileInfo { attrs, whole: 0, written: 0, generation: Generation::default(), layout: None },
     })
 }

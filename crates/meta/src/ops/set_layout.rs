@@ -19,10 +19,10 @@ pub(crate) fn plan(tx: &mut Tx<'_>, id: FileId, layout: &Layout) -> Plan<(FileIn
     }
     let mut core = tx.rely_on(id)?;
     let tail = tx.tail(id)?;
-    let (attrs, whole) = (core.attrs(id, &tail), tail.whole);
+    let (attrs, whole, written) = (core.attrs(id, &tail), tail.whole, tail.written);
     let Body::Regular { generation, layout: present, .. } = &mut core.body else { return Err(Status::WrongType) };
     let generation = *generation;
-    let info = |layout: &Layout| FileInfo { attrs, whole, generation, layout: Some(layout.clone()) };
+    let info = |layout: &Layout| FileInfo { attrs, whole, written, generation, layout: Some(layout.clone()) };
     if let Some(present) = present.as_ref().filter(|present| present.is_final()) {
         return super::known((info(present), None));
     }
@@ -48,16 +48,16 @@ pub(crate) fn plan(tx: &mut Tx<'_>, id: FileId, layout: &Layout) -> Plan<(FileIn
 pub(crate) fn arrived(tx: &mut Tx<'_>, id: FileId) -> Plan<FileInfo> {
     let mut core = tx.rely_on(id)?;
     let tail = tx.tail(id)?;
-    let (attrs, whole) = (core.attrs(id, &tail), tail.whole);
+    let (attrs, whole, written) = (core.attrs(id, &tail), tail.whole, tail.written);
     let Body::Regular { generation, layout: Some(present), .. } = &mut core.body else { return Err(Status::WrongType) };
     let generation = *generation;
     if present.is_moving() {
         *present = present.decided().transpose().map_err(|_| Status::Corrupt)?.ok_or(Status::Corrupt)?;
-        let info = FileInfo { attrs, whole, generation, layout: Some(present.clone()) };
+        let info = FileInfo { attrs, whole, written, generation, layout: Some(present.clone()) };
         tx.frees();
         tx.delete(schema::bytes_key(id));
         tx.put_core(id, &core);
         return super::known(info);
     }
-    super::known(FileInfo { attrs, whole, generation, layout: Some(present.clone()) })
+    super::known(FileInfo { attrs, whole, written, generation, layout: Some(present.clone()) })
 }

@@ -62,7 +62,7 @@ impl Check {
     /// Makes the copies of a file whole, if it has copies.
     async fn repair_file(&mut self, finding: Finding) -> Checked {
         let outcome = match finding.inode {
-            Some(file) if Kind::is_of_a_copy(&finding.code) => self.room.rebuild(FileId(file)).await.map(|_| true),
+            Some(file) if Kind::is_of_a_copy(&finding.code) => self.room.rebuild(FileId(file), &[]).await.map(|_| true),
             _ => Ok(false),
         };
         let outcome = if outcome == Err(Status::Lost) { Ok(false) } else { outcome };
@@ -120,9 +120,9 @@ impl Check {
                 );
             }
         }
-        let objects = objects.with_whole(file.whole);
+        let objects = objects.knowing(file.whole, file.written);
         for column in 0..objects.distribution.count() {
-            let least = least(&objects, file, column);
+            let least = objects.least(column);
             for index in objects.copies(column).filter(|_| least > 0) {
                 let look = self.look_at(file, &objects, (index, least)).await?;
                 if !matches!(look, Look::Fine) {
@@ -165,16 +165,8 @@ impl Check {
     }
 }
 
-/// How many bytes an object must have.
-fn least(objects: &Objects<'_>, file: &FileState, column: usize) -> u64 {
-    let whole = objects.least(column);
-    let Some(last) = file.written.checked_sub(1) else { return whole };
-    let place = objects.distribution.place(last);
-    if place.index == column { whole.max(place.offset + 1) } else { whole }
-}
-
 /// The bytes of a file that a part of an object holds, for people.
-struct Lost {
+pub(super) struct Lost {
     /// The first ones, in order.
     first: Vec<ByteRange>,
     /// How many bytes there are in all.
@@ -184,7 +176,7 @@ struct Lost {
 }
 
 impl Lost {
-    fn of(objects: &Objects<'_>, index: usize, part: ByteRange, size: u64) -> Self {
+    pub(super) fn of(objects: &Objects<'_>, index: usize, part: ByteRange, size: u64) -> Self {
         let mut lost = Lost { first: Vec::new(), bytes: part.len, end: 0 };
         for range in objects.distribution.file_ranges(objects.column(index), part) {
             lost.end = range.end().min(size);
@@ -195,7 +187,7 @@ impl Lost {
         lost
     }
 
-    fn range(&self) -> Option<(u64, u64)> {
+    pub(super) fn range(&self) -> Option<(u64, u64)> {
         self.first.first().map(|first| (first.offset, self.end))
     }
 }

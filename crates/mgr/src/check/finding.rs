@@ -15,6 +15,7 @@ pub(crate) enum Kind {
     ObjectMissing,
     ObjectShort,
     ObjectDamaged,
+    BytesDamaged,
     CopyMissing,
     CopyShort,
     CopyDamaged,
@@ -61,6 +62,7 @@ impl Kind {
             Kind::ObjectDamaged => {
                 ("object-damaged", Loss, "none: restore the file from a copy and remove the old one")
             }
+            Kind::BytesDamaged => ("bytes-damaged", Loss, "none: restore the file from a copy"),
             Kind::CopyMissing => ("copy-missing", Error, COPY),
             Kind::CopyShort => ("copy-short", Error, COPY),
             Kind::CopyDamaged => ("copy-damaged", Error, COPY),
@@ -71,7 +73,9 @@ impl Kind {
                 Error,
                 "none: it may be the only copy of a file; docs/backup.md says how to get its bytes",
             ),
-            Kind::ObjectBeyond => ("object-beyond", Error, "take over the size that the iods know of"),
+            Kind::ObjectBeyond => {
+                ("object-beyond", Error, "take over the size that the iods know of; of two copies cut the longer one")
+            }
             Kind::GenerationNewer => ("generation-newer", Error, "raise the generation of the file"),
             Kind::GenerationOlder => ("generation-older", Error, "fence the object again"),
             Kind::CutRefused => (

@@ -112,7 +112,10 @@ impl Check {
             return self.found(finding).await;
         }
         let outcome = match kind {
-            Kind::ObjectBeyond => self.room.learn_size(now(), file).await.map(|_| true),
+            Kind::ObjectBeyond => match self.room.cut_copies(file).await {
+                Ok(false) => self.room.learn_size(now(), file).await.map(|_| true),
+                other => other,
+            },
             Kind::GenerationNewer => match self.room.namespace.raise_generation(now(), file, entry.generation).await {
                 // The other objects of the file follow.
                 Ok(_) => self.room.fence_again(file).await.map(|()| true),

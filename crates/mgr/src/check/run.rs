@@ -101,6 +101,7 @@ impl Check {
         self.registry().await?;
         self.cuts().await?;
         self.files().await?;
+        self.scrubbed().await?;
         self.objects().await
     }
 

@@ -41,7 +41,10 @@ impl Objects<'_> {
                     }
                 }
                 Err(e) => {
-                    self.found(e == Status::Io);
+                    if e == Status::Io {
+                        self.found(true);
+                        self.suspect(request, index);
+                    }
                     failed = failed.or(Some(e));
                 }
             }

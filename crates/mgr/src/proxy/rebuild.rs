@@ -22,10 +22,10 @@ pub(crate) struct Rebuilt {
 }
 
 /// What one copy is like.
-struct Copy {
+pub(super) struct Copy {
     index: usize,
-    link: Arc<Link>,
-    size: u64,
+    pub(super) link: Arc<Link>,
+    pub(super) size: u64,
     absent: bool,
     /// Its head cannot be read.
     damaged: bool,
@@ -77,7 +77,7 @@ impl Objects<'_> {
         copy.index != best.index && (copy.damaged || short || (copy.absent && best.size > 0))
     }
 
-    async fn look_at_all(&self, column: usize) -> Result<Vec<Copy>, Status> {
+    pub(super) async fn look_at_all(&self, column: usize) -> Result<Vec<Copy>, Status> {
         let mut copies = Vec::new();
         for index in self.copies(column) {
             copies.push(self.look(index).await?);
@@ -85,7 +85,7 @@ impl Objects<'_> {
         Ok(copies)
     }
 
-    async fn look(&self, index: usize) -> Result<Copy, Status> {
+    pub(super) async fn look(&self, index: usize) -> Result<Copy, Status> {
         let link = self.link(index)?;
         Ok(match self.ask_size(index).await {
             Ok(reply) => {
@@ -120,7 +120,7 @@ impl Objects<'_> {
             if self.pull_from((self, &best.link), &copy.link, &extents, true).await?.is_none() {
                 // One iod does not reach the other.
                 len = len.min(PAYLOAD_MAX as u64);
-                self.carry(copy, best, ByteRange { offset: range.offset, len }).await?;
+                self.carry(best.index, copy.index, ByteRange { offset: range.offset, len }).await?;
             }
             range = ByteRange { offset: range.offset + len, len: range.len - len };
         }
@@ -128,13 +128,13 @@ impl Objects<'_> {
     }
 
     /// Reads bytes of one copy and writes them to another, durably.
-    async fn carry(&self, copy: &Copy, best: &Copy, range: ByteRange) -> Result<(), Status> {
-        let request = Request { index: best.index, extents: vec![range], parts: vec![range], bytes: range.len };
-        let (_, stretches) = self.read_copy(&request, &best.link).await?;
+    pub(super) async fn carry(&self, from: usize, to: usize, range: ByteRange) -> Result<(), Status> {
+        let request = Request { index: from, extents: vec![range], parts: vec![range], bytes: range.len };
+        let (_, stretches) = self.read_copy(&request, &*self.link(from)?).await?;
         let data = assemble(range, stretches).to_bytes();
         let extent = WriteExtent { offset: range.offset, len: range.len as u32, crc32c: crc32c(&data) };
         let head = WriteHead { cap: self.capability(Rights::WRITE), stable: true, least: 0, extents: vec![extent] };
-        let reply: WriteReply = copy.link.call(Procedure::Write, &WriteArgs { head, data: data.into() }).await?;
+        let reply: WriteReply = self.link(to)?.call(Procedure::Write, &WriteArgs { head, data: data.into() }).await?;
         if reply.stable { Ok(()) } else { Err(Status::Io) }
     }
 

@@ -1,6 +1,7 @@
 //! Cutting the objects of a file.
 
 use super::Objects;
+use super::rebuild::Copy;
 use crate::iods::Link;
 use types::{Status, limits};
 use wire::native::{Procedure, Rights, SeekArgs, SeekReply, SeekWhat, TruncateArgs, TruncateReply};
@@ -16,7 +17,7 @@ impl Objects<'_> {
     pub(crate) async fn may_be_cut(&self, size: u64) -> Result<(), Status> {
         self.all_up()?;
         let seek = |index| async move {
-            let kept = self.distribution.object_size(self.whole.min(size), self.column(index));
+            let kept = self.least(index).min(self.distribution.object_size(size, self.column(index)));
             if self.reaches(&*self.link(index)?, kept).await? { Ok(()) } else { Err(Status::Lost) }
         };
         self.each(seek).await.map(drop)
@@ -29,6 +30,27 @@ impl Objects<'_> {
         let arguments = |cap| SeekArgs { cap, offset, what: SeekWhat::Hole };
         let reply: SeekReply = self.ask(link, Procedure::Seek, Rights::READ, arguments).await?;
         Ok(size == 0 || reply.offset.is_some())
+    }
+
+    /// Cuts the copies of objects that have more than a file of `size` bytes has there, where another copy has not; whether there were any. Nobody may
+    /// write the file meanwhile.
+    pub(crate) async fn cut_copies(&self, size: u64) -> Result<bool, Status> {
+        self.all_up()?;
+        let mut cut = false;
+        for column in 0..self.distribution.count() {
+            let most = self.distribution.object_size(size, column);
+            let copies = self.look_at_all(column).await?;
+            let is_longer = |copy: &&Copy| copy.size > most;
+            if copies.iter().all(|copy| is_longer(&copy)) {
+                continue;
+            }
+            for copy in copies.iter().filter(is_longer) {
+                let arguments = TruncateArgs { cap: self.capability(Rights::WRITE), size: most };
+                copy.link.call::<TruncateReply>(Procedure::Truncate, &arguments).await?;
+                cut = true;
+            }
+        }
+        Ok(cut)
     }
 
     /// Cuts every object so that nothing of the file at and behind `size` is left, durably.

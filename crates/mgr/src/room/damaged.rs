@@ -2,15 +2,18 @@
 
 use super::Room;
 use crate::counters::add;
-use crate::proxy::Objects;
+use crate::proxy::{Objects, Suspect, remember};
 use meta::FileState;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 use types::{FileId, Status};
 
 /// Most files remembered: the others are found by `weir fsck`, or when they are read next.
 const MOST: usize = 4096;
+
+/// Files to be made whole, with what was met damaged inside of objects.
+pub(crate) type Suspects = BTreeMap<FileId, Vec<Suspect>>;
 
 /// Files that were met with lost or damaged bytes.
 #[derive(Debug, Default)]
@@ -23,7 +26,7 @@ pub(crate) struct Damaged {
 #[derive(Debug, Default)]
 struct State {
     /// To be made whole from another copy.
-    waiting: BTreeSet<FileId>,
+    waiting: Suspects,
     /// Logged already.
     told: BTreeSet<FileId>,
 }
@@ -33,16 +36,17 @@ impl Damaged {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A copy of this file has lost or damaged bytes.
-    pub(crate) fn found(&self, file: FileId) {
-        let mut state = self.state();
-        if state.waiting.len() < MOST && state.waiting.insert(file) {
+    /// A copy of this file has lost bytes, or these are damaged.
+    pub(crate) fn found(&self, file: FileId, suspects: &[Suspect]) {
+        let waiting = &mut self.state().waiting;
+        if waiting.len() < MOST || waiting.contains_key(&file) {
+            remember(waiting.entry(file).or_default(), suspects);
             self.met.notify_one();
         }
     }
 
     /// The files that were met since the last call.
-    pub(crate) fn take(&self) -> BTreeSet<FileId> {
+    pub(crate) fn take(&self) -> Suspects {
         std::mem::take(&mut self.state().waiting)
     }
 
@@ -74,20 +78,36 @@ impl Room {
         if !concerned || objects.all_up().is_err() {
             return Ok(false);
         }
-        objects.with_whole(file.whole).has_lost_copy().await
+        objects.knowing(file.whole, file.written).has_lost_copy().await
     }
 
-    /// Makes the copies of a file whole that have lost bytes; how many there were.
+    /// Cuts what one copy of a file has behind its size, and the other has not; whether there was any.
+    ///
+    /// # Errors
+    /// As those of [`Self::rebuild`].
+    pub(crate) async fn cut_copies(&self, file: FileId) -> Result<bool, Status> {
+        let _alone = self.locks.alone(file).await;
+        self.check_unwritten(file)?;
+        let info = self.regular(file)?;
+        let Some(objects) = self.objects(&info)? else { return Ok(false) };
+        objects.cut_copies(info.attrs.size).await
+    }
+
+    /// `Delay` while somebody may write the copies of a file: clients of the kernel write both themselves, and those from before a restart of the
+    /// mgr may still be doing it.
+    fn check_unwritten(&self, file: FileId) -> Result<(), Status> {
+        let written = self.notes.cut(file).is_some() || self.grants.written(file) || self.notes.is_exposed(file);
+        if written { Err(Status::Delay) } else { Ok(()) }
+    }
+
+    /// Makes the copies of a file whole that have lost bytes, and those of these bytes that are damaged; how many copies and blocks there were.
     ///
     /// # Errors
     /// `Lost` when bytes are in no copy; `Delay` while an iod is away, or a client writes the copies itself.
-    pub(crate) async fn rebuild(&self, file: FileId) -> Result<usize, Status> {
+    pub(crate) async fn rebuild(&self, file: FileId, suspects: &[Suspect]) -> Result<usize, Status> {
         // What writes through the mgr waits meanwhile, and so do new layouts to write.
         let _alone = self.locks.alone(file).await;
-        // Clients of the kernel write both copies themselves, and those from before a restart of the mgr may still be doing it.
-        if self.notes.cut(file).is_some() || self.grants.written(file) || self.notes.is_exposed(file) {
-            return Err(Status::Delay);
-        }
+        self.check_unwritten(file)?;
         let info = self.regular(file)?;
         let Some(objects) = self.objects(&info)? else { return Ok(0) };
         let rebuilt = objects.rebuild().await?;
@@ -96,7 +116,12 @@ impl Room {
             tracing::warn!(file = file.0, iod, bytes = copy.bytes, "made a copy of an object again");
         }
         add(&self.counters.copies_rebuilt, rebuilt.len() as u64);
-        Ok(rebuilt.len())
+        let healed = objects.heal(suspects).await?;
+        if healed > 0 {
+            tracing::warn!(file = file.0, blocks = healed, "wrote damaged blocks of a copy again from the other copy");
+        }
+        add(&self.counters.blocks_healed, healed);
+        Ok(rebuilt.len() + healed as usize)
     }
 }
 
@@ -107,11 +132,13 @@ mod tests {
     #[test]
     fn files_wait_once_and_are_told_of_once() {
         let damaged = Damaged::default();
-        (0..2).for_each(|_| [7, 9].into_iter().for_each(|file| damaged.found(FileId(file))));
-        assert_eq!(damaged.take(), BTreeSet::from([FileId(7), FileId(9)]));
-        assert_eq!(damaged.take(), BTreeSet::new());
+        let suspect = Suspect { index: 1, range: types::ByteRange { offset: 5, len: 6 } };
+        (0..2).for_each(|_| [7, 9].into_iter().for_each(|file| damaged.found(FileId(file), &[])));
+        damaged.found(FileId(9), &[suspect]);
+        assert_eq!(damaged.take(), Suspects::from([(FileId(7), vec![]), (FileId(9), vec![suspect])]));
+        assert_eq!(damaged.take(), Suspects::new());
         assert_eq!([3, 3, 4].map(|file| damaged.is_new(FileId(file))), [true, false, true]);
-        (0..2 * MOST as u64).for_each(|file| damaged.found(FileId(file)));
+        (0..2 * MOST as u64).for_each(|file| damaged.found(FileId(file), &[]));
         assert_eq!(damaged.take().len(), MOST);
     }
 }

@@ -59,7 +59,7 @@ impl Room {
             Some(objects) => {
                 let read = objects.read(range).await;
                 if objects.is_damaged() && objects.record.mirrors > 1 {
-                    self.damaged.found(file);
+                    self.damaged.found(file, &objects.suspects());
                 }
                 read?
             }
@@ -82,7 +82,7 @@ impl Room {
     ) -> Result<WriteOut, Status> {
         match self.write_once(ctx, file, offset, data.clone(), wanted).await {
             Err(Status::Lost) => {
-                self.rebuild(file).await.inspect_err(|e| self.tell_lost(file, *e))?;
+                self.rebuild(file, &[]).await.inspect_err(|e| self.tell_lost(file, *e))?;
                 self.write_once(ctx, file, offset, data, wanted).await
             }
             other => other,

@@ -26,8 +26,9 @@ const PAUSE: Duration = Duration::from_millis(500);
 #[derive(clap::Args)]
 #[command(after_help = "The check runs in the mgr while everything goes on. Nothing is changed without --repair.
 It compares names, inodes, counts and lists with one another, and the files with the objects on all iods.
-A file is known to have lost bytes when the object that held the last byte known to be on a disk is missing;
-bytes of lower objects cannot be told from holes.
+A file has lost bytes when one of its objects is missing, or shorter than it was when the file was last synced. Bytes
+that were changed on a disk are found by weir scrub, in stores with block checksums; a check afterwards names those
+that are still damaged, and --repair writes them again where a file has a second copy.
 
 Exit codes, as those of e2fsck, the highest that applies:
   0  nothing is wrong

@@ -23,7 +23,8 @@ const RANGES_SHOWN: usize = 4;
 /// Read everything that the iods keep and report what is damaged
 ///
 /// The iods read all objects from their disks, compare them with their checksums where they have them, and the mgr says
-/// which files and which bytes are concerned. It runs in the cluster, survives restarts, and changes nothing. Exit code
+/// which files and which bytes are concerned. It runs in the cluster, survives restarts, and changes nothing, except that
+/// what is damaged in one of two copies of a file is written again from the other one. Exit code
 /// 0: nothing is damaged; 1: something is, or the scrub did not come to its end.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:

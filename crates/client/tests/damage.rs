@@ -1,0 +1,147 @@
+//! Every file that a cluster keeps, removed, cut, replaced by an older copy, or with a bit flipped: no read answers with other bytes, and what is lost is named.
+//!
+//! `WEIR_TEST_SCALE=full` tries 10,000 cases, `WEIR_TEST_CASES` so many of each kind, `WEIR_TEST_SEED` another seed.
+
+#[path = "support/dice.rs"]
+mod dice;
+#[path = "support/wreck.rs"]
+mod wreck;
+
+use client::{Mount, OpenFlags, Options};
+use dice::{Dice, seed};
+use std::collections::BTreeMap;
+use std::time::Duration;
+use types::Cred;
+use wire::admin::{CheckReply, Mended};
+use wreck::{Files, Yard};
+
+/// How a file is read after the damage.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Read {
+    /// As it was written.
+    Right,
+    /// An error, or no such name.
+    Refused(String),
+    /// Other bytes, without an error.
+    Wrong,
+}
+
+fn options() -> Options {
+    let short = Duration::from_secs(1);
+    Options { cred: Cred::root(), connect_timeout: short, retry_timeout: short, ..Options::default() }
+}
+
+async fn read(mount: &Mount, name: &str, content: &[u8]) -> Read {
+    let read = async {
+        let (node, _) = mount.lookup(&mount.root(), name.as_bytes()).await?;
+        let file = mount.open(&node, OpenFlags::READ).await?;
+        let read = file.read_at(0, content.len() + 1).await.map(|read| read.to_vec());
+        file.close().await?;
+        read
+    };
+    match read.await {
+        Ok(bytes) if bytes == content => Read::Right,
+        Ok(_) => Read::Wrong,
+        Err(error) => Read::Refused(error.to_string()),
+    }
+}
+
+/// Reads all files; where an iod is away, which takes its time, some of each kind.
+async fn read_all(mount: &Mount, files: &Files, all_up: bool) -> BTreeMap<String, Read> {
+    let mut all = BTreeMap::new();
+    for (name, content) in files.iter().filter(|(name, _)| all_up || ["long", "sparse", "tiny"].contains(&&name[..])) {
+        all.insert(name.clone(), read(mount, name, content).await);
+    }
+    all
+}
+
+/// Whether a check says that not everything is well.
+fn tells(check: &CheckReply) -> bool {
+    !check.findings.is_empty() || check.broken_off.is_some() || check.refused.is_some()
+}
+
+/// One case; what came of it, for people.
+async fn case(yard: &Yard, dice: &mut Dice) -> &'static str {
+    let wreck = yard.restore();
+    let Some(damage) = wreck.damage(yard, dice) else { return "nothing to do" };
+    let about = format!("{} with {damage:?}", yard.kind());
+    let before = wreck.objects();
+    let running = match wreck.start().await {
+        Ok(running) => running,
+        Err(why) => {
+            assert!(!why.is_empty() && damage.is_of_the_mgr(), "{about}: {why}");
+            assert!(wreck.objects() == before, "{about}: refused, but objects were changed");
+            return "refused";
+        }
+    };
+    let mount = Mount::connect(&running.target, options()).await.unwrap_or_else(|e| panic!("{about}: {e}"));
+    let reads = read_all(&mount, yard.files(), running.all_up()).await;
+    for (name, read) in &reads {
+        assert!(*read != Read::Wrong || damage.excuses(yard), "{about}: {name} has other bytes");
+    }
+    let refused: Vec<_> = reads.iter().filter(|(_, read)| matches!(read, Read::Refused(_))).collect();
+    let whole = yard.mirrors() == 2 && !damage.is_of_the_mgr();
+    assert!(refused.is_empty() || !whole, "{about}: there are other copies, but {refused:?}");
+    let scrubbed = running.scrub().await;
+    let check = running.check(false).await;
+    let told = tells(&check) || scrubbed > 0;
+    assert!(told || refused.is_empty(), "{about}: {refused:?} and the check says nothing");
+    if damage.loses_bytes(yard) && !whole {
+        assert!(told, "{about}: nothing is found");
+    }
+    let repaired = running.check(true).await;
+    let again = read_all(&mount, yard.files(), running.all_up()).await;
+    for (name, read) in &again {
+        assert!(*read != Read::Wrong || damage.excuses(yard), "{about}: {name} has other bytes after the repair");
+    }
+    if whole && running.all_up() {
+        // By the check or in the background, which may be quicker.
+        running.until_clean(&about).await;
+        assert!(again.values().all(|read| *read == Read::Right || damage.excuses(yard)), "{about}: {again:?}");
+        assert!(
+            repaired.findings.iter().all(|finding| finding.mended == Mended::Yes),
+            "{about}: {:?}",
+            repaired.findings
+        );
+        if !damage.excuses(yard) {
+            wreck.compare_objects(yard, &about);
+        }
+    }
+    mount.disconnect().await.ok();
+    running.stop().await;
+    if refused.is_empty() { "read" } else { "told" }
+}
+
+async fn walk(mirrors: u32, checksums: bool, part: u64) {
+    let full = std::env::var("WEIR_TEST_SCALE").is_ok_and(|scale| scale == "full");
+    let given = std::env::var("WEIR_TEST_CASES").ok().map(|cases| cases.parse().expect("a number"));
+    let cases = given.unwrap_or(if full { 2500 } else { 12 });
+    let seed = seed() ^ part;
+    let yard = Yard::build(mirrors, checksums).await;
+    let mut came = BTreeMap::new();
+    for number in 0..cases {
+        let mut dice = Dice(seed.wrapping_add(number << 20));
+        *came.entry(case(&yard, &mut dice).await).or_insert(0) += 1;
+    }
+    println!("{}: {came:?}", yard.kind());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_copy() {
+    walk(1, false, 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_copy_with_block_checksums() {
+    walk(1, true, 2).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_copies() {
+    walk(2, false, 3).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_copies_with_block_checksums() {
+    walk(2, true, 4).await;
+}

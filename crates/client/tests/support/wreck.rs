@@ -1,0 +1,412 @@
+//! A cluster whose stores are kept as they were, to be damaged and started again and again.
+
+use crate::dice::Dice;
+use bytes::Bytes;
+use client::{CreateOptions, Mount, OpenFlags, Options, Target};
+use mgr::{ClusterFile, Mgr};
+use net::Address;
+use net::rpc::{Connection, Limits, NoService};
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use tempfile::TempDir;
+use types::Cred;
+use wire::admin::{CheckReply, PROGRAM, SCRUB, ScrubAction, ScrubArgs, ScrubReply, ScrubState, VERSION};
+use wire::rpc::{Auth, AuthSys};
+use xdr::Xdr;
+
+/// What the files have, by name.
+pub type Files = BTreeMap<String, Vec<u8>>;
+
+/// The head of the file of an object.
+const HEAD: u64 = 4096;
+const IODS: usize = 4;
+/// How long a start, a scrub or a repair may take.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Bytes that tell where they are from.
+fn pattern(len: usize, seed: usize) -> Vec<u8> {
+    (0..len).map(|at| (at.wrapping_mul(31).wrapping_add(at >> 8).wrapping_add(seed * 7) % 251) as u8 + 1).collect()
+}
+
+/// The stores as they were left, and as they were before that.
+pub struct Yard {
+    dir: TempDir,
+    file: ClusterFile,
+    mirrors: u32,
+    checksums: bool,
+    addresses: Vec<SocketAddr>,
+    files: Files,
+}
+
+/// A directory with stores.
+pub struct Wreck {
+    dir: PathBuf,
+    file: ClusterFile,
+    mirrors: u32,
+    addresses: Vec<SocketAddr>,
+}
+
+/// A cluster that runs over one.
+pub struct Running {
+    pub target: Target,
+    mgr: mgr::Running,
+    iods: Vec<Option<iod::Running>>,
+}
+
+/// What was done to which file.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Damage {
+    path: PathBuf,
+    how: How,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum How {
+    Removed,
+    Cut(u64),
+    Older,
+    Flipped { at: u64, bit: u32 },
+}
+
+fn mounting() -> Options {
+    Options { cred: Cred::root(), ..Options::default() }
+}
+
+/// The files below a directory, without sockets, relative to it and in order.
+fn files_below(dir: &Path) -> Vec<PathBuf> {
+    let (mut found, mut dirs) = (Vec::new(), vec![dir.to_owned()]);
+    while let Some(at) = dirs.pop() {
+        for entry in std::fs::read_dir(at).unwrap().map(Result::unwrap) {
+            match entry.file_type().unwrap() {
+                kind if kind.is_dir() => dirs.push(entry.path()),
+                kind if kind.is_file() => found.push(entry.path().strip_prefix(dir).unwrap().to_owned()),
+                _ => {}
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+fn copy(from: &Path, to: &Path) {
+    std::fs::remove_dir_all(to).ok();
+    for file in files_below(from) {
+        std::fs::create_dir_all(to.join(&file).parent().unwrap()).unwrap();
+        std::fs::copy(from.join(&file), to.join(&file)).unwrap();
+    }
+}
+
+fn is_object(path: &Path) -> bool {
+    path.to_string_lossy().contains("objects/") && path.extension().is_none()
+}
+
+async fn put(mount: &Mount, name: &str, offset: u64, content: &[u8]) {
+    let root = mount.root();
+    let file = match mount.lookup(&root, name.as_bytes()).await {
+        Ok((node, _)) => mount.open(&node, OpenFlags::READ_WRITE).await.unwrap(),
+        Err(_) => mount.create(&root, name.as_bytes(), CreateOptions::default()).await.unwrap(),
+    };
+    file.write_at(offset, Bytes::copy_from_slice(content)).await.unwrap();
+    file.close().await.unwrap();
+}
+
+impl Yard {
+    /// A cluster that was used, and stopped twice: in between is what older copies are of.
+    pub async fn build(mirrors: u32, checksums: bool) -> Yard {
+        let dir = tempfile::tempdir().unwrap();
+        let work = dir.path().join("work");
+        std::fs::create_dir(&work).unwrap();
+        let file = ClusterFile::create(&work.join("cluster.toml")).unwrap();
+        mgr::format(&work.join("mgr"), &file).await.unwrap();
+        let features = iod::Features { block_checksums: checksums, ..iod::Features::default() };
+        let mut addresses = Vec::new();
+        for index in 0..IODS {
+            let store = work.join(format!("iod{index}"));
+            iod::Store::format_with(&iod::Local::new(&store), file.fsid, features).unwrap();
+            let listen = vec!["127.0.0.1:0".parse().unwrap()];
+            let iod = iod::Iod::start(iod::Config::new(&store, file.fsid, file.key.clone(), listen)).unwrap();
+            addresses.push(iod.addrs()[0]);
+            iod.stop();
+        }
+        let mut yard = Yard { dir, file, mirrors, checksums, addresses, files: Files::new() };
+        yard.first_days().await;
+        copy(&work, &yard.dir.path().join("older"));
+        yard.later_days().await;
+        copy(&work, &yard.dir.path().join("base"));
+        yard
+    }
+
+    async fn first_days(&mut self) {
+        let running = self.wreck().start().await.unwrap();
+        let mount = Mount::connect(&running.target, mounting()).await.unwrap();
+        for (seed, (name, len)) in
+            [("tiny", 300), ("short", 5000), ("long", 300_000), ("rewritten", 120_000), ("gone", 90_000)]
+                .iter()
+                .enumerate()
+        {
+            put(&mount, name, 0, &pattern(*len, seed)).await;
+        }
+        put(&mount, "appended", 0, &pattern(100_000, 8)).await;
+        put(&mount, "truncated", 0, &pattern(200_000, 9)).await;
+        mount.mkdir(&mount.root(), b"dir", 0o755).await.unwrap();
+        running.settled().await;
+        mount.disconnect().await.unwrap();
+        running.stop().await;
+    }
+
+    async fn later_days(&mut self) {
+        let running = self.wreck().start().await.unwrap();
+        let mount = Mount::connect(&running.target, mounting()).await.unwrap();
+        let root = mount.root();
+        put(&mount, "rewritten", 0, &pattern(150_000, 20)).await;
+        put(&mount, "appended", 100_000, &pattern(60_000, 21)).await;
+        put(&mount, "sparse", 0, &pattern(20_000, 22)).await;
+        put(&mount, "sparse", 900_000, &pattern(50_000, 23)).await;
+        let (node, _) = mount.lookup(&root, b"truncated").await.unwrap();
+        let file = mount.open(&node, OpenFlags::READ_WRITE).await.unwrap();
+        file.set_len(77_777).await.unwrap();
+        file.close().await.unwrap();
+        mount.remove(&root, b"gone").await.unwrap();
+        for number in 0..20 {
+            put(&mount, &format!("f{number}"), 0, &pattern(number * 200, number)).await;
+        }
+        let mut sparse = pattern(20_000, 22);
+        sparse.resize(900_000, 0);
+        sparse.extend(pattern(50_000, 23));
+        let appended = [pattern(100_000, 8), pattern(60_000, 21)].concat();
+        let known = [
+            ("tiny", pattern(300, 0)),
+            ("short", pattern(5000, 1)),
+            ("long", pattern(300_000, 2)),
+            ("rewritten", pattern(150_000, 20)),
+            ("appended", appended),
+            ("truncated", pattern(200_000, 9)[..77_777].to_vec()),
+            ("sparse", sparse),
+        ];
+        self.files.extend(known.map(|(name, content)| (name.to_owned(), content)));
+        self.files.extend((0..20).map(|number| (format!("f{number}"), pattern(number * 200, number))));
+        running.settled().await;
+        mount.disconnect().await.unwrap();
+        running.stop().await;
+    }
+
+    fn wreck(&self) -> Wreck {
+        let (dir, file) = (self.dir.path().join("work"), self.file.clone());
+        Wreck { dir, file, mirrors: self.mirrors, addresses: self.addresses.clone() }
+    }
+
+    /// The stores as they were.
+    pub fn restore(&self) -> Wreck {
+        copy(&self.dir.path().join("base"), &self.dir.path().join("work"));
+        self.wreck()
+    }
+
+    pub fn files(&self) -> &Files {
+        &self.files
+    }
+
+    pub fn mirrors(&self) -> u32 {
+        self.mirrors
+    }
+
+    pub fn kind(&self) -> String {
+        format!("mirrors={} block-checksums={}", self.mirrors, self.checksums)
+    }
+
+    fn base(&self, path: &Path) -> Vec<u8> {
+        std::fs::read(self.dir.path().join("base").join(path)).unwrap()
+    }
+}
+
+impl Damage {
+    /// Whether it was done to the metadata store.
+    pub fn is_of_the_mgr(&self) -> bool {
+        self.path.starts_with("mgr")
+    }
+
+    /// Whether other bytes may be read without an error: those of an object that was changed in place, in a store without block checksums.
+    pub fn excuses(&self, yard: &Yard) -> bool {
+        let in_place = match self.how {
+            How::Flipped { at, .. } => at >= HEAD,
+            How::Older => true,
+            How::Removed | How::Cut(_) => false,
+        };
+        is_object(&self.path) && in_place && !yard.checksums
+    }
+
+    /// Whether an object certainly lost bytes that it had.
+    pub fn loses_bytes(&self, yard: &Yard) -> bool {
+        is_object(&self.path)
+            && !self.excuses(yard)
+            && yard.base(&self.path).len() as u64 > HEAD
+            && match self.how {
+                How::Removed | How::Cut(_) => true,
+                How::Flipped { at, .. } => at >= HEAD,
+                How::Older => false,
+            }
+    }
+}
+
+impl Wreck {
+    /// Damages a file; `None` if there is no older copy of it that differs.
+    pub fn damage(&self, yard: &Yard, dice: &mut Dice) -> Option<Damage> {
+        let all = files_below(&self.dir).into_iter().filter(|path| path != Path::new("cluster.toml"));
+        let (of_the_mgr, of_iods): (Vec<_>, Vec<_>) = all.partition(|path| path.starts_with("mgr"));
+        let from = if dice.below(4) == 0 { &of_the_mgr } else { &of_iods };
+        let path = from[dice.below(from.len())].clone();
+        let whole = self.dir.join(&path);
+        let len = whole.metadata().unwrap().len();
+        let how = match dice.below(4) {
+            0 => How::Removed,
+            1 if len > 0 => How::Cut(dice.below(len as usize) as u64),
+            2 if len > 0 => How::Flipped { at: dice.below(len as usize) as u64, bit: dice.below(8) as u32 },
+            _ => How::Older,
+        };
+        match how {
+            How::Removed => std::fs::remove_file(&whole).unwrap(),
+            How::Cut(len) => std::fs::File::options().write(true).open(&whole).unwrap().set_len(len).unwrap(),
+            How::Flipped { at, bit } => {
+                let file = std::fs::File::options().read(true).write(true).open(&whole).unwrap();
+                let mut byte = [0];
+                file.read_exact_at(&mut byte, at).unwrap();
+                file.write_all_at(&[byte[0] ^ 1 << bit], at).unwrap();
+            }
+            How::Older => {
+                let older = std::fs::read(yard.dir.path().join("older").join(&path)).ok()?;
+                if older == yard.base(&path) {
+                    return None;
+                }
+                std::fs::write(&whole, older).unwrap();
+            }
+        }
+        Some(Damage { path, how })
+    }
+
+    /// All objects, with their bytes.
+    pub fn objects(&self) -> BTreeMap<PathBuf, Vec<u8>> {
+        let all = files_below(&self.dir).into_iter().filter(|path| is_object(path));
+        all.map(|path| (path.clone(), std::fs::read(self.dir.join(path)).unwrap())).collect()
+    }
+
+    /// Every object has the bytes that it had before it was damaged.
+    pub fn compare_objects(&self, yard: &Yard, about: &str) {
+        for (path, now) in self.objects() {
+            let was = yard.base(&path);
+            assert!(was[HEAD as usize..] == now[HEAD as usize..], "{about}: {} is not what it was", path.display());
+        }
+    }
+
+    /// Starts the iods that start, and the mgr; why it does not.
+    pub async fn start(&self) -> Result<Running, String> {
+        let mut iods = Vec::new();
+        for (index, address) in self.addresses.iter().enumerate() {
+            let store = self.dir.join(format!("iod{index}"));
+            let config = iod::Config::new(store, self.file.fsid, self.file.key.clone(), vec![*address]);
+            iods.push(iod::Iod::start(config).ok());
+        }
+        let names = self.addresses.iter().map(SocketAddr::to_string).collect();
+        let config = mgr::Config::new(self.dir.join("mgr"), self.dir.join("cluster.toml"), names);
+        let config = mgr::Config {
+            listen: vec!["127.0.0.1:0".into()],
+            stripe_unit: "16K".into(),
+            stripe_count: 2,
+            mirrors: self.mirrors,
+            iod_wait_secs: 1,
+            ..config
+        };
+        let mgr = match Mgr::start(config).await {
+            Ok(mgr) => mgr,
+            Err(why) => {
+                iods.into_iter().flatten().for_each(iod::Running::stop);
+                return Err(why.to_string());
+            }
+        };
+        let Address::Tcp { host, port } = &mgr.addresses()[0] else { panic!("not TCP") };
+        let target = Target::parse(&format!("weir://{host}:{port}/")).unwrap();
+        let running = Running { target, mgr, iods };
+        tokio::select! {
+            why = running.mgr.failed() => {
+                let why = why.to_string();
+                running.stop().await;
+                return Err(why);
+            }
+            () = running.wait_up() => {}
+        }
+        Ok(running)
+    }
+}
+
+impl Running {
+    pub fn all_up(&self) -> bool {
+        self.iods.iter().all(Option::is_some)
+    }
+
+    /// Waits until the mgr has reached every iod that runs.
+    async fn wait_up(&self) {
+        let running = self.iods.iter().flatten().count();
+        let up = wire::admin::Value::Text("up".into());
+        let is_up = |group: &&wire::admin::Group| group.name == "iod" && group.get("state") == Some(&up);
+        self.until("the iods are up", async || self.mgr.status().groups.iter().filter(is_up).count() == running).await;
+    }
+
+    /// Waits until no file is noted as being written.
+    async fn settled(&self) {
+        self.until("files settle", async || {
+            self.check(false).await.counts.iter().all(|(name, n)| name != "files_unsettled" || *n == 0)
+        })
+        .await;
+    }
+
+    async fn until(&self, what: &str, mut is: impl AsyncFnMut() -> bool) {
+        let begun = std::time::Instant::now();
+        while !is().await {
+            assert!(begun.elapsed() < 2 * PATIENCE, "{what}: not yet");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    pub async fn check(&self, repair: bool) -> CheckReply {
+        self.mgr.check(repair).await
+    }
+
+    /// Waits until a check finds nothing.
+    pub async fn until_clean(&self, about: &str) {
+        let mut last = CheckReply::default();
+        let clean = self.until("clean", async || {
+            last = self.check(true).await;
+            last.findings.is_empty()
+        });
+        assert!(tokio::time::timeout(PATIENCE, clean).await.is_ok(), "{about}: not clean: {:?}", last.findings);
+    }
+
+    /// Scrubs all iods that are up; how much was found.
+    pub async fn scrub(&self) -> u64 {
+        if !self.all_up() {
+            return 0;
+        }
+        self.ask(ScrubAction::Start).await;
+        self.until("the scrub ends", async || self.ask(ScrubAction::Status).await.state != ScrubState::Running).await;
+        self.ask(ScrubAction::Status).await.found
+    }
+
+    async fn ask(&self, action: ScrubAction) -> ScrubReply {
+        let address = self.mgr.addresses()[0].clone();
+        let limit = Duration::from_secs(10);
+        let connection =
+            Connection::connect(&address, Arc::new(NoService), Limits::default(), net::Counters::default(), limit);
+        let connection = connection.await.unwrap();
+        let auth = Auth::Sys(AuthSys::new(&Cred::root(), "test"));
+        let args = ScrubArgs { action, rate: 0, findings_from: None }.to_bytes().into();
+        let mut reply = connection.call(PROGRAM, VERSION, SCRUB, &auth, args, limit).await.unwrap();
+        ScrubReply::decode(&mut reply.body).unwrap()
+    }
+
+    pub async fn stop(self) {
+        self.mgr.stop().await;
+        self.iods.into_iter().flatten().for_each(iod::Running::stop);
+    }
+}

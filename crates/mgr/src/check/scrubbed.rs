@@ -1,0 +1,72 @@
+//! What the last scrub found inside of objects, as far as it is still so: of a file with copies it is written again from the other copy.
+
+use super::finding::Kind;
+use super::run::{Check, Checked};
+use crate::proxy::{Objects, Suspect};
+use std::collections::BTreeMap;
+use types::{ByteRange, FileId, Status};
+use wire::admin::Finding;
+
+/// The damage of one file: numbers of iods, and ranges of its objects there.
+type Damage = Vec<(u16, ByteRange)>;
+
+impl Check {
+    pub(super) async fn scrubbed(&mut self) -> Checked {
+        let mut files = BTreeMap::<FileId, Damage>::new();
+        for (iod, file, range) in self.room.scrubs.damaged_ranges() {
+            files.entry(file).or_default().push((iod, range));
+        }
+        self.begin("what the last scrub found", files.len() as u64).await?;
+        for (file, damage) in files {
+            match self.still_damaged(file, &damage).await {
+                Ok(findings) => {
+                    for (suspect, finding) in findings {
+                        self.told(file, suspect, finding).await?;
+                    }
+                }
+                // Its iods are told of with the files.
+                Err(Status::Stale | Status::Delay) => {}
+                Err(status) => return Err(status.into()),
+            }
+            self.looked(1).await?;
+        }
+        Ok(())
+    }
+
+    async fn told(&mut self, file: FileId, suspect: Suspect, finding: Finding) -> Checked {
+        if !self.repair {
+            return self.found(finding).await;
+        }
+        let outcome = match Kind::is_of_a_copy(&finding.code) {
+            true => self.room.rebuild(file, &[suspect]).await.map(|_| true),
+            false => Ok(false),
+        };
+        let outcome = if outcome == Err(Status::Lost) { Ok(false) } else { outcome };
+        self.mended(finding, outcome).await
+    }
+
+    /// What is damaged yet.
+    async fn still_damaged(&self, file: FileId, damage: &Damage) -> Result<Vec<(Suspect, Finding)>, Status> {
+        let info = self.room.namespace.info(file)?;
+        let Some(layout) = info.layout.as_ref().filter(|layout| layout.is_final()) else { return Ok(Vec::new()) };
+        let Ok(objects) = Objects::new(&self.room.iods, file, info.generation, layout) else { return Ok(Vec::new()) };
+        let mut found = Vec::new();
+        for (iod, range) in damage {
+            let Some(index) = objects.index_on(*iod) else { continue };
+            let suspect = Suspect { index, range: *range };
+            if objects.is_damaged_in(suspect).await? {
+                found.push((suspect, self.damaged(&objects, suspect, info.attrs.size)?));
+            }
+        }
+        Ok(found)
+    }
+
+    fn damaged(&self, objects: &Objects<'_>, suspect: Suspect, size: u64) -> Result<Finding, Status> {
+        let kind = if objects.record.mirrors > 1 { Kind::CopyDamaged } else { Kind::BytesDamaged };
+        let iod = self.room.iods.registered(objects.iod(suspect.index))?.id;
+        let lost = super::files::Lost::of(objects, suspect.index, suspect.range, size);
+        let text = format!("its iod cannot read them, or they are not what was written: {lost}");
+        let finding = kind.found(Some(objects.file), Some(iod), text);
+        Ok(Finding { range: lost.range(), ..finding })
+    }
+}

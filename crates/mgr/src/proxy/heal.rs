@@ -1,0 +1,191 @@
+//! Bytes of a copy that its iod cannot read, or knows not to be what was written: they are written again from another copy.
+
+use super::Objects;
+use layout::list_io::Request;
+use std::sync::PoisonError;
+use types::{ByteRange, Status};
+
+/// Bytes of an object that an iod verifies, and writes without looking at what they were.
+const BLOCK: u64 = 4096;
+/// Bytes of an object whose checksums are damaged together, if they are.
+const REGION: u64 = 64 * BLOCK;
+/// Bytes looked at in one go.
+const STEP: u64 = 1 << 20;
+/// Most that are remembered of a file.
+const MOST: usize = 256;
+
+/// Bytes of an object that were met damaged.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Suspect {
+    /// Which object of the file.
+    pub(crate) index: usize,
+    /// Where in the object.
+    pub(crate) range: ByteRange,
+}
+
+/// Adds more, as far as they are remembered.
+pub(crate) fn remember(suspects: &mut Vec<Suspect>, more: &[Suspect]) {
+    for suspect in more {
+        if suspects.len() < MOST && !suspects.contains(suspect) {
+            suspects.push(*suspect);
+        }
+    }
+}
+
+/// A request for one range of one object.
+fn request(index: usize, range: ByteRange) -> Request {
+    Request { index, extents: vec![range], parts: vec![range], bytes: range.len }
+}
+
+/// The whole blocks that a range lies in, as far as the object reaches, in pieces to be looked at.
+fn pieces(range: ByteRange, size: u64) -> Vec<ByteRange> {
+    let end = range.end().min(size);
+    let end = end.checked_next_multiple_of(BLOCK).unwrap_or(end).min(size);
+    let mut at = range.offset - range.offset % BLOCK;
+    let mut pieces = Vec::new();
+    while at < end {
+        let len = (STEP - at % STEP).min(end - at);
+        pieces.push(ByteRange { offset: at, len });
+        at += len;
+    }
+    pieces
+}
+
+/// Both halves of a piece, of whole blocks as far as it has more than one.
+fn halves(piece: ByteRange) -> Option<[ByteRange; 2]> {
+    let len = (piece.len / 2).next_multiple_of(BLOCK);
+    let rest = piece.len.checked_sub(len).filter(|rest| *rest > 0)?;
+    Some([ByteRange { len, ..piece }, ByteRange { offset: piece.offset + len, len: rest }])
+}
+
+impl Objects<'_> {
+    /// A request to a copy failed as bytes are damaged.
+    pub(super) fn suspect(&self, request: &Request, index: usize) {
+        let suspects: Vec<_> = request.extents.iter().map(|range| Suspect { index, range: *range }).collect();
+        remember(&mut self.suspects.lock().unwrap_or_else(PoisonError::into_inner), &suspects);
+    }
+
+    /// What was met damaged.
+    pub(crate) fn suspects(&self) -> Vec<Suspect> {
+        self.suspects.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Writes again from another copy what is damaged of these; how many blocks. Nobody may write the file meanwhile.
+    ///
+    /// # Errors
+    /// `Delay` while an iod of the file is away; `Lost` when bytes are damaged in every copy: the others have been written again then.
+    pub(crate) async fn heal(&self, suspects: &[Suspect]) -> Result<u64, Status> {
+        self.all_up()?;
+        let (mut healed, mut lost) = (0, false);
+        for Suspect { index, range } in suspects.iter().filter(|suspect| suspect.index < self.count()) {
+            let copy = self.look(*index).await?;
+            let mut todo = pieces(*range, copy.size);
+            while let Some(piece) = todo.pop() {
+                if self.is_right(*index, piece).await? {
+                    continue;
+                }
+                match (halves(piece), self.right_copy(*index, piece).await?) {
+                    (Some(halves), _) => todo.extend(halves),
+                    (None, Some(from)) => {
+                        self.write_again(from, *index, piece, copy.size).await?;
+                        healed += 1;
+                    }
+                    (None, None) => lost = true,
+                }
+            }
+        }
+        if lost { Err(Status::Lost) } else { Ok(healed) }
+    }
+
+    /// Writes a block again; all of its region where the checksums of that are damaged.
+    async fn write_again(&self, from: usize, to: usize, block: ByteRange, size: u64) -> Result<(), Status> {
+        let region = block.offset - block.offset % REGION;
+        let region = ByteRange { offset: region, len: REGION.min(size - region) };
+        for range in [block, region] {
+            match self.carry(from, to, range).await {
+                Ok(()) => return Ok(()),
+                Err(Status::Io) => {}
+                Err(status) => return Err(status),
+            }
+        }
+        Err(Status::Io)
+    }
+
+    /// Whether any of these bytes are damaged.
+    pub(crate) async fn is_damaged_in(&self, Suspect { index, range }: Suspect) -> Result<bool, Status> {
+        let copy = self.look(index).await?;
+        for piece in pieces(range, copy.size) {
+            if !self.is_right(index, piece).await? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Whether an iod can read bytes of an object, and finds them to be what was written.
+    async fn is_right(&self, index: usize, range: ByteRange) -> Result<bool, Status> {
+        match self.read_copy(&request(index, range), &*self.link(index)?).await {
+            Ok(_) => Ok(true),
+            Err(Status::Io) => Ok(false),
+            Err(other) => Err(other),
+        }
+    }
+
+    /// Another copy of an object that has these bytes.
+    async fn right_copy(&self, index: usize, range: ByteRange) -> Result<Option<usize>, Status> {
+        for other in self.copies(self.column(index)).filter(|other| *other != index) {
+            match self.read_copy(&request(other, range), &*self.link(other)?).await {
+                Ok((size, _)) if size >= range.end() => return Ok(Some(other)),
+                Ok(_) | Err(Status::Io) => {}
+                Err(status) => return Err(status),
+            }
+        }
+        Ok(None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn range(offset: u64, len: u64) -> ByteRange {
+        ByteRange { offset, len }
+    }
+
+    #[test]
+    fn whole_blocks_are_looked_at() {
+        assert_eq!(pieces(range(5000, 1), 100_000), [range(4096, 4096)]);
+        assert_eq!(pieces(range(5000, 1), 6000), [range(4096, 1904)], "the object ends there");
+        assert_eq!(pieces(range(5000, 1), 5000), [range(4096, 904)]);
+        assert_eq!(pieces(range(9000, 1), 5000), []);
+        assert_eq!(pieces(range(0, u64::MAX), 0), []);
+        let all = pieces(range(STEP - 1, u64::MAX - STEP), 3 * STEP + 7);
+        assert_eq!(all, [range(STEP - BLOCK, BLOCK), range(STEP, STEP), range(2 * STEP, STEP), range(3 * STEP, 7)]);
+    }
+
+    #[test]
+    fn what_is_damaged_is_narrowed_down_to_a_block() {
+        assert_eq!(halves(range(0, BLOCK)), None);
+        assert_eq!(halves(range(BLOCK, 10)), None);
+        assert_eq!(halves(range(BLOCK, 2 * BLOCK)), Some([range(BLOCK, BLOCK), range(2 * BLOCK, BLOCK)]));
+        assert_eq!(halves(range(0, BLOCK + 1)), Some([range(0, BLOCK), range(BLOCK, 1)]));
+        let (mut todo, mut blocks) = (vec![range(STEP, STEP - 5)], 0);
+        while let Some(piece) = todo.pop() {
+            match halves(piece) {
+                Some(halves) => todo.extend(halves),
+                None => blocks += 1,
+            }
+        }
+        assert_eq!(blocks, STEP / BLOCK);
+    }
+
+    #[test]
+    fn so_many_are_remembered_and_each_once() {
+        let mut all = Vec::new();
+        let suspect = |at| Suspect { index: 0, range: range(at, 1) };
+        (0..2).for_each(|_| remember(&mut all, &[suspect(1), suspect(2)]));
+        assert_eq!(all, [suspect(1), suspect(2)]);
+        (0..2 * MOST as u64).for_each(|at| remember(&mut all, &[suspect(at)]));
+        assert_eq!(all.len(), MOST);
+    }
+}
