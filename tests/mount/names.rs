@@ -12,6 +12,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 /// A change of a file by its name, with the name of the change.
 type Change = (&'static str, fn(&Path));
@@ -90,6 +91,35 @@ fn changes_by_a_name_reach_the_file_that_has_the_name_now() {
         assert_eq!(after[0], before[0], "{what}: the file that had the name before");
         assert_ne!(after[1], before[1], "{what}: the file that has the name now");
     }
+    one.unmount();
+    two.unmount();
+}
+
+/// The kernel repeats a walk once. The file that it finds then may lose its name before it is opened, too, but stays for that.
+#[test]
+fn a_name_that_another_mount_renames_over_all_the_time_can_be_opened() {
+    let Some((_dir, _cluster, [one, two])) = two() else { return };
+    let (path, made) = (two.at("f"), [one.at("f.new"), one.at("f")]);
+    fs::write(&made[1], "0").unwrap();
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for number in 1..1500 {
+                fs::write(&made[0], number.to_string()).unwrap();
+                fs::rename(&made[0], &made[1]).unwrap();
+            }
+            done.store(true, SeqCst);
+        });
+        let mut last = 0;
+        while !done.load(SeqCst) {
+            let text = fs::read_to_string(&path).unwrap_or_else(|e| panic!("{e} after {last}"));
+            let number: u32 = text.parse().unwrap_or_else(|_| panic!("{text:?} after {last}"));
+            assert!(number >= last, "{number} after {last}");
+            last = number;
+            assert!(fs::metadata(&path).is_ok_and(|attrs| attrs.is_file()));
+        }
+    });
+    assert_eq!(fs::read_to_string(&path).unwrap(), "1499");
     one.unmount();
     two.unmount();
 }

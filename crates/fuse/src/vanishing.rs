@@ -168,10 +168,14 @@ impl Vanishing {
         }
     }
 
-    /// Whether a thread that opens a file was told before that it is gone and has looked no name up since; or nobody knows which thread it is.
-    pub(crate) fn comes_by_descriptor(&self, thread: u32, node: u64) -> bool {
-        let comes = |trying: &Trying| trying.gone == node && trying.held.is_none() && trying.found.is_none();
-        thread == 0 || (self.any.load(SeqCst) && self.state().threads.get(&thread).is_some_and(comes))
+    /// Whether a thread may open a file that has no name any more: it comes by a descriptor, as it was told before that the file is gone and has looked no
+    /// name up since; or it tries again, and has found the file just now, when it had the name; or nobody knows which thread it is.
+    pub(crate) fn may_be_nameless(&self, thread: u32, node: u64) -> bool {
+        let may = |trying: &Trying| match trying.found {
+            Some(found) => found == node,
+            None => trying.gone == node && trying.held.is_none(),
+        };
+        thread == 0 || (self.any.load(SeqCst) && self.state().threads.get(&thread).is_some_and(may))
     }
 
     /// A file was gone when a thread opened it: the name in a directory by which it has just found it, if this is the second time. Else the
@@ -288,20 +292,20 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_again_without_a_name_comes_by_a_descriptor() {
+    fn who_comes_again_without_a_name_or_has_just_found_the_file_opens_it() {
         let vanishing = Vanishing::default();
-        assert!(!vanishing.comes_by_descriptor(1, 7), "the first time");
+        assert!(!vanishing.may_be_nameless(1, 7), "the first time");
         assert_eq!(vanishing.gone(1, 7), None);
-        assert!(vanishing.comes_by_descriptor(1, 7));
-        assert!(!vanishing.comes_by_descriptor(1, 8), "another file");
-        assert!(!vanishing.comes_by_descriptor(2, 7), "another thread");
+        assert!(vanishing.may_be_nameless(1, 7));
+        assert!(!vanishing.may_be_nameless(1, 8), "another file");
+        assert!(!vanishing.may_be_nameless(2, 7), "another thread");
         now(vanishing.looks_up(1, 5, b"f")).unwrap();
-        assert!(!vanishing.comes_by_descriptor(1, 7), "it looks a name up");
-        vanishing.looked_up(1, Some(7));
-        assert!(!vanishing.comes_by_descriptor(1, 7));
+        assert!(!vanishing.may_be_nameless(1, 7), "it looks a name up");
+        vanishing.looked_up(1, Some(8));
+        assert!(!vanishing.may_be_nameless(1, 7) && vanishing.may_be_nameless(1, 8), "it has found another one");
         vanishing.opened(1);
-        assert!(!vanishing.comes_by_descriptor(1, 7), "it was opened");
-        assert!(vanishing.comes_by_descriptor(0, 7), "nobody knows who it is");
+        assert!(!vanishing.may_be_nameless(1, 7), "it was opened");
+        assert!(vanishing.may_be_nameless(0, 7), "nobody knows who it is");
     }
 
     #[test]

@@ -34,7 +34,7 @@ pub(crate) async fn open(fs: &FileSystem, header: &Header, flags: u32, open_flag
 async fn open_found(fs: &FileSystem, header: &Header, flags: u32, open_flags: u32) -> Answer {
     let node = fs.node(header)?;
     let dir = fs.nodes.dir_of(header.node);
-    let named = !fs.vanishing.comes_by_descriptor(header.pid, header.node);
+    let named = !fs.vanishing.may_be_nameless(header.pid, header.node);
     let options = OpenOptions { flags: wanted(flags), dir: dir.as_ref(), policy: hint(flags), alone: false, named };
     let file = open_file(fs, header, &node, options, flags).await?;
     // Not before: who may not cut the file takes nothing from it.
