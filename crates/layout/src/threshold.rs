@@ -10,8 +10,10 @@ pub use auto::Auto;
 
 use types::ByteRange;
 
-/// Shorter ranges than this, in the mean, make no list.
+/// Shorter ranges than this, in the mean, make no list for their length.
 const LIST_BLOCK: u64 = 4096;
+/// So many ranges in a request make a list, whatever their length.
+const LIST_RANGES: u64 = 32;
 
 /// The longest threshold: no request is as long.
 pub const ALWAYS_MGR: u64 = u64::MAX;
@@ -81,8 +83,9 @@ pub fn divide_by(
 ///
 /// Many short ranges make few requests when they go straight, as one takes ranges from all over an object (list I/O), and one
 /// each through the mgr. So it is the length of the requests that counts for them: `requests` tells how many they would be, at
-/// least one. Only for ranges of a block and more in the mean, though: an iod writes each by itself, and of blocks that are not whole it
-/// has to read the rest first; the mgr may join them with those of others before.
+/// least one. Ranges shorter than a block in the mean an iod writes each by itself, and of blocks that are not whole it has to read the rest
+/// first; the mgr may join them with those of others before. They go straight where that takes a request for [`LIST_RANGES`] and more of them:
+/// what a program changed in mapped pages beside other clients is tens of thousands of such ranges.
 pub fn divide(
     ranges: &[ByteRange],
     t: u64,
@@ -98,14 +101,14 @@ pub fn divide(
         straight
     });
     let bytes = through.iter().map(|range| range.len).sum::<u64>();
+    let many = through.len() as u64;
     // One is no list; and of less than a request not even one is long enough.
-    let blocks = bytes >= LIST_BLOCK * through.len() as u64;
-    if through.len() > 1
-        && blocks
-        && path(bytes, t) == Path::Direct
-        && path(bytes / requests(&through).max(1), t) == Path::Direct
-    {
-        return (ranges.to_vec(), Vec::new());
+    if many > 1 && path(bytes, t) == Path::Direct {
+        let requests = requests(&through).max(1);
+        let blocks = bytes >= LIST_BLOCK * many && path(bytes / requests, t) == Path::Direct;
+        if blocks || many / requests >= LIST_RANGES {
+            return (ranges.to_vec(), Vec::new());
+        }
     }
     (straight, through)
 }
@@ -169,7 +172,10 @@ mod tests {
         assert_eq!(divide(&ranges, 256 * K + 1, None, |_| panic!("not even one list would be long enough")).1, ranges);
         let parts: Vec<_> = ranges.iter().map(|block| range(block.offset, 4 * K - 1)).collect();
         assert_eq!(divide(&parts, 64, None, |_| panic!("parts of blocks")).0, parts, "by themselves");
-        assert_eq!(divide(&parts, 4 * K, None, |_| panic!("parts of blocks")).1, parts);
+        assert_eq!(divide(&parts, 4 * K, None, |_| 4).1, parts, "sixteen in each");
+        assert_eq!(divide(&parts, 4 * K, None, |_| 2).0, parts, "thirty-two in each");
+        assert_eq!(divide(&parts, 256 * K, None, |_| panic!("not even one list would be long enough")).1, parts);
+        assert_eq!(divide(&parts, ALWAYS_MGR, None, |_| panic!("never straight")).1, parts);
         // Those that are long enough by themselves do not help the others.
         let mixed = [range(0, 10), range(20, 1000), range(2000, 10)];
         assert_eq!(divide(&mixed, 100, None, |short| short.len() as u64).1, [mixed[0], mixed[2]]);
