@@ -64,6 +64,8 @@ pub struct Store {
     room: Room,
     gone: Gone,
     claimed: Mutex<Claimed>,
+    /// See [`Store::check_confirmed`].
+    confirmed: AtomicBool,
     /// Objects whose sync failed: they stay failed when their file is closed and opened again.
     failed: Mutex<HashSet<FileId>>,
     all_failed: AtomicBool,
@@ -119,7 +121,8 @@ impl Store {
     /// Opens it with room for `capacity` open objects.
     fn open_with(disk: Arc<dyn Disk>, capacity: usize) -> Result<Store, StoreError> {
         let (format, file) = format::open(&*disk)?;
-        let claimed = Mutex::new(Claimed::read(&*disk)?);
+        let claimed = Claimed::read(&*disk)?;
+        let confirmed = AtomicBool::new(claimed.is_empty());
         let mut verifier = [0; 8];
         getrandom::fill(&mut verifier).map_err(|e| StoreError::Io {
             path: disk.path().to_owned(),
@@ -138,7 +141,8 @@ impl Store {
             cache: Cache::new(capacity),
             room: Room::default(),
             gone: Gone::default(),
-            claimed,
+            claimed: Mutex::new(claimed),
+            confirmed,
             failed: Mutex::default(),
             all_failed: AtomicBool::new(false),
             _format: file,

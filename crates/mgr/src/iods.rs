@@ -5,6 +5,7 @@
 
 mod claiming;
 mod claims;
+mod given;
 mod keeper;
 mod link;
 mod recover;

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tempfile::TempDir;
 use types::Cred;
-use wire::admin::{CheckReply, PROGRAM, SCRUB, ScrubAction, ScrubArgs, ScrubReply, ScrubState, VERSION};
+use wire::admin::{CheckReply, Group, PROGRAM, SCRUB, ScrubAction, ScrubArgs, ScrubReply, ScrubState, VERSION, Value};
 use wire::rpc::{Auth, AuthSys};
 use xdr::Xdr;
 
@@ -98,6 +98,12 @@ fn copy(from: &Path, to: &Path) {
         std::fs::create_dir_all(to.join(&file).parent().unwrap()).unwrap();
         std::fs::copy(from.join(&file), to.join(&file)).unwrap();
     }
+}
+
+/// The first byte from here on that is on the disk: a hole has no bits.
+fn data_from(path: &Path, at: u64) -> Option<u64> {
+    let file = std::fs::File::open(path).unwrap();
+    rustix::fs::seek(&file, rustix::fs::SeekFrom::Data(at)).ok()
 }
 
 fn is_object(path: &Path) -> bool {
@@ -263,7 +269,9 @@ impl Wreck {
         let how = match dice.below(4) {
             0 => How::Removed,
             1 if len > 0 => How::Cut(dice.below(len as usize) as u64),
-            2 if len > 0 => How::Flipped { at: dice.below(len as usize) as u64, bit: dice.below(8) as u32 },
+            2 if len > 0 => {
+                How::Flipped { at: data_from(&whole, dice.below(len as usize) as u64)?, bit: dice.below(8) as u32 }
+            }
             _ => How::Older,
         };
         match how {
@@ -296,7 +304,10 @@ impl Wreck {
     pub fn compare_objects(&self, yard: &Yard, about: &str) {
         for (path, now) in self.objects() {
             let was = yard.base(&path);
-            assert!(was[HEAD as usize..] == now[HEAD as usize..], "{about}: {} is not what it was", path.display());
+            let differ = was[HEAD as usize..].iter().zip(&now[HEAD as usize..]).position(|(was, now)| was != now);
+            let same = was.len() == now.len() && differ.is_none();
+            let (path, lens) = (path.display(), (was.len(), now.len()));
+            assert!(same, "{about}: {path} is not what it was: lengths {lens:?}, first other byte {differ:?}");
         }
     }
 
@@ -342,15 +353,25 @@ impl Wreck {
 
 impl Running {
     pub fn all_up(&self) -> bool {
-        self.iods.iter().all(Option::is_some)
+        self.count(&["up"]) == IODS
     }
 
-    /// Waits until the mgr has reached every iod that runs.
+    /// How many iods the mgr says one of these things of.
+    fn count(&self, said: &[&str]) -> usize {
+        let says = |group: &&Group| {
+            let text = |name| match group.get(name) {
+                Some(Value::Text(text)) => text.as_str(),
+                _ => "",
+            };
+            group.name == "iod" && said.iter().any(|said| text("state") == *said || text("problem").contains(said))
+        };
+        self.mgr.status().groups.iter().filter(says).count()
+    }
+
+    /// Waits until the mgr has reached every iod that runs, and uses it or says that its disk is older.
     async fn wait_up(&self) {
         let running = self.iods.iter().flatten().count();
-        let up = wire::admin::Value::Text("up".into());
-        let is_up = |group: &&wire::admin::Group| group.name == "iod" && group.get("state") == Some(&up);
-        self.until("the iods are up", async || self.mgr.status().groups.iter().filter(is_up).count() == running).await;
+        self.until("the iods are up", async || self.count(&["up", "its disk is an older copy"]) == running).await;
     }
 
     /// Waits until no file is noted as being written.

@@ -51,6 +51,7 @@ impl Served {
         if len as usize > types::limits::PAYLOAD_MAX {
             return Err(Status::TooBig.into());
         }
+        self.store.check_confirmed()?;
         let mut plan = ReadPlan::default();
         let extents = [Extent { offset, len }];
         let open = self.store.object(object).plan_read(&self.store, generation, &extents, &mut plan)?;
@@ -91,6 +92,7 @@ impl Served {
         if data.len() > types::limits::PAYLOAD_MAX {
             return Err(Status::TooBig.into());
         }
+        self.store.check_confirmed()?;
         let object = self.store.object(object);
         let extent = WriteExtent { offset, len: data.len() as u32, crc32c: 0 };
         let mut size = object.write(&self.store, generation, (&[extent], 0), [data, &[]])?;
@@ -111,6 +113,7 @@ impl Served {
     /// # Errors
     /// As those of SIZE: `Fenced`, `Corrupt`, `Io`.
     pub fn object_size(&self, object: FileId, generation: Generation) -> Result<u64, Failure> {
+        self.store.check_confirmed()?;
         Ok(self.store.object(object).size(&self.store, generation)?.0)
     }
 
@@ -125,6 +128,7 @@ impl Served {
     /// # Errors
     /// As those of COMMIT: `Fenced`, `Corrupt`, `Io`.
     pub fn commit_object(&self, object: FileId, generation: Generation) -> Result<(), Failure> {
+        self.store.check_confirmed()?;
         self.store.object(object).commit(&self.store, generation).map(drop)
     }
 }

@@ -145,6 +145,9 @@ impl<C: Channel> Connection<C> {
     fn check(&self, cap: &Capability, needed: Rights) -> Result<(), Failure> {
         let session = self.session.as_ref().ok_or(Status::NoSession)?;
         cap.verify(&self.shared.key, self.store().fsid(), unix_now(), session.number, needed)?;
+        if session.number != MGR_SESSION {
+            self.store().check_confirmed()?;
+        }
         if cap.object == STORE_OBJECT { Err(Status::CapRefused.into()) } else { Ok(()) }
     }
 

@@ -1,6 +1,7 @@
 //! The `STORE` file: which metadata store uses the objects, so that no other one and no older copy of it does.
 
 use std::io;
+use std::sync::atomic::Ordering;
 
 use types::{FileId, Status, StoreId};
 use wire::native::{Claim, ClaimReply, Claiming, Failure, crc32c};
@@ -28,6 +29,11 @@ pub(super) struct Claimed {
 }
 
 impl Claimed {
+    /// Whether it remembers nothing.
+    pub(super) fn is_empty(&self) -> bool {
+        self.remembered.is_none()
+    }
+
     /// What the store on a disk remembers.
     pub(super) fn read(disk: &dyn Disk) -> Result<Self, StoreError> {
         let fail = |doing| move |e| error(disk.path(), doing, e);
@@ -117,11 +123,26 @@ impl Store {
                 claimed.highest = None;
             }
         }
+        if taken {
+            self.confirmed.store(true, Ordering::Release);
+        }
         let highest = match want_highest {
             true => Some(self.highest()?),
             false => claimed.highest,
         };
         Ok(ClaimReply { taken, remembered: claimed.remembered, highest })
+    }
+
+    /// Whether what it has may be given to clients: no metadata store has claimed it yet, or one has since it was opened. An older copy of a disk, which no
+    /// store claims, answers nobody.
+    pub(crate) fn check_confirmed(&self) -> Result<(), Failure> {
+        match self.confirmed.load(Ordering::Acquire) {
+            true => Ok(()),
+            false => {
+                let why = "the mgr has not claimed this iod since its start".to_owned();
+                Err(Failure { status: Status::Delay, detail: Some(why) })
+            }
+        }
     }
 
     /// The highest number of an object, 0 when there is none.

@@ -110,6 +110,34 @@ fn claims_need_the_right_to_administer_the_whole_store() {
     assert_eq!(reply, ClaimReply { taken: true, remembered: Some(claim), highest: None });
 }
 
+/// The disk may be an older copy, which no mgr claims.
+#[test]
+fn clients_wait_until_an_iod_is_claimed_after_its_start() {
+    let mut server = Server::new();
+    let claim = Claim { store: StoreId([1; 16]), epoch: 1, mark: 2, numbers: 3 };
+    let args = |expected| {
+        let claiming = Some(Claiming { expected, next: 1, claim });
+        ClaimArgs { cap: cap(0, Rights::ADMIN), claiming, highest: false }
+    };
+    let size = |client: &mut Client| {
+        client.call::<SizeReply>(Procedure::Size, &ObjectArgs { cap: cap(1, ALL) }).map_err(|fault| fault.status())
+    };
+    assert!(size(&mut server.client()).is_ok(), "no store uses it yet");
+    server.client().call::<ClaimReply>(Procedure::Claim, &args(0)).unwrap();
+    assert!(size(&mut server.client()).is_ok());
+    server.restart();
+    let mut client = server.client();
+    assert_eq!(size(&mut client), Err(Status::Delay));
+    let served = server.running().served();
+    let read = served.read_object(FileId(1), Generation(1), 0, 10).map(drop).map_err(|failure| failure.status);
+    assert_eq!(read, Err(Status::Delay));
+    assert!(!client.call::<ClaimReply>(Procedure::Claim, &args(1)).unwrap().taken, "of a store with another mark");
+    assert_eq!(size(&mut client), Err(Status::Delay));
+    assert!(client.call::<ClaimReply>(Procedure::Claim, &args(2)).unwrap().taken);
+    assert!(size(&mut client).is_ok());
+    assert!(served.read_object(FileId(1), Generation(1), 0, 10).is_ok());
+}
+
 #[test]
 fn nothing_but_null_before_hello() {
     let server = Server::new();

@@ -23,6 +23,15 @@ const LOOK: Duration = Duration::from_secs(10);
 /// How often a new mark is left while files change: a copy of the store that is older than this is known for one.
 const EVERY: u32 = 60;
 
+/// What is said of an iod that is not used because it has lost what it took.
+const BEHIND: &str = "its disk is an older copy: the iod was given a later mark than it remembers, and files would have the bytes of that time; nothing was \
+                      changed: start the iod on its newest disk; if that is lost, docs/replacing-a-disk.md says what to do";
+
+/// The mark that an iod remembers, or 0.
+fn mark_of(answer: &ClaimReply) -> u64 {
+    answer.remembered.map_or(0, |claim| claim.mark)
+}
+
 /// Why an iod was not claimed.
 pub(super) enum Unclaimed {
     Refused(Refusal),
@@ -48,15 +57,19 @@ impl Iods {
         self.ask_claim(link, None, true).await
     }
 
-    fn judge(&self, answer: &ClaimReply) -> Result<(), Unclaimed> {
+    fn judge(&self, link: &Link, answer: &ClaimReply) -> Result<(), Unclaimed> {
         let failed = |e: Status| Unclaimed::Failed(format!("the metadata store cannot be read: {e}"));
-        self.claims.judge(answer).map_err(failed)?.map_err(Unclaimed::Refused)
+        self.claims.judge(answer).map_err(failed)?.map_err(Unclaimed::Refused)?;
+        match self.claims.is_behind(link.hello.iod, mark_of(answer)).map_err(failed)? {
+            true => Err(Unclaimed::Failed(BEHIND.to_owned())),
+            false => Ok(()),
+        }
     }
 
     /// Claims the iod of a slot that has just been connected; what it remembers then.
     pub(super) async fn claim_first(&self, slot: usize, link: &Link) -> Result<Claim, Unclaimed> {
         let answer = self.ask_claim(link, None, false).await.map_err(Unclaimed::Failed)?;
-        self.judge(&answer)?;
+        self.judge(link, &answer)?;
         self.asked(slot);
         let all = self.slots.len();
         let others = self.asked.subscribe();
@@ -66,23 +79,28 @@ impl Iods {
         if let Some(refused) = self.refused() {
             return Err(Unclaimed::Failed(format!("the iod at {} has refused the metadata store", refused.address)));
         }
-        self.claim_after(link, answer).await
+        self.claim_now(link).await
     }
 
-    /// Claims an iod that has answered so.
-    async fn claim_after(&self, link: &Link, mut answer: ClaimReply) -> Result<Claim, Unclaimed> {
+    /// Claims an iod, also one that remembers the newest mark: it serves nobody before it was claimed since its start.
+    async fn claim_now(&self, link: &Link) -> Result<Claim, Unclaimed> {
         let failed = |e: Status| Unclaimed::Failed(format!("the claim cannot be recorded: {e}"));
+        let iod = link.hello.iod;
+        let _turn = self.claims.turns.of(iod).await;
+        let mut answer = self.ask_claim(link, None, false).await.map_err(Unclaimed::Failed)?;
         for _ in 0..TRIES {
+            self.judge(link, &answer)?;
             let claim = self.claims.current().await.map_err(failed)?;
-            if answer.remembered == Some(claim) {
-                self.namespace.hold_numbers(self.refused().is_some());
-                return Ok(claim);
+            let expected = mark_of(&answer);
+            if expected != claim.mark {
+                self.claims.gives(iod, expected, claim.mark).await.map_err(failed)?;
             }
-            let expected = answer.remembered.map_or(0, |claim| claim.mark);
             let claiming = Claiming { expected, next: self.claims.next().map_err(failed)?, claim };
             answer = self.ask_claim(link, Some(claiming), false).await.map_err(Unclaimed::Failed)?;
-            if !answer.taken {
-                self.judge(&answer)?;
+            if answer.taken && self.claims.current().await.map_err(failed)? == claim {
+                self.claims.took(iod, claim.mark).await.map_err(failed)?;
+                self.namespace.hold_numbers(self.refused().is_some());
+                return Ok(claim);
             }
         }
         Err(Unclaimed::Failed("another mgr claims it at the same time".to_owned()))
@@ -90,9 +108,7 @@ impl Iods {
 
     /// Claims a member of which it is not known that it remembers the newest mark.
     pub(super) async fn claim_again(&self, number: u16, link: &Arc<Link>) -> Result<(), Unclaimed> {
-        let answer = self.ask_claim(link, None, false).await.map_err(Unclaimed::Failed)?;
-        self.judge(&answer)?;
-        let claim = self.claim_after(link, answer).await?;
+        let claim = self.claim_now(link).await?;
         if let Some(member) = self.state().members.get_mut(&number) {
             member.claimed = Some(claim.mark);
         }

@@ -4,6 +4,7 @@
 //! change. The store records its marks before any iod gets them. An iod whose mark the store does not know was used by another
 //! store or by a later state of this one.
 
+use super::given::Turns;
 use meta::{Embedded, Namespace};
 use std::sync::Arc;
 use tokio::sync::Mutex;
@@ -103,16 +104,18 @@ fn mark_key(mark: u64) -> Vec<u8> {
 /// The claims of one start of an mgr.
 #[derive(Debug)]
 pub(super) struct Claims {
-    namespace: Arc<Namespace<Embedded>>,
+    pub(super) namespace: Arc<Namespace<Embedded>>,
     pub(super) store: StoreId,
     epoch: u32,
     /// The newest one, none before the first.
     current: Mutex<Option<Claim>>,
+    /// See [`Turns`].
+    pub(super) turns: Turns,
 }
 
 impl Claims {
     pub(super) fn new(namespace: Arc<Namespace<Embedded>>, store: StoreId, epoch: u32) -> Self {
-        Claims { namespace, store, epoch, current: Mutex::new(None) }
+        Claims { namespace, store, epoch, current: Mutex::new(None), turns: Turns::default() }
     }
 
     /// The first number that the store has not given out.

@@ -79,6 +79,9 @@ impl Iods {
             );
             return Ok(());
         };
+        for iod in seen.keys() {
+            self.claims.forget_given(*iod).await.map_err(Error::Metadata)?;
+        }
         self.take_over(&plan).await.map_err(Error::Metadata)?;
         tracing::warn!(
             first = plan.first,

@@ -48,7 +48,7 @@ impl Cluster {
         cluster
     }
 
-    fn iod_dir(&self, i: usize) -> PathBuf {
+    pub fn iod_dir(&self, i: usize) -> PathBuf {
         self.dir.path().join(format!("iod{i}"))
     }
 

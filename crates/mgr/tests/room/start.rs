@@ -1,12 +1,26 @@
 //! Mistakes of whoever starts a mgr: each is told apart and says what to do.
 
-use crate::cluster::{Cluster, create, until, write};
+use crate::cluster::{Cluster, create, ctx, pattern, read, until, write};
 use mgr::{ClusterFile, Config, Mgr};
-use nfs::fs::Stability;
+use nfs::fs::{FileSystem, Stability};
+use std::path::Path;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use wire::admin::Value;
+
+/// Copies a directory.
+fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap().map(Result::unwrap) {
+        let (kind, to) = (entry.file_type().unwrap(), to.join(entry.file_name()));
+        match kind.is_dir() {
+            true => copy(&entry.path(), &to),
+            false if kind.is_file() => drop(std::fs::copy(entry.path(), to).unwrap()),
+            false => {}
+        }
+    }
+}
 
 async fn error(config: Config) -> String {
     match Mgr::start(config).await {
@@ -80,6 +94,52 @@ async fn foreign_and_doubled_iods_are_refused_and_shown() {
     assert!(format!("{first}{second}").contains("another configured address"));
     assert_eq!(cluster.up(), 1);
     create(&cluster.files(), "f").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_iod_whose_disk_is_an_older_copy_is_not_used() {
+    let mut cluster = Cluster::new(2, "64").await;
+    cluster.wait_up(2).await;
+    let files = cluster.files();
+    let file = create(&files, "f").await;
+    write(&files, file, 0, &pattern(300, 1), Stability::FileSync).await;
+    files.closed(&ctx(1), file, true).await.unwrap();
+    let (disk, older, newer) = (cluster.iod_dir(1), cluster.dir.path().join("older"), cluster.dir.path().join("newer"));
+    cluster.stop_iod(1);
+    copy(&disk, &older);
+    until("it is gone", || cluster.up() == 1).await;
+    cluster.start_iod(1);
+    cluster.wait_up(2).await;
+    // Each start of the mgr leaves a mark.
+    drop(files);
+    cluster.restart_mgr().await;
+    cluster.wait_up(2).await;
+    let files = cluster.files();
+    write(&files, file, 0, &pattern(300, 2), Stability::FileSync).await;
+    cluster.stop_iod(1);
+    std::fs::rename(&disk, &newer).unwrap();
+    std::fs::rename(&older, &disk).unwrap();
+    until("it is gone", || cluster.up() == 1).await;
+    cluster.start_iod(1);
+    let says = |cluster: &Cluster, said: &str| {
+        let problem = |g: &wire::admin::Group| match g.get("problem") {
+            Some(Value::Text(text)) => text.contains(said),
+            _ => false,
+        };
+        cluster.mgr().status().groups.iter().any(problem)
+    };
+    until("it is told of", || says(&cluster, "its disk is an older copy")).await;
+    // After a start of the mgr, too.
+    drop(files);
+    cluster.restart_mgr().await;
+    until("it is told of again", || says(&cluster, "its disk is an older copy")).await;
+    assert_eq!(cluster.up(), 1);
+    cluster.stop_iod(1);
+    std::fs::remove_dir_all(&disk).unwrap();
+    std::fs::rename(&newer, &disk).unwrap();
+    cluster.start_iod(1);
+    cluster.wait_up(2).await;
+    assert!(read(&cluster.files(), file, 0, 300).await.unwrap() == pattern(300, 2));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
