@@ -85,8 +85,9 @@ fn decode(bytes: &[u8]) -> Result<Claim, &'static str> {
 /// Stores the claim by rename: after a crash the old or the new one is there, whole.
 fn write(disk: &dyn Disk, claim: &Claim) -> io::Result<()> {
     match disk.remove(STORE_NEW) {
-        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
-        _ => {}
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+        // Before the name is used again: a power cut could keep the rename that follows, and the file of an attempt that failed.
+        removed => removed.and_then(|()| disk.sync_folder(""))?,
     }
     let file = disk.create_new(STORE_NEW)?;
     write_all(&*file, &encode(claim), &[], 0)?;
