@@ -44,6 +44,8 @@ pub(crate) struct Objects<'a> {
     generation: Generation,
     pub(crate) record: Record,
     pub(crate) distribution: Distribution,
+    /// Size of the file.
+    size: u64,
     /// Up to here each byte of the file was written and is on the disk of an iod ([`meta::FileInfo::whole`]).
     pub(crate) whole: u64,
     /// One past the last byte that is known to be on the disk of an iod ([`meta::FileInfo::written`]).
@@ -72,12 +74,12 @@ impl<'a> Objects<'a> {
         let record = Record::from_bytes(&layout.body).map_err(|e| damaged(&e))?;
         let distribution = record.distribution().map_err(|e| damaged(&e))?;
         let (damaged, suspects) = (AtomicBool::new(false), Mutex::default());
-        Ok(Objects { iods, file, generation, record, distribution, whole: 0, written: 0, damaged, suspects })
+        Ok(Objects { iods, file, generation, record, distribution, size: 0, whole: 0, written: 0, damaged, suspects })
     }
 
     /// The same of a file of which so much is known to be on disk ([`meta::FileInfo`]).
-    pub(crate) fn knowing(self, whole: u64, written: u64) -> Self {
-        Objects { whole, written, ..self }
+    pub(crate) fn knowing(self, size: u64, whole: u64, written: u64) -> Self {
+        Objects { size, whole, written, ..self }
     }
 
     /// Whether a copy was met that has lost or damaged bytes.
@@ -96,6 +98,13 @@ impl<'a> Objects<'a> {
         let Some(last) = self.written.checked_sub(1) else { return whole };
         let place = self.distribution.place(last);
         if place.index == column { whole.max(place.offset + 1) } else { whole }
+    }
+
+    /// How long a copy must be where nobody writes the file, and the longest copy has so many bytes: as long, as far as the file reaches. What only one
+    /// copy has nobody was told of, but who reads may meet it.
+    pub(crate) fn least_of_copies(&self, index: usize, longest: u64) -> u64 {
+        let reaches = self.distribution.object_size(self.size, self.column(index));
+        self.least(index).max(longest.min(reaches))
     }
 
     /// Number of the iod that holds object `index`.

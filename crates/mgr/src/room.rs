@@ -128,7 +128,7 @@ impl Room {
     pub(crate) fn objects(&self, info: &FileInfo) -> Result<Option<Objects<'_>>, Status> {
         let objects = |layout| {
             Objects::new(&self.iods, info.attrs.id, info.generation, layout)
-                .map(|objects| objects.knowing(info.whole, info.written))
+                .map(|objects| objects.knowing(info.attrs.size, info.whole, info.written))
         };
         info.layout.as_ref().filter(|layout| layout.is_final()).map(objects).transpose()
     }

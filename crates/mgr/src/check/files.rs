@@ -13,6 +13,7 @@ use meta::FileState;
 use std::fmt;
 use types::{ByteRange, FileId, IodId, Status};
 use wire::admin::Finding;
+use wire::native::SizeReply;
 
 /// Inodes looked at in one go.
 const PAGE: usize = 512;
@@ -120,11 +121,21 @@ impl Check {
                 );
             }
         }
-        let objects = objects.knowing(file.whole, file.written);
+        let objects = objects.knowing(file.size, file.whole, file.written);
         for column in 0..objects.distribution.count() {
-            let least = objects.least(column);
-            for index in objects.copies(column).filter(|_| least > 0) {
-                let look = self.look_at(file, &objects, (index, least)).await?;
+            let mut answers = Vec::new();
+            for index in objects.copies(column) {
+                answers.push((index, objects.ask_size(index).await));
+            }
+            let longest = answers.iter().filter_map(|(_, answer)| answer.as_ref().ok()).map(|reply| reply.size).max();
+            let least = match longest {
+                Some(longest) if answers.len() > 1 && !self.unsettled(file.id)? => {
+                    objects.least_of_copies(column, longest)
+                }
+                _ => objects.least(column),
+            };
+            for (index, answer) in answers.into_iter().filter(|_| least > 0) {
+                let look = self.judge(file, &objects, (index, least), answer)?;
                 if !matches!(look, Look::Fine) {
                     return Ok(look);
                 }
@@ -133,12 +144,13 @@ impl Check {
         Ok(Look::Fine)
     }
 
-    /// Looks at one object, which must have so many bytes.
-    async fn look_at(
+    /// What the answer about one object means, which must have so many bytes.
+    fn judge(
         &self,
         file: &FileState,
         objects: &Objects<'_>,
         (index, least): (usize, u64),
+        answer: Result<SizeReply, Asked>,
     ) -> Result<Look, Status> {
         let number = objects.iod(index);
         let iod = self.room.iods.registered(number)?.id;
@@ -148,7 +160,7 @@ impl Check {
             let finding = kind.found(Some(file.id), Some(iod), format!("{text}: {lost}"));
             Look::Found(Finding { range: lost.range(), ..finding })
         };
-        Ok(match objects.ask_size(index).await {
+        Ok(match answer {
             Ok(reply) if reply.size >= least => Look::Fine,
             Ok(reply) if reply.size == 0 && reply.allocated == 0 => {
                 there(Kind::ObjectMissing, 0, &format!("its object, of {least} bytes, does not exist"))

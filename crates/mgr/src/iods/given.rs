@@ -1,6 +1,7 @@
 //! Which mark each iod has: an iod that comes with an earlier one has an older copy of its disk, and would answer with bytes of that time.
 //!
-//! A mark is recorded for an iod before the iod gets it, and once more when it has taken it. So whatever dies in between, the iod has one of two.
+//! A mark is recorded for an iod before the iod gets it, and once more when it has taken it. So whatever dies or fails in between, the iod has one
+//! of those that were recorded since it took one.
 
 use super::claims::Claims;
 use std::collections::HashMap;
@@ -11,30 +12,41 @@ use xdr::{Malformed, Reader, Writer, Xdr};
 
 const PREFIX: &[u8] = b"mgr/given/";
 
+/// Most marks that an iod may have taken without saying so; more only of one that fails at each start of the mgr.
+const GIVING_MAX: usize = 256;
+
 /// The marks of which an iod has one; 0 is none.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 struct Given {
     /// The one that it took last.
     taken: u64,
-    /// One that it may have taken since.
-    giving: u64,
+    /// Those that it may have taken since: an iod whose disk fails may have one that it does not remember before it is started anew.
+    giving: Vec<u64>,
 }
 
 impl Xdr for Given {
     fn encode(&self, out: &mut Writer) {
         out.u64(self.taken);
-        out.u64(self.giving);
+        out.array(&self.giving, |out, mark| out.u64(*mark));
     }
 
     fn decode(input: &mut Reader) -> Result<Self, Malformed> {
-        Ok(Given { taken: input.u64()?, giving: input.u64()? })
+        Ok(Given { taken: input.u64()?, giving: input.array(GIVING_MAX, Reader::u64)? })
     }
 }
 
 impl Given {
     /// Whether an iod that remembers this mark has lost a later one.
-    fn is_behind(self, remembered: u64) -> bool {
-        remembered != 0 && ![self.taken, self.giving].contains(&remembered)
+    fn is_behind(&self, remembered: u64) -> bool {
+        remembered != 0 && self.taken != remembered && !self.giving.contains(&remembered)
+    }
+
+    /// It may take another one.
+    fn gives(&mut self, mark: u64) {
+        if !self.giving.contains(&mark) {
+            self.giving.truncate(GIVING_MAX - 1);
+            self.giving.insert(0, mark);
+        }
     }
 }
 
@@ -70,15 +82,20 @@ impl Claims {
         Ok(self.given(iod)?.is_some_and(|given| given.is_behind(remembered)))
     }
 
-    /// An iod that has a mark, or none (0), is about to get another one; durable when it returns.
-    pub(super) async fn gives(&self, iod: IodId, taken: u64, giving: u64) -> Result<(), Status> {
-        let given = Given { taken, giving };
-        if self.given(iod)? == Some(given) { Ok(()) } else { self.put(iod, Some(given)).await }
+    async fn change(&self, iod: IodId, given: Given) -> Result<(), Status> {
+        if self.given(iod)?.as_ref() == Some(&given) { Ok(()) } else { self.put(iod, Some(given)).await }
+    }
+
+    /// An iod that remembers a mark, or none (0), is about to get another one; durable when it returns.
+    pub(super) async fn gives(&self, iod: IodId, remembered: u64, mark: u64) -> Result<(), Status> {
+        let mut given = self.given(iod)?.unwrap_or(Given { taken: remembered, giving: Vec::new() });
+        given.gives(mark);
+        self.change(iod, given).await
     }
 
     /// An iod has taken a mark.
     pub(super) async fn took(&self, iod: IodId, taken: u64) -> Result<(), Status> {
-        self.gives(iod, taken, 0).await
+        self.change(iod, Given { taken, giving: Vec::new() }).await
     }
 
     /// Takes an iod as it is from now on: what it was given is not known, as the store is an older copy.
@@ -92,17 +109,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_iod_has_one_of_two_marks() {
-        let given = Given { taken: 7, giving: 9 };
-        assert_eq!([7, 9, 8, 0].map(|mark| given.is_behind(mark)), [false, false, true, false]);
-        let first = Given { taken: 0, giving: 9 };
+    fn an_iod_has_the_mark_that_it_took_or_one_of_those_given_since() {
+        let mut given = Given { taken: 7, giving: vec![9] };
+        (0..2).for_each(|_| given.gives(10));
+        assert_eq!(given.giving, [10, 9]);
+        assert_eq!([7, 9, 10, 8, 0].map(|mark| given.is_behind(mark)), [false, false, false, true, false]);
+        let first = Given { taken: 0, giving: vec![9] };
         assert_eq!([0, 9, 7].map(|mark| first.is_behind(mark)), [false, false, true]);
+        (100..1000).for_each(|mark| given.gives(mark));
+        assert_eq!((given.giving.len(), given.giving[0]), (GIVING_MAX, 999));
     }
 
     #[test]
     fn bytes_are_these() {
-        let given = Given { taken: 258, giving: 3 };
-        assert_eq!(given.to_bytes(), &[0, 0, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 0, 0, 0, 3][..]);
+        let given = Given { taken: 258, giving: vec![3] };
+        assert_eq!(given.to_bytes(), &[0, 0, 0, 0, 0, 0, 1, 2, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 3][..]);
         assert_eq!(Given::from_bytes(&given.to_bytes()), Ok(given));
     }
 }

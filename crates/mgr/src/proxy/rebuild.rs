@@ -60,7 +60,7 @@ impl Objects<'_> {
         if lost { Err(Status::Lost) } else { Ok(rebuilt) }
     }
 
-    /// Whether a copy has lost bytes that another one has.
+    /// Whether a copy has lost bytes that another one has; for a file that nobody writes.
     pub(crate) async fn has_lost_copy(&self) -> Result<bool, Status> {
         for column in 0..self.distribution.count() {
             let copies = self.look_at_all(column).await?;
@@ -71,9 +71,8 @@ impl Objects<'_> {
         Ok(false)
     }
 
-    /// Of two copies the shorter one may be right where nobody was told that the bytes are durable. One that is not there is not.
     fn has_lost(&self, copy: &Copy, best: &Copy) -> bool {
-        let short = copy.size < self.least(copy.index).min(best.size);
+        let short = copy.size < self.least_of_copies(copy.index, best.size).min(best.size);
         copy.index != best.index && (copy.damaged || short || (copy.absent && best.size > 0))
     }
 

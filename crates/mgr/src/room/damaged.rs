@@ -75,10 +75,10 @@ impl Room {
         let objects = layout.map(|layout| Objects::new(&self.iods, file.id, file.generation, layout));
         let Some(Ok(objects)) = objects else { return Ok(false) };
         let concerned = objects.record.mirrors > 1 && objects.record.iods.iter().any(|iod| iods.contains(iod));
-        if !concerned || objects.all_up().is_err() {
+        if !concerned || objects.all_up().is_err() || self.check_unwritten(file.id).is_err() {
             return Ok(false);
         }
-        objects.knowing(file.whole, file.written).has_lost_copy().await
+        objects.knowing(file.size, file.whole, file.written).has_lost_copy().await
     }
 
     /// Cuts what one copy of a file has behind its size, and the other has not; whether there was any.
