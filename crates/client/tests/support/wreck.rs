@@ -6,6 +6,7 @@ use client::{CreateOptions, Mount, OpenFlags, Options, Target};
 use mgr::{ClusterFile, Mgr};
 use net::Address;
 use net::rpc::{Connection, Limits, NoService};
+use rustix::fs::{SeekFrom, seek};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::os::unix::fs::FileExt;
@@ -96,14 +97,27 @@ fn copy(from: &Path, to: &Path) {
     std::fs::remove_dir_all(to).ok();
     for file in files_below(from) {
         std::fs::create_dir_all(to.join(&file).parent().unwrap()).unwrap();
-        std::fs::copy(from.join(&file), to.join(&file)).unwrap();
+        copy_file(&from.join(&file), &to.join(&file)).unwrap();
     }
+}
+
+/// Copies a file; a hole stays one.
+fn copy_file(from: &Path, to: &Path) -> std::io::Result<()> {
+    let (from, to) = (std::fs::File::open(from)?, std::fs::File::create(to)?);
+    to.set_len(from.metadata()?.len())?;
+    let mut at = 0;
+    while let Ok(data) = seek(&from, SeekFrom::Data(at)) {
+        at = seek(&from, SeekFrom::Hole(data))?;
+        let mut bytes = vec![0; (at - data) as usize];
+        from.read_exact_at(&mut bytes, data)?;
+        to.write_all_at(&bytes, data)?;
+    }
+    Ok(())
 }
 
 /// The first byte from here on that is on the disk: a hole has no bits.
 fn data_from(path: &Path, at: u64) -> Option<u64> {
-    let file = std::fs::File::open(path).unwrap();
-    rustix::fs::seek(&file, rustix::fs::SeekFrom::Data(at)).ok()
+    seek(&std::fs::File::open(path).unwrap(), SeekFrom::Data(at)).ok()
 }
 
 fn is_object(path: &Path) -> bool {
