@@ -3,6 +3,7 @@
 use crate::cluster::{Cluster, IOD_DISK, MGR_DISK};
 use crate::hosts::{CLIENT, Death, DiskTrouble, IOD, MGR, name};
 use crate::network::{Host, SILENCE};
+use crate::older::Older;
 use crate::plan::{Fault, Plan};
 use crate::trace;
 use crate::workload::World;
@@ -28,6 +29,8 @@ enum Action {
     FairWeather,
     IodWell(usize),
     MgrWell,
+    IodPutBack(usize),
+    MgrPutBack,
     Quiet,
 }
 
@@ -42,6 +45,7 @@ pub struct Faults<'a> {
     tell: UnboundedSender<Action>,
     told: UnboundedReceiver<Action>,
     quiet: bool,
+    older: Older,
 }
 
 impl<'a> Faults<'a> {
@@ -49,7 +53,8 @@ impl<'a> Faults<'a> {
     pub fn new(plan: &'a Plan, world: &'a World, cluster: &'a RefCell<Cluster>, clients: &'a [Group]) -> Self {
         let (tell, told) = unbounded_channel();
         let (agenda, entries, quiet) = (BTreeMap::new(), 0, false);
-        let mut faults = Faults { plan, world, cluster, clients, agenda, entries, tell, told, quiet };
+        let mut faults =
+            Faults { plan, world, cluster, clients, agenda, entries, tell, told, quiet, older: Older::default() };
         for (at, fault) in &plan.faults {
             faults.after(*at, Action::Begin(fault.clone()));
         }
@@ -143,6 +148,8 @@ impl<'a> Faults<'a> {
             Action::FairWeather => cluster.borrow().net.set_weather(self.plan.weather),
             Action::IodWell(iod) => self.iod_well(iod),
             Action::MgrWell => self.mgr_well(),
+            Action::IodPutBack(iod) => self.put_back_iod(iod),
+            Action::MgrPutBack => self.put_back_mgr(),
             Action::Quiet => self.calm_down(),
         }
     }
@@ -180,6 +187,8 @@ impl<'a> Faults<'a> {
                 cluster.borrow().iods[iod].die_after(changes);
                 self.after(2 + changes * 5, Action::IodDies { iod, power: true, down_ms });
             }
+            Fault::IodRolledBack { iod, ms } => self.roll_back_iod(iod, ms),
+            Fault::MgrRolledBack { ms } => self.roll_back_mgr(ms),
             Fault::Client { client } => self.client_dies(client),
             Fault::Reset { host } => cluster.borrow().net.reset_one(host),
             Fault::Flaky { times: 0, .. } => {}
@@ -226,7 +235,49 @@ impl<'a> Faults<'a> {
         }
     }
 
-    fn mgr_dies(&self, death: Death) {
+    fn roll_back_iod(&mut self, iod: usize, ms: u64) {
+        let older = self.older.of_iod(&self.cluster.borrow(), iod);
+        let Some(older) = older.filter(|_| !self.older.is_mgr_older()) else { return };
+        trace::say(format!("{} has an older disk", name(IOD + iod as u64)));
+        {
+            let mut cluster = self.cluster.borrow_mut();
+            cluster.iods[iod].die(Death::PowerCut);
+            cluster.iods[iod].put_older(older);
+        }
+        self.start_iod(iod);
+        self.after(ms, Action::IodPutBack(iod));
+    }
+
+    fn put_back_iod(&mut self, iod: usize) {
+        let was_older = {
+            let mut cluster = self.cluster.borrow_mut();
+            cluster.iods[iod].die(Death::Killed);
+            cluster.iods[iod].put_back()
+        };
+        trace::say(format!("{} has its right disk: {was_older}", name(IOD + iod as u64)));
+        self.start_iod(iod);
+    }
+
+    fn roll_back_mgr(&mut self, ms: u64) {
+        let cluster = self.cluster;
+        let Some(older) = self.older.of_mgr(&cluster.borrow()) else { return };
+        trace::say("the mgr has an older disk");
+        self.mgr_dies(Death::Killed);
+        self.older.load_mgr(&cluster.borrow(), &older);
+        self.after(ms, Action::MgrPutBack);
+        cluster.borrow_mut().start_mgr();
+    }
+
+    fn put_back_mgr(&mut self) {
+        if self.cluster.borrow().mgr.serves() {
+            self.world.book().model.fail("the mgr serves an older copy of its store".into());
+        }
+        self.mgr_dies(Death::Killed);
+        self.older.put_back_mgr(&self.cluster.borrow());
+        self.cluster.borrow_mut().start_mgr();
+    }
+
+    fn mgr_dies(&mut self, death: Death) {
         let mut cluster = self.cluster.borrow_mut();
         if cluster.mgr.is_up() {
             self.world.book().mgr_died();
@@ -235,6 +286,7 @@ impl<'a> Faults<'a> {
             self.world.book().mgr_lost_power();
         }
         cluster.mgr.die(death);
+        self.older.keep(&cluster);
     }
 
     fn client_dies(&mut self, client: u64) {

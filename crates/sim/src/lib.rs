@@ -12,6 +12,7 @@ mod hosts;
 mod model;
 mod names;
 mod network;
+mod older;
 pub mod plan;
 mod pool;
 pub mod random;

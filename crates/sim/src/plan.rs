@@ -36,6 +36,10 @@ pub enum Fault {
     IodAfter { iod: usize, pieces: u64, power: bool, down_ms: u64 },
     /// The disk of an iod dies after so many more changes, and its host with it.
     IodDisk { iod: usize, changes: u64, down_ms: u64 },
+    /// An iod loses power and comes back with an older copy of its disk, until the right one is put back.
+    IodRolledBack { iod: usize, ms: u64 },
+    /// The mgr dies and comes back with an older copy of its disk, until the right one is put back.
+    MgrRolledBack { ms: u64 },
     /// A client dies for good.
     Client { client: u64 },
     /// A connection of the host is reset.
@@ -247,7 +251,33 @@ impl Plan {
         if level != Level::Calm {
             plan.draw_faults(&mut rng);
         }
+        if level == Level::Rough {
+            plan.draw_older();
+        }
         plan
+    }
+
+    /// Now and then older copies of disks, once the mgr has been started again: then it has left another mark. An older copy of the mgr's is all that goes
+    /// wrong then, as nobody knows it for one before an iod is reached.
+    fn draw_older(&mut self) {
+        let mut rng = Rng::new(self.seed, "older disks");
+        if !rng.percent(20) {
+            return;
+        }
+        let span = 200 + self.busy_ms();
+        let (died, down_ms) = (rng.between(50, span / 2), rng.between(10, 300));
+        let at = died + down_ms + rng.between(500, 500 + span);
+        let ms = rng.between(500, 8000);
+        if rng.percent(40) {
+            self.faults.clear();
+            self.quiet_ms = 0;
+            self.faults.push((at, Fault::MgrRolledBack { ms }));
+        } else {
+            self.faults.push((at, Fault::IodRolledBack { iod: rng.below(self.iods as u64) as usize, ms }));
+        }
+        self.faults.push((died, Fault::Mgr { power: false, down_ms }));
+        self.quiet_ms = self.quiet_ms.max(at + ms + 1000);
+        self.faults.sort_by_key(|(at, _)| *at);
     }
 
     fn draw_weather(rng: &mut Rng) -> Weather {
@@ -294,6 +324,7 @@ impl Plan {
                 Fault::Cut { ms, .. } | Fault::Storm { ms, .. } | Fault::MgrFull { ms } => *ms,
                 Fault::IodErrors { ms, .. } | Fault::IodSlow { ms, .. } | Fault::IodFull { ms, .. } => *ms,
                 Fault::MgrErrors { ms, .. } | Fault::MgrSlow { ms, .. } => *ms,
+                Fault::IodRolledBack { ms, .. } | Fault::MgrRolledBack { ms } => *ms,
                 Fault::Client { .. } | Fault::Reset { .. } | Fault::Flaky { .. } | Fault::Lose { .. } => 0,
             };
             self.quiet_ms = self.quiet_ms.max(at + lasts + 1000);

@@ -31,6 +31,8 @@ pub struct IodHost {
     host: Host,
     net: Net,
     disk: Memory,
+    /// Its right disk, while an older copy is in its place.
+    right: Option<Memory>,
     fsid: Fsid,
     key: Key,
     shared: Arc<Shared>,
@@ -67,7 +69,7 @@ impl IodHost {
             dying: Mutex::default(),
             erred: Mutex::default(),
         });
-        IodHost { host, net, disk, fsid, key, shared, process: None }
+        IodHost { host, net, disk, right: None, fsid, key, shared, process: None }
     }
 
     /// Its host.
@@ -78,6 +80,24 @@ impl IodHost {
     /// Its disk.
     pub fn disk(&self) -> &Memory {
         &self.disk
+    }
+
+    /// Puts an older copy of its disk in the place of the right one. Its process does not run.
+    pub fn put_older(&mut self, older: Memory) {
+        self.right = Some(std::mem::replace(&mut self.disk, older));
+    }
+
+    /// Puts the right disk back; whether there was another one. Its process does not run.
+    pub fn put_back(&mut self) -> bool {
+        let right = self.right.take();
+        let was_older = right.is_some();
+        self.disk = right.unwrap_or_else(|| self.disk.clone());
+        was_older
+    }
+
+    /// Whether an older copy of its disk is in use.
+    pub fn is_older(&self) -> bool {
+        self.right.is_some()
     }
 
     /// Whether its process runs.
