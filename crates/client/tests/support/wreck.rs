@@ -117,7 +117,7 @@ fn copy_file(from: &Path, to: &Path) -> std::io::Result<()> {
 
 /// The first byte from here on that is on the disk: a hole has no bits.
 fn data_from(path: &Path, at: u64) -> Option<u64> {
-    seek(&std::fs::File::open(path).unwrap(), SeekFrom::Data(at)).ok()
+    seek(std::fs::File::open(path).unwrap(), SeekFrom::Data(at)).ok()
 }
 
 fn is_object(path: &Path) -> bool {
@@ -142,7 +142,7 @@ impl Yard {
         std::fs::create_dir(&work).unwrap();
         let file = ClusterFile::create(&work.join("cluster.toml")).unwrap();
         mgr::format(&work.join("mgr"), &file).await.unwrap();
-        let features = iod::Features { block_checksums: checksums, ..iod::Features::default() };
+        let features = iod::Features { block_checksums: checksums };
         let mut addresses = Vec::new();
         for index in 0..IODS {
             let store = work.join(format!("iod{index}"));
