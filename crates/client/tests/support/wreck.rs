@@ -105,6 +105,7 @@ fn copy(from: &Path, to: &Path) {
 fn copy_file(from: &Path, to: &Path) -> std::io::Result<()> {
     let (from, to) = (std::fs::File::open(from)?, std::fs::File::create(to)?);
     to.set_len(from.metadata()?.len())?;
+    to.set_permissions(from.metadata()?.permissions())?;
     let mut at = 0;
     while let Ok(data) = seek(&from, SeekFrom::Data(at)) {
         at = seek(&from, SeekFrom::Hole(data))?;
