@@ -257,8 +257,8 @@ impl Parts {
         let missing = (0..self.all.len()).filter(|i| self.answered & !done & (1 << i) != 0);
         let horizon = missing.filter_map(|i| part(i).ended).min().unwrap_or(Moment::MAX);
         let latest = (0..self.all.len()).filter(|i| is_done(*i)).map(|i| part(i).began).max();
-        // The mgr died before what was asked of the next one.
-        let in_time = |i: usize| latest.is_none_or(|latest| part(i).ended.is_none_or(|ended| latest < ended));
+        // The mgr died before what was asked of the next one. Several files may be lost at once.
+        let in_time = |i: usize| latest.is_none_or(|latest| part(i).ended.is_none_or(|ended| latest <= ended));
         let still = |i: usize| self.all[i].again.is_none_or(|answered| !is_done(answered) && in_time(i));
         let there = |i: usize| self.all[i].lost.is_none_or(|made| is_done(made) && in_time(i));
         let mut ready: Vec<usize> = (0..self.all.len()).filter(|i| !is_done(*i) && still(*i) && there(*i)).collect();
@@ -418,6 +418,11 @@ mod tests {
         let explained = |history: &[Operation], cuts: &[Moment]| explain(history, (&[], cuts)).is_ok();
         let gone = [found(3, ok(7)), found(8, Said::Missing)];
         assert!(explained(&[&[soon(None)], &gone[..]].concat(), &[6]));
+        // Two at once.
+        let two = op(Ask::Create { name: 2, exclusive: false }, (2, Some(3)), ok(8));
+        let second = Operation { unsynced: true, ..two };
+        let neither = op(Ask::List, (8, Some(9)), Said::Names(BTreeMap::new()));
+        assert!(explained(&[soon(None), second, neither], &[6]));
         // The power stayed, or went at another time; it was synced, before or after; it was never said that nobody waits.
         assert!(!explained(&[&[soon(None)], &gone[..]].concat(), &[]));
         assert!(!explained(&[&[soon(None)], &gone[..]].concat(), &[20]));
