@@ -23,7 +23,7 @@ use crate::exports::Place;
 use crate::fs::{Ctx, FileSystem, Iomode, LayoutGone, Replaced};
 use crate::state::delegations::Use;
 use crate::state::layouts::Filter;
-use crate::state::{self, Effect, State};
+use crate::state::{self, ClientId, Effect, State};
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
 use std::collections::hash_map::Entry;
@@ -359,6 +359,15 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
         for file in over {
             self.orphaned(ctx, file).await;
         }
+    }
+
+    /// Whether a rename took a file's last name, nobody has it open, and this client may not open it any more.
+    fn is_replaced_for(&self, client: ClientId, file: FileId) -> bool {
+        if !lock(&self.lingering).keeps(file) {
+            return false;
+        }
+        let state = lock(&self.state);
+        !state.is_open(file) && !state.is_own(client)
     }
 
     /// A file without a name has been opened again: frees it with its last CLOSE.

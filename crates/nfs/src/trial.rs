@@ -168,6 +168,8 @@ pub struct Peer<'a> {
     pub sequence: Cell<u32>,
     /// Whether replies are to be cached.
     pub cache: Cell<bool>,
+    /// Whether it says that it is one of Weir's own clients.
+    pub own: bool,
 }
 
 /// What Linux asks for when it makes a session.
@@ -205,12 +207,23 @@ impl<'a> Peer<'a> {
             session: [0; 16],
             sequence: Cell::new(0),
             cache: Cell::new(true),
+            own: false,
         }
     }
 
     /// A client with a session, that has nothing to reclaim.
     pub fn meet(bench: &'a Bench, connection: u64) -> Self {
-        let mut peer = Peer::stranger(bench, connection);
+        Peer::stranger(bench, connection).settle()
+    }
+
+    /// As [`Peer::meet`], one of Weir's own clients.
+    pub fn meet_own(bench: &'a Bench, connection: u64) -> Self {
+        Peer { own: true, ..Peer::stranger(bench, connection) }.settle()
+    }
+
+    fn settle(self) -> Self {
+        let connection = self.connection.0;
+        let mut peer = self;
         peer.introduce(&format!("client {connection}"), [connection as u8; 8]);
         let (fore, back) = linux_channels();
         peer.new_session(1, fore, back).expect("a new client gets a session");
@@ -220,6 +233,7 @@ impl<'a> Peer<'a> {
 
     /// EXCHANGE_ID; keeps the client id.
     pub fn introduce(&mut self, owner: &str, verifier: verifier4) -> EXCHANGE_ID4res {
+        let own = crate::client::session::exchange_id_args(Bytes::new(), verifier, 0);
         let args = EXCHANGE_ID4args {
             eia_clientowner: client_owner4 {
                 co_verifier: verifier,
@@ -227,7 +241,7 @@ impl<'a> Peer<'a> {
             },
             eia_flags: EXCHGID4_FLAG_SUPP_MOVED_REFER | EXCHGID4_FLAG_BIND_PRINC_STATEID,
             eia_state_protect: state_protect4_a::SP4_NONE,
-            eia_client_impl_id: vec![],
+            eia_client_impl_id: if self.own { own.eia_client_impl_id } else { vec![] },
         };
         let reply = self.send(vec![nfs_argop4::OP_EXCHANGE_ID(args)]);
         match &reply.resarray[..] {

@@ -48,13 +48,20 @@ impl From<&EXCHANGE_ID4resok> for Identity {
     }
 }
 
+/// The domain of the implementation id by which Weir's own clients are known to its servers.
+pub(crate) const DOMAIN: &[u8] = b"weir";
+
 /// The arguments of EXCHANGE_ID. `owner` names this client for as long as it lives; `verifier` is new at each start.
 pub fn exchange_id_args(owner: Bytes, verifier: verifier4, flags: u32) -> EXCHANGE_ID4args {
     EXCHANGE_ID4args {
         eia_clientowner: client_owner4 { co_verifier: verifier, co_ownerid: owner },
         eia_flags: flags,
         eia_state_protect: state_protect4_a::SP4_NONE,
-        eia_client_impl_id: Vec::new(),
+        eia_client_impl_id: vec![nfs_impl_id4 {
+            nii_domain: Bytes::from_static(DOMAIN),
+            nii_name: Bytes::from_static(concat!("weir ", env!("CARGO_PKG_VERSION")).as_bytes()),
+            nii_date: nfstime4::default(),
+        }],
     }
 }
 

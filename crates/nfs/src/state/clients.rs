@@ -44,7 +44,7 @@ pub struct Client {
     pub principal: Principal,
     /// Whether a CREATE_SESSION has confirmed it.
     pub confirmed: bool,
-    /// The implementation that the client says it is; for people only (§18.35.3).
+    /// The implementation that the client says it is (§18.35.3); for people, and see [`State::is_own`].
     pub implementation: Option<nfs_impl_id4>,
     /// Last renewal of the lease.
     pub renewed: Timestamp,
@@ -315,6 +315,13 @@ impl State {
         self.recovery.complete(&client.owner);
         self.note_record(id);
         Ok(())
+    }
+
+    /// Whether a client is one of Weir's own, which asks what a name stands for before it opens a file by its handle. The kernel's opens what it found long
+    /// ago, and learns by ESTALE that the name has another file.
+    pub(crate) fn is_own(&self, id: ClientId) -> bool {
+        let told = self.clients.get(id).and_then(|client| client.implementation.as_ref());
+        told.is_some_and(|told| told.nii_domain == crate::client::session::DOMAIN)
     }
 
     /// The record of a client.

@@ -10,6 +10,9 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(cx: &mut Compound<'_, F, C>
     if cx.server.is_data_only() {
         cx.ctx.handle = args.object;
     }
+    if cx.server.is_replaced_for(cx.client(), file) {
+        return Err(NFS4ERR_STALE.into());
+    }
     cx.set_place(file, place);
     Ok(Void)
 }

@@ -51,7 +51,7 @@ fn give_back(handle: &Bytes, deleg_stateid: stateid4) -> Vec<Arg> {
 #[test]
 fn what_a_rename_replaced_is_not_kept_by_a_delegation_of_later() {
     let bench = Bench::default();
-    let peer = Peer::meet(&bench, 1);
+    let peer = Peer::meet_own(&bench, 1);
     let replaced = make(&peer, "a");
     make(&peer, "b");
     peer.ok(vec![
