@@ -103,7 +103,7 @@ fn questions_for_lengths_have_their_golden_bytes() {
     ];
     golden(
         &LengthsArgs { cap: plain(), answers },
-        &format!("{CAP}00000002000000000000000700000001000000000000012c000000000000000800000000"),
+        &format!("{CAP}00000002000000000000000700000001000000000000012c0000000000000064000000000000000800000000"),
     );
     let asked = vec![LengthQuestion { number: 7, object: FileId(9) }];
     golden(&LengthsReply { asked }, "0000000100000000000000070000000000000009");
