@@ -282,7 +282,7 @@ impl Sums {
     }
 
     /// Before bytes change: makes durable that blocks with a checksum over them have none. Blocks that keep a part of such
-    /// bytes are verified first, so that no damage gets a checksum. A damaged record is made anew when all bytes of its region change.
+    /// bytes are verified first, so that no damage gets a checksum. Where all bytes of a region change, a damaged record is replaced by an empty one.
     fn release(
         &self,
         table: &mut Table,

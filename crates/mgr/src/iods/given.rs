@@ -20,7 +20,7 @@ const GIVING_MAX: usize = 256;
 struct Given {
     /// The one that it took last.
     taken: u64,
-    /// Those that it may have taken since: an iod whose disk fails may have one that it does not remember before it is started anew.
+    /// Those that the mgr gave since. A CLAIM that failed may have reached the disk: the iod remembers that mark once it is started anew.
     giving: Vec<u64>,
 }
 
