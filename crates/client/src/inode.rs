@@ -11,9 +11,8 @@ mod seek;
 mod strays;
 mod write;
 
-use delegation::Delegation;
 pub use delegation::Keeper;
-pub(crate) use delegation::append_return;
+pub(crate) use delegation::{Delegation, append_return};
 use layouts::LayoutState;
 pub(crate) use layouts::layoutget;
 pub use locks::HeldLock;

@@ -44,7 +44,7 @@ pub(crate) enum Power {
 
 /// The delegation of one file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) enum Delegation {
+pub(crate) enum Delegation {
     /// None.
     #[default]
     None,
@@ -207,12 +207,12 @@ impl Inode {
         self.state().asked = Some(Instant::now());
         let mut learnt = Learnt { again: false, stamp: asking.stamp };
         let Some((stateid, power, recall)) = given(answer) else { return learnt };
-        if self.mount.leaving().take_back(stateid) == Queued::Sent {
-            return Learnt { again: true, ..learnt };
-        }
         {
             let mut state = self.state();
             let mut delegated = self.delegated();
+            if self.mount.leaving().take_back(stateid, &delegated) == Queued::Sent {
+                return Learnt { again: true, ..learnt };
+            }
             // Answers may overtake each other: the mgr gives none for reading to a client that has one for writing.
             let is_older = power == Power::Read && matches!(*delegated, Delegation::Held(_, Power::Write));
             if is_older {

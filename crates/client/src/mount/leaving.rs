@@ -3,7 +3,7 @@
 use super::Inner;
 use crate::Result;
 use crate::compound::{Caller, Compound, Failed};
-use crate::inode::append_return;
+use crate::inode::{Delegation, append_return};
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -112,8 +112,9 @@ impl Leaving {
         }
     }
 
-    /// The file is open again under this delegation, which stays if it is not on its way back.
-    pub(crate) fn take_back(&self, stateid: stateid4) -> Queued {
+    /// The file is open again under this delegation, which stays if it is not on its way back. Whoever asks has the lock of what is delegated of the file
+    /// until it is taken over there: else it may be given back in between, and the file be written under a delegation that the mgr has back.
+    pub(crate) fn take_back(&self, stateid: stateid4, _locked: &Delegation) -> Queued {
         let mut queue = self.queue();
         let other = &stateid.other;
         if queue.sent.contains(other) || queue.recalled.contains(other) || queue.gone.contains_key(other) {
@@ -251,8 +252,8 @@ mod tests {
     fn an_open_takes_back_what_waits() {
         let leaving = Leaving::default();
         leaving.queue().left.push_back(left(delegation(1)));
-        assert_eq!(leaving.take_back(delegation(2)), Queued::Nowhere);
-        assert_eq!(leaving.take_back(delegation(1)), Queued::Kept);
+        assert_eq!(leaving.take_back(delegation(2), &Delegation::None), Queued::Nowhere);
+        assert_eq!(leaving.take_back(delegation(1), &Delegation::None), Queued::Kept);
         assert!(!leaving.recall(&delegation(1)), "the file that is open has it");
         assert!(leaving.some()[0].delegation.is_none());
     }
@@ -262,20 +263,20 @@ mod tests {
         let leaving = Leaving::default();
         leaving.queue().left.push_back(left(delegation(1)));
         assert!(leaving.recall(&delegation(1)));
-        assert_eq!(leaving.take_back(delegation(1)), Queued::Sent, "the mgr does not ask again");
+        assert_eq!(leaving.take_back(delegation(1), &Delegation::None), Queued::Sent, "the mgr does not ask again");
         assert_eq!(leaving.some()[0].delegation, Some(delegation(1)));
         leaving.is_gone([1; 12], (1, 1));
-        assert_eq!(leaving.take_back(delegation(1)), Queued::Nowhere);
+        assert_eq!(leaving.take_back(delegation(1), &Delegation::None), Queued::Nowhere);
     }
 
     #[test]
     fn what_a_close_is_about_to_leave_goes_back() {
         let leaving = Leaving::default();
         leaving.goes_back(delegation(1));
-        assert_eq!(leaving.take_back(delegation(1)), Queued::Sent);
+        assert_eq!(leaving.take_back(delegation(1), &Delegation::None), Queued::Sent);
         assert!(leaving.recall(&delegation(1)));
         leaving.queue().sent.clear();
         leaving.queue().left.push_back(left(delegation(1)));
-        assert_eq!(leaving.take_back(delegation(1)), Queued::Sent);
+        assert_eq!(leaving.take_back(delegation(1), &Delegation::None), Queued::Sent);
     }
 }
