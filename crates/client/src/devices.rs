@@ -157,11 +157,15 @@ impl Iod {
         let _place = self.places.acquire().await;
         let deadline = Instant::now() + self.shared.options.retry_timeout;
         let mut pause = *PAUSE.start();
+        // An iod whose host lost power after it took the request says nothing, and a recall may wait for the answer: a lease has room for the first
+        // tries. Those that follow are longer, for an iod whose disk is slow.
+        let mut patience = self.shared.session.lease() / 3;
         let mut given_up: fn(Error) -> Refused = Refused::Unreachable;
         loop {
             let Line { connection, checksums, .. } = self.line().await.map_err(given_up)?;
             self.shared.tally.native(procedure);
-            let timeout = self.shared.options.attempt_timeout();
+            let timeout = self.shared.options.attempt_timeout().min(patience);
+            patience = patience.saturating_mul(2);
             let error = match exchange(&connection, procedure, args(checksums), timeout).await {
                 Ok(Ok(result)) => return Ok((result, checksums)),
                 Ok(Err(failure)) if failure.status == Status::NoSession => {
