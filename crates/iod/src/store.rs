@@ -96,9 +96,17 @@ impl Store {
     /// As those of [`Store::format`].
     pub fn format_with(disk: &dyn Disk, fsid: Fsid, features: Features) -> Result<IodId, StoreError> {
         let iod = IodId(*uuid::Uuid::new_v4().as_bytes());
-        let Features { block_checksums: sums } = features;
-        format::format(disk, &format::Format { fsid, iod, created: unix_now(), sums })?;
+        Self::format_as(disk, fsid, features, iod)?;
         Ok(iod)
+    }
+
+    /// As [`Store::format_with`], under the identity of an iod whose disk is lost: the mgr takes it for that iod, which has lost everything.
+    ///
+    /// # Errors
+    /// As those of [`Store::format`].
+    pub fn format_as(disk: &dyn Disk, fsid: Fsid, features: Features, iod: IodId) -> Result<(), StoreError> {
+        let Features { block_checksums: sums } = features;
+        format::format(disk, &format::Format { fsid, iod, created: unix_now(), sums })
     }
 
     /// Opens and locks the store in a directory. Its write verifier is new each time.

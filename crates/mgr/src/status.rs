@@ -162,6 +162,12 @@ fn work(gateway: &Gateway) -> Group {
     group.number("sizes_to_learn", notes.left as u64);
     group.number("cuts_pending", notes.cuts as u64);
     group.number("fences_pending", notes.fences as u64);
+    let (copies, looked) = room.damaged.standing();
+    group.number("copies_to_make", copies as u64);
+    if let Some(looked) = looked {
+        let all = room.namespace.next_id().map_or(1, |next| next.0).max(1);
+        group.number("copies_looked_at_percent", (looked.0 as u128 * 100 / all as u128).min(99) as u64);
+    }
     group
 }
 

@@ -118,13 +118,17 @@ fn pending(work: &Group) -> String {
         ("sizes_to_learn", "file to measure", "files to measure"),
         ("cuts_pending", "truncation to finish", "truncations to finish"),
         ("fences_pending", "fence to raise", "fences to raise"),
+        ("copies_to_make", "file with a copy to be made again", "files with a copy to be made again"),
     ];
-    let said: Vec<String> = parts
+    let mut said: Vec<String> = parts
         .into_iter()
         .map(|(name, one, many)| (work.get_number(name), one, many))
         .filter(|(number, ..)| *number > 0)
         .map(|(number, one, many)| format!("{number} {}", if number == 1 { one } else { many }))
         .collect();
+    if work.get("copies_looked_at_percent").is_some() {
+        said.push(format!("looking for lost copies: {} % done", work.get_number("copies_looked_at_percent")));
+    }
     if said.is_empty() { "nothing pending".to_owned() } else { said.join(", ") }
 }
 

@@ -29,6 +29,10 @@ struct State {
     waiting: Suspects,
     /// Logged already.
     told: BTreeSet<FileId>,
+    /// How many more wait for an iod or for who writes them.
+    left: usize,
+    /// Up to which file all were looked at, while that is being done.
+    looked: Option<FileId>,
 }
 
 impl Damaged {
@@ -48,6 +52,18 @@ impl Damaged {
     /// The files that were met since the last call.
     pub(crate) fn take(&self) -> Suspects {
         std::mem::take(&mut self.state().waiting)
+    }
+
+    /// So many files wait for an iod or for who writes them, and all up to this one were looked at, while that is being done.
+    pub(crate) fn set_left(&self, left: usize, looked: Option<FileId>) {
+        let mut state = self.state();
+        (state.left, state.looked) = (left, looked);
+    }
+
+    /// How many files are to be made whole, as far as that is known, and up to which all were looked at, while that is being done.
+    pub(crate) fn standing(&self) -> (usize, Option<FileId>) {
+        let state = self.state();
+        (state.left + state.waiting.len(), state.looked)
     }
 
     /// Whether this is the first time that it is asked about a file.
@@ -70,14 +86,19 @@ impl Room {
     }
 
     /// Whether a copy on one of these iods has lost bytes; not of a file whose iods are not all there.
+    ///
+    /// # Errors
+    /// `Delay` while somebody may write the copies.
     pub(crate) async fn has_lost_copy(&self, file: &FileState, iods: &BTreeSet<u16>) -> Result<bool, Status> {
         let layout = file.layout.as_ref().filter(|layout| layout.is_final());
         let objects = layout.map(|layout| Objects::new(&self.iods, file.id, file.generation, layout));
         let Some(Ok(objects)) = objects else { return Ok(false) };
         let concerned = objects.record.mirrors > 1 && objects.record.iods.iter().any(|iod| iods.contains(iod));
-        if !concerned || objects.all_up().is_err() || self.check_unwritten(file.id).is_err() {
+        // The iod that is not there has them looked at when it comes up.
+        if !concerned || objects.all_up().is_err() {
             return Ok(false);
         }
+        self.check_unwritten(file.id)?;
         objects.knowing(file.size, file.whole, file.written).has_lost_copy().await
     }
 

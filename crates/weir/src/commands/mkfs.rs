@@ -17,7 +17,8 @@ use std::path::{Path, PathBuf};
   weir mkfs mgr --dir /srv/weir/mgr --cluster-file /etc/weir/cluster.toml
   weir mkfs mgr --dir /srv/weir/mgr --cluster-file /etc/weir/cluster.toml --print-config > /etc/weir/mgr.toml
   scp -p /etc/weir/cluster.toml node1:/etc/weir/
-  weir mkfs iod --dir /srv/weir/iod --cluster-file /etc/weir/cluster.toml      (on node1)")]
+  weir mkfs iod --dir /srv/weir/iod --cluster-file /etc/weir/cluster.toml      (on node1)
+  weir mkfs iod --dir /srv/new/iod --cluster-file /etc/weir/cluster.toml --replace 8b4eba1d-bb31-4f67-8135-25dc27c62821")]
 pub struct Args {
     #[command(subcommand)]
     what: What,
@@ -51,6 +52,10 @@ struct Iod {
     /// Keep checksums of the blocks of all data, verified by every read and by "weir scrub"; cannot be changed later
     #[arg(long)]
     block_checksums: bool,
+    /// Make it under the identity of an iod whose disk is lost, as "weir status" names it: files with two copies get the second one again.
+    /// That iod must never run again
+    #[arg(long, value_name = "IOD")]
+    replace: Option<types::IodId>,
 }
 
 /// Makes it.
@@ -76,10 +81,13 @@ pub fn run(args: Args) -> Outcome {
             cluster.name_store(&place.cluster_file, store)?;
             done("metadata store", &place.dir, cluster.fsid)
         }
-        What::Iod(Iod { place, block_checksums }) => {
+        What::Iod(Iod { place, block_checksums, replace }) => {
             let cluster = ClusterFile::load(&place.cluster_file)?;
-            let features = iod::Features { block_checksums };
-            let iod = iod::Store::format_with(&iod::Local::new(&place.dir), cluster.fsid, features)?;
+            let (features, disk) = (iod::Features { block_checksums }, iod::Local::new(&place.dir));
+            let iod = match replace {
+                Some(lost) => iod::Store::format_as(&disk, cluster.fsid, features, lost).map(|()| lost)?,
+                None => iod::Store::format_with(&disk, cluster.fsid, features)?,
+            };
             done(&format!("object store {iod}"), &place.dir, cluster.fsid)
         }
     }

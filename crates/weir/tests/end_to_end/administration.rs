@@ -139,6 +139,58 @@ fn a_mirrored_file_shows_its_copies() {
     assert!(copies >= 2, "{copies}");
 }
 
+/// An iod whose disk is lost starts with an empty one under the same identity, and every file has both copies again.
+#[test]
+fn a_lost_disk_is_replaced_by_an_empty_one() {
+    let full = std::env::var("WEIR_TEST_SCALE").is_ok_and(|scale| scale == "full");
+    let files = if full { 5000 } else { 500 };
+    let home = tempfile::tempdir().unwrap();
+    let mut lab = Lab::start_with(home.path(), 2, &["--mirrors", "2", "--inline-max", "0", "--lease-secs", "20"]);
+    let tree = home.path().join("tree");
+    std::fs::create_dir(&tree).unwrap();
+    std::fs::write(tree.join("long"), bytes(1, 3_000_000)).unwrap();
+    (0..files).for_each(|i| std::fs::write(tree.join(format!("{i}")), bytes(i, 100 + i as usize % 7)).unwrap());
+    lab.run(["cp", "-r", tree.to_str().unwrap(), "weir:/tree"]);
+    let address = lab.iods[1].proxy.address().to_string();
+    let placement = lab.json(["stat", "--json", "/tree/long"])[0]["copies"].clone();
+    let copies = placement.as_array().unwrap().iter();
+    let lost = copies.clone().find(|copy| copy["address"] == address.as_str()).expect("a copy there");
+    let lost = lost["iod"].as_str().unwrap().to_owned();
+
+    lab.iods[1].kill();
+    let dir = home.path().join("iod-1");
+    std::fs::remove_dir_all(&dir).unwrap();
+    let cluster_file = home.path().join("cluster.toml");
+    let mkfs = |identity: &str| {
+        let place = ["mkfs", "iod", "--dir", dir.to_str().unwrap(), "--cluster-file", cluster_file.to_str().unwrap()];
+        weir(&[&place[..], &["--replace", identity]].concat())
+    };
+    let said = fail(&mut mkfs("iod-1"), 2);
+    assert!(said.contains("--replace"), "{said}");
+    let said = text(&succeed(&mut mkfs(&lost)));
+    assert!(said.contains(&lost), "{said}");
+    lab.iods[1].restart();
+    let number = |group: &str, name: &str| {
+        // Degraded at first.
+        let said = lab.weir(["status", "--json"]).output().unwrap().stdout;
+        let groups: Vec<serde_json::Value> = serde_json::from_slice(&said).unwrap();
+        let values = groups.iter().find(|found| found["group"] == group).unwrap()["values"].clone();
+        values[name].as_u64()
+    };
+    while number("counters", "copies_rebuilt") < Some(files + 1) || number("work", "copies_to_make") != Some(0) {}
+    lab.fsck();
+    let log = lab.mgr.said();
+    assert!(log.contains("made a copy of an object again"), "{log}");
+
+    // The new copies are whole: they are all that is left.
+    lab.iods[0].kill();
+    let back = home.path().join("back");
+    lab.run(["cp", "-r", "weir:/tree", back.to_str().unwrap()]);
+    crate::tree::assert_same(&tree, &back);
+    lab.iods[0].restart();
+    lab.fsck();
+}
+
 #[test]
 fn stores_are_made_in_empty_directories_and_configured_by_printed_files() {
     let home = tempfile::tempdir().unwrap();
