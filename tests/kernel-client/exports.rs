@@ -10,7 +10,8 @@ fn guests_see_what_is_exported_to_them() {
     let mut guest = Guest::boot();
     guest.mount(lab.mgr.proxy.address().port(), "vers=4.2");
     guest.ok(
-        "cd /mnt; mkdir -p public secret deep/a/b deep/other users/rw; chmod 777 users users/rw deep/a/b; chmod 700 deep",
+        "cd /mnt; mkdir -p public secret deep/a/b deep/other users/rw users/closed/dir; chmod 777 users users/rw deep/a/b; \
+         chmod 700 deep; echo SECRET > users/closed/data; echo SECRET > users/closed/dir/data; chmod -R 777 users/closed",
     );
     guest.ok(
         "cd /mnt; echo read me > public/text; echo not for you > users/roots; chmod 600 users/roots; cd /; umount /mnt",
@@ -23,6 +24,7 @@ fn guests_see_what_is_exported_to_them() {
         ["--export", "/secret,clients=10.99.0.0/16"],
         ["--export", "/deep/a/b,clients=127.0.0.0/8,squash=all,anon_uid=77,anon_gid=78"],
         ["--export", "/users/rw"],
+        ["--export", "/users/closed,clients=10.99.0.0/16"],
     ];
     let lab = servers::start(home.path(), 2, exports.as_flattened());
     let port = lab.mgr.proxy.address().port();
@@ -57,6 +59,7 @@ fn guests_see_what_is_exported_to_them() {
         guest.ok("mv /mnt/users/mine /mnt/users/rw/mine; cat /mnt/users/rw/mine; rm /mnt/users/rw/*");
         guest.ok("echo x > /mnt/deep/a/b/x");
         assert_eq!(guest.ok("stat -c %u:%g /mnt/deep/a/b/x"), "77:78");
+        what_is_closed_stays_closed(&mut guest);
         each_is_a_file_system(&mut guest);
         guest.ok("rm /mnt/users/large /mnt/deep/a/b/x; umount /mnt/users/rw /mnt/users /mnt/public /mnt/deep/a/b /mnt");
 
@@ -70,6 +73,17 @@ fn guests_see_what_is_exported_to_them() {
     }
     drop(lab);
     servers::start(home.path(), 2, &[]).fsck();
+}
+
+/// Nothing that a kernel does with the directory above leads into an export that it may not see: it asks for handles when it lists.
+fn what_is_closed_stays_closed(guest: &mut Guest) {
+    let looks = "ls -l /mnt/users; ls -lR /mnt/users; find /mnt/users; mkdir -p /tmp/bound; mount -o bind /mnt/users /tmp/bound; \
+                 cat /mnt/users/closed/data /mnt/users/closed/dir/data /tmp/bound/closed/data; (cd /tmp/bound/closed && cat data); \
+                 ls /mnt/users/closed/..; mv /mnt/users/closed /mnt/users/x; ls -l /mnt/users; cat /mnt/users/x/data; \
+                 echo 3 > /proc/sys/vm/drop_caches; cat /mnt/users/closed/data; umount /tmp/bound";
+    let said = guest.ok(&format!("({looks}) 2>&1; true"));
+    assert!(!said.contains("SECRET") && !said.contains("closed/dir\n"), "{said}");
+    assert!(said.contains("Permission denied"), "{said}");
 }
 
 /// Each export has its own device number and its own way to the bytes.

@@ -2,8 +2,16 @@
 //!
 //! An export is known by its directory, so that filehandles outlast changes of the configuration. Paths are looked up
 //! again whenever somebody is on the way to one.
+//!
+//! A file belongs to the innermost export that it is in, whoever sees that, and to no other. [`Exports::enter`] decides so for every handle that a client
+//! sends, and [`Exports::descend`] and [`Exports::ascend`] for every step. Nothing moves between exports, and no directory that a path names moves at all, so
+//! that only a change of the configuration can put a file into another export: a directory is found by its parents then, and handles of other files
+//! from before are refused.
+
+mod recorded;
 
 use crate::config::KernelLayout;
+use crate::handle::Named;
 use bytes::Bytes;
 use ipnet::IpNet;
 use layout::kinds::native;
@@ -12,7 +20,9 @@ use meta::{Embedded, Namespace};
 use net::Address;
 use nfs::exports::{Place, Terms, View};
 use nfs::fs::DirPage;
-use std::collections::{BTreeMap, HashMap};
+use recorded::Recorded;
+pub(crate) use recorded::keep;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, PoisonError, RwLock};
 use types::{Attrs, Cred, DirEntry, FileId, FileKind, Fsid, Status};
@@ -61,6 +71,10 @@ struct Found {
     roots: Vec<Option<FileId>>,
     /// By directory: names that lead to exports, what they name, and the rules they lead to.
     ways: HashMap<FileId, BTreeMap<Bytes, (FileId, u64)>>,
+    /// By directory: names that are steps of a path, whether there is such a directory or not.
+    steps: HashMap<FileId, HashSet<Bytes>>,
+    /// By root: the first epoch of handles that are good for all files but directories.
+    good_from: HashMap<FileId, u32>,
 }
 
 impl Found {
@@ -72,6 +86,15 @@ impl Found {
 
     fn is_root(&self, dir: FileId) -> bool {
         self.roots.contains(&Some(dir))
+    }
+
+    /// Whether a name is that of an export's directory, or of one on the way to it.
+    fn is_way(&self, (dir, name): (FileId, &[u8])) -> bool {
+        self.ways.get(&dir).is_some_and(|names| names.contains_key(name))
+    }
+
+    fn is_step(&self, (dir, name): (FileId, &[u8])) -> bool {
+        self.steps.get(&dir).is_some_and(|names| names.contains(name))
     }
 
     /// Whether a directory is on the way to something that is seen.
@@ -91,12 +114,17 @@ pub(crate) struct Exports {
     /// Whether everybody sees everything.
     open: bool,
     namespace: Arc<Namespace<Embedded>>,
+    /// What was recorded of the exports when this mgr started.
+    recorded: Recorded,
     found: RwLock<Found>,
 }
 
 impl Exports {
-    /// At least one rule, at most [`EXPORTS_MAX`].
-    pub(crate) fn new(rules: Vec<Rule>, namespace: Arc<Namespace<Embedded>>) -> Self {
+    /// At least one rule, at most [`EXPORTS_MAX`]. It is on record before anybody is answered.
+    ///
+    /// # Errors
+    /// The metadata store fails.
+    pub(crate) async fn start(rules: Vec<Rule>, namespace: Arc<Namespace<Embedded>>) -> Result<Self, Status> {
         let outside = Rule {
             path: Vec::new(),
             clients: Vec::new(),
@@ -108,12 +136,16 @@ impl Exports {
         };
         let only_root = rules.iter().all(|rule| rule.path.is_empty());
         let open = rules.iter().all(|rule| rule.clients.is_empty());
-        let exports = Exports { rules, outside, only_root, open, namespace, found: RwLock::default() };
+        let recorded = Recorded::default();
+        let mut exports = Exports { rules, outside, only_root, open, namespace, recorded, found: RwLock::default() };
         exports.look();
+        exports.recorded = Recorded::at_start(&exports.namespace, &exports.roots())?;
+        exports.look();
+        exports.record().await?;
         for (rule, _) in exports.rules.iter().zip(&exports.read().roots).filter(|(_, root)| root.is_none()) {
             tracing::warn!(path = %shown(rule), "there is no such directory to export yet");
         }
-        exports
+        Ok(exports)
     }
 
     fn read(&self) -> std::sync::RwLockReadGuard<'_, Found> {
@@ -128,6 +160,7 @@ impl Exports {
             let mut steps = Vec::new();
             for name in &rule.path {
                 let from = at;
+                from.map(|dir| found.steps.entry(dir).or_default().insert(name.clone()));
                 let child = from.and_then(|dir| self.namespace.lookup(&Cred::root(), dir, name).ok());
                 at = child.filter(|attrs| attrs.kind == FileKind::Directory).map(|attrs| attrs.id);
                 steps.extend(from.zip(at).map(|(dir, child)| (dir, name.clone(), child)));
@@ -137,7 +170,67 @@ impl Exports {
                 found.ways.entry(dir).or_default().entry(name).or_insert((child, 0)).1 |= 1 << n;
             }
         }
+        let all: Vec<(&[Bytes], FileId)> = self
+            .rules
+            .iter()
+            .map(|rule| &rule.path[..])
+            .zip(&found.roots)
+            .filter_map(|(path, root)| Some((path, (*root)?)))
+            .collect();
+        for (path, root) in &all {
+            // Its own, and those of the exports below it.
+            let below = all.iter().filter(|(other, _)| other.starts_with(path));
+            let good_from = below.map(|(_, root)| self.recorded.added(*root)).max().unwrap_or(0);
+            found.good_from.insert(*root, good_from);
+        }
         *self.found.write().unwrap_or_else(PoisonError::into_inner) = found;
+    }
+
+    /// The directories of all exports that are there.
+    fn roots(&self) -> Vec<FileId> {
+        self.read().roots.iter().flatten().copied().collect()
+    }
+
+    /// A name in this directory was looked up, or made: an export may begin there that was not there before. Before anybody is told of what is there.
+    pub(crate) fn passed(&self, dir: FileId) {
+        // Those that are there stay.
+        let may_begin = |found: &Found| found.steps.contains_key(&dir) && found.roots.contains(&None);
+        if !self.only_root && may_begin(&self.read()) {
+            self.look();
+        }
+    }
+
+    /// Refuses what would take the directory of an export away, or one on the way to it, or put something (`into`) there. Whoever sees which export.
+    ///
+    /// # Errors
+    /// `XDev`, as on a mount point.
+    pub(crate) fn may_move(&self, name: (FileId, &Bytes), into: bool) -> Result<(), Status> {
+        let name = (name.0, &name.1[..]);
+        if self.only_root || !self.read().is_step(name) {
+            return Ok(());
+        }
+        self.look();
+        let found = self.read();
+        if into || found.is_way(name) { Err(Status::XDev) } else { Ok(()) }
+    }
+
+    /// The directory that the innermost export begins at that a directory is in, whoever sees it; none outside of all.
+    fn innermost(&self, dir: FileId) -> Result<Option<FileId>, Status> {
+        let mut at = dir;
+        loop {
+            if self.read().is_root(at) {
+                return Ok(Some(at));
+            }
+            if at == FileId::ROOT {
+                return Ok(None);
+            }
+            at = self.namespace.lookup_parent(&Cred::root(), at)?.id;
+        }
+    }
+
+    /// The place of what is reached in a place now.
+    pub(crate) fn reached_now(&self, place: Place) -> Place {
+        Place { epoch: self.recorded.epoch(), ..place }
     }
 
     /// What a peer sees. Those of this machine that came by a Unix socket count as 127.0.0.1.
@@ -177,13 +270,13 @@ impl Exports {
 
     /// The place of an export's directory, if the caller sees it.
     fn export(&self, root: FileId, view: View) -> Option<Place> {
-        self.read().rule(root, view).map(|terms| Place { root, terms })
+        self.read().rule(root, view).map(|terms| Place { root, terms, epoch: self.recorded.epoch() })
     }
 
     /// See [`nfs::fs::FileSystem::descend`].
     pub(crate) fn descend(&self, place: Place, view: View, child: FileId) -> Result<Place, Status> {
         if self.only_root || child == place.root || !self.read().is_root(child) {
-            return Ok(place);
+            return Ok(self.reached_now(place));
         }
         match self.export(child, view) {
             Some(place) => Ok(place),
@@ -192,38 +285,53 @@ impl Exports {
         }
     }
 
-    /// See [`nfs::fs::FileSystem::ascend`]: the export that is next above, if `dir` is where one begins.
+    /// See [`nfs::fs::FileSystem::ascend`]: the export that the parent of `dir` is in, if `dir` is where one begins. Where the caller does not see that, the
+    /// parent is nothing but on the way.
     pub(crate) fn ascend(&self, place: Place, view: View, dir: FileId) -> Result<Place, Status> {
         if dir != place.root || dir == FileId::ROOT {
-            return Ok(place);
+            return Ok(self.reached_now(place));
         }
-        let mut at = dir;
-        while at != FileId::ROOT {
-            at = self.namespace.lookup_parent(&Cred::root(), at)?.id;
-            if let Some(place) = self.export(at, view) {
-                return Ok(place);
-            }
-        }
-        Ok(Place::OUTSIDE)
+        let parent = self.namespace.lookup_parent(&Cred::root(), dir)?.id;
+        let above = self.innermost(parent)?.and_then(|root| self.export(root, view));
+        Ok(above.unwrap_or(Place::OUTSIDE))
     }
 
     /// The place that a filehandle names, for a caller who hands it in.
-    pub(crate) fn enter(&self, root: FileId, view: View, file: FileId) -> Result<Place, Status> {
+    ///
+    /// # Errors
+    /// `Access` if the caller does not see the export; `Stale` if there is no such export, or the file is in another one.
+    pub(crate) fn enter(&self, named: Named, view: View) -> Result<Place, Status> {
+        let Named { file, root, epoch } = named;
         if root == Place::OUTSIDE.root {
             if !self.only_root && !self.read().leads(file, view) {
                 self.look();
             }
             return if self.read().leads(file, view) { Ok(Place::OUTSIDE) } else { Err(Status::Stale) };
         }
-        if let Some(place) = self.export(root, view) {
+        let Some(place) = self.export(root, view) else {
+            self.look();
+            return match self.export(root, view) {
+                Some(place) => self.within(place, file, epoch),
+                None if self.read().is_root(root) => Err(Status::Access),
+                None => Err(Status::Stale),
+            };
+        };
+        self.within(place, file, epoch)
+    }
+
+    /// The place of a file that was reached in an export in this epoch, if it is there still.
+    fn within(&self, place: Place, file: FileId, epoch: u32) -> Result<Place, Status> {
+        let place = Place { epoch, ..place };
+        if self.only_root {
             return Ok(place);
         }
-        self.look();
-        match self.export(root, view) {
-            Some(place) => Ok(place),
-            None if self.read().is_root(root) => Err(Status::Access),
-            None => Err(Status::Stale),
-        }
+        let is_there = match self.namespace.getattr(file).map(|attrs| attrs.kind) {
+            Ok(FileKind::Directory) => self.innermost(file)? == Some(place.root),
+            Ok(_) => self.read().good_from.get(&place.root).is_none_or(|good_from| *good_from <= epoch),
+            // The operation says so.
+            Err(_) => true,
+        };
+        if is_there { Ok(place) } else { Err(Status::Stale) }
     }
 
     /// What a name on the way leads to.

@@ -88,6 +88,10 @@ impl FileSystem for Files {
         self.0.exports.rule(place).terms
     }
 
+    fn reached_now(&self, place: Place) -> Place {
+        self.0.exports.reached_now(place)
+    }
+
     fn descend(&self, ctx: &Ctx, child: FileId) -> Result<Place> {
         self.0.exports.descend(ctx.place, ctx.view, child)
     }
@@ -113,12 +117,13 @@ impl FileSystem for Files {
     }
 
     fn encode_handle(&self, file: FileId, place: Place) -> Bytes {
-        handle::encode(&self.0.iods.cluster().key, self.fsid(), file, place.root)
+        let named = handle::Named { file, root: place.root, epoch: place.epoch };
+        handle::encode(&self.0.iods.cluster().key, self.fsid(), named)
     }
 
     fn decode_handle(&self, view: View, handle: &[u8]) -> Result<(FileId, Place)> {
-        let (file, root) = handle::decode(&self.0.iods.cluster().key, self.fsid(), handle)?;
-        Ok((file, self.0.exports.enter(root, view, file)?))
+        let named = handle::decode(&self.0.iods.cluster().key, self.fsid(), handle)?;
+        Ok((named.file, self.0.exports.enter(named, view)?))
     }
 
     async fn getattr(&self, ctx: &Ctx, file: FileId) -> Result<Attrs> {
@@ -162,6 +167,7 @@ impl FileSystem for Files {
             return self.0.exports.lookup(ctx.view, dir, name);
         }
         let found = self.0.namespace.lookup(&ctx.cred, dir, name).map_err(|e| self.in_dir(dir, e))?;
+        self.0.exports.passed(dir);
         self.0.notes.found(found.id, ctx.client).await?;
         Ok(found)
     }
@@ -178,6 +184,7 @@ impl FileSystem for Files {
             return self.0.exports.readdir(ctx.view, dir, after);
         }
         let page = self.0.namespace.readdir(&ctx.cred, dir, after, max)?;
+        self.0.exports.passed(dir);
         Ok(DirPage { entries: page.entries, eof: page.eof })
     }
 
@@ -199,6 +206,7 @@ impl FileSystem for Files {
             Ok(made) => made,
             Err(e) => return Err(self.in_the_way(dir, name, e).await),
         };
+        self.0.exports.passed(dir);
         Ok(Created { attrs: made.attrs, change: change(made.dir) })
     }
 
@@ -245,6 +253,7 @@ impl FileSystem for Files {
     }
 
     async fn remove(&self, ctx: &Ctx, dir: FileId, name: &Bytes, ends: Ends<'_>) -> Result<Removed> {
+        self.0.exports.may_move((dir, name), false)?;
         let removed = self.0.names(ctx).remove_ending(&ctx.cred, ctx.now, dir, name, ends).await;
         let removed = removed.map_err(|e| self.in_dir(dir, e))?;
         let id = removed.file.attrs.id;
@@ -255,6 +264,8 @@ impl FileSystem for Files {
     }
 
     async fn rename(&self, ctx: &Ctx, from: (FileId, &Bytes), to: (FileId, &Bytes), how: Renaming) -> Result<Renamed> {
+        self.0.exports.may_move(from, false)?;
+        self.0.exports.may_move(to, true)?;
         let (from, to) = ((from.0, &from.1[..]), (to.0, &to.1[..]));
         let renamed = self.0.names(ctx).rename(&ctx.cred, ctx.now, from, to, how).await?;
         let replaced = renamed.replaced.map(|file| {

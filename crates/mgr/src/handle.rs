@@ -1,4 +1,4 @@
-//! Filehandles: version, file system, inode number, the export that it was reached by, and an authenticator.
+//! Filehandles: version, file system, inode number, the export that it was reached by and when, and an authenticator.
 //!
 //! A handle is good for what its export allows, so nobody may be able to make one.
 
@@ -7,15 +7,28 @@ use types::{FileId, Fsid, Status};
 use wire::native::Key;
 
 const VERSION: u8 = 2;
-/// Version and three zero bytes, fsid, inode number, root directory of the export.
+/// Most that the epoch of a handle can be: it has three bytes.
+pub(crate) const EPOCH_MAX: u32 = 0xff_ffff;
+/// Version and epoch of the exports, fsid, inode number, root directory of the export.
 const SIGNED_LEN: usize = 4 + 16 + 8 + 8;
 const LEN: usize = SIGNED_LEN + 16;
 const _: () = assert!(LEN <= types::limits::FILEHANDLE_MAX);
 
-/// The handle of a file in the export with this root directory; see `docs/FORMATS.md`.
-pub(crate) fn encode(key: &Key, fsid: Fsid, file: FileId, root: FileId) -> Bytes {
+/// What a handle names.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Named {
+    pub(crate) file: FileId,
+    /// The root directory of the export that it was reached by.
+    pub(crate) root: FileId,
+    /// The epoch of the exports then, at most [`EPOCH_MAX`].
+    pub(crate) epoch: u32,
+}
+
+/// The handle of a file; see `docs/FORMATS.md`.
+pub(crate) fn encode(key: &Key, fsid: Fsid, Named { file, root, epoch }: Named) -> Bytes {
     let mut handle = BytesMut::with_capacity(LEN);
-    handle.put_slice(&[VERSION, 0, 0, 0]);
+    handle.put_u8(VERSION);
+    handle.put_uint(epoch.min(EPOCH_MAX).into(), 3);
     handle.put_slice(&fsid.0);
     handle.put_u64(file.0);
     handle.put_u64(root.0);
@@ -24,13 +37,12 @@ pub(crate) fn encode(key: &Key, fsid: Fsid, file: FileId, root: FileId) -> Bytes
     handle.freeze()
 }
 
-/// The file of a handle and the root directory of its export: `BadHandle` for anything that [`encode`] does not make, `Stale`
-/// for another file system's.
-pub(crate) fn decode(key: &Key, fsid: Fsid, handle: &[u8]) -> Result<(FileId, FileId), Status> {
+/// What a handle names: `BadHandle` for anything that [`encode`] does not make, `Stale` for another file system's.
+pub(crate) fn decode(key: &Key, fsid: Fsid, handle: &[u8]) -> Result<Named, Status> {
     let handle: &[u8; LEN] = handle.try_into().map_err(|_| Status::BadHandle)?;
     let (body, mac) = handle.split_at(SIGNED_LEN);
-    let number = |at: usize| body[at..at + 8].iter().fold(0, |number, byte| number << 8 | u64::from(*byte));
-    if body[..4] != [VERSION, 0, 0, 0] {
+    let number = |at: usize, len: usize| body[at..at + len].iter().fold(0, |n, byte| n << 8 | u64::from(*byte));
+    if body[0] != VERSION {
         return Err(Status::BadHandle);
     }
     if body[4..20] != fsid.0 {
@@ -39,7 +51,7 @@ pub(crate) fn decode(key: &Key, fsid: Fsid, handle: &[u8]) -> Result<(FileId, Fi
     if !key.is_file_handle_mac(body, mac) {
         return Err(Status::BadHandle);
     }
-    Ok((FileId(number(20)), FileId(number(28))))
+    Ok(Named { file: FileId(number(20, 8)), root: FileId(number(28, 8)), epoch: number(1, 3) as u32 })
 }
 
 #[cfg(test)]
@@ -54,19 +66,20 @@ mod tests {
 
     #[test]
     fn bytes_are_these() {
-        let handle = encode(&key(), FSID, FileId(0x0102_0304_0506_0708), FileId(9));
-        let mut want = vec![2, 0, 0, 0];
+        let named = Named { file: FileId(0x0102_0304_0506_0708), root: FileId(9), epoch: 0x0a_0b0c };
+        let handle = encode(&key(), FSID, named);
+        let mut want = vec![2, 10, 11, 12];
         want.extend([7; 16]);
         want.extend([1, 2, 3, 4, 5, 6, 7, 8]);
         want.extend([0, 0, 0, 0, 0, 0, 0, 9]);
         assert_eq!(handle[..36], want);
         assert_eq!(handle.len(), 52);
-        assert_eq!(decode(&key(), FSID, &handle), Ok((FileId(0x0102_0304_0506_0708), FileId(9))));
+        assert_eq!(decode(&key(), FSID, &handle), Ok(named));
     }
 
     #[test]
     fn what_was_not_made_here_is_refused() {
-        let handle = encode(&key(), FSID, FileId(9), FileId(1));
+        let handle = encode(&key(), FSID, Named { file: FileId(9), root: FileId(1), epoch: 3 });
         for bit in 0..LEN * 8 {
             let mut bad = handle.to_vec();
             bad[bit / 8] ^= 1 << (bit % 8);

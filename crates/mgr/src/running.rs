@@ -6,7 +6,7 @@ use crate::cluster_file::ClusterFile;
 use crate::config::{Checked, Config};
 use crate::counters::Counters;
 use crate::error::{Error, random};
-use crate::exports::Exports;
+use crate::exports::{self, Exports};
 use crate::fs::{Files, own_ctx};
 use crate::gateway::{Gateway, NfsServer};
 use crate::gathered::Gathered;
@@ -126,7 +126,7 @@ impl Mgr {
             capability_secs: checked.capability_secs,
             queue: Default::default(),
             begun: tokio::time::Instant::now(),
-            exports: Exports::new(checked.exports, namespace.clone()),
+            exports: Exports::start(checked.exports, namespace.clone()).await.map_err(Error::Metadata)?,
             devices: Default::default(),
             native: Default::default(),
             damaged: Default::default(),
@@ -202,6 +202,7 @@ fn start_background(network: &net::Counters, room: &Arc<Room>, server: &Arc<NfsS
     in_background(&mut background, "making copies again", network, room, rebuilder::rebuild);
     in_background(&mut background, "scrubbing", network, room, scrub::run);
     in_background(&mut background, "leaving marks with iods", network, &room.iods, iods::mark);
+    in_background(&mut background, "keeping exports on record", network, room, exports::keep);
     in_background(&mut background, "forgetting notes", network, room, settler::forget);
     in_background(&mut background, "writing what is gathered", network, room, gathering::watch);
     in_background(&mut background, "listening for news", network, room, news::listen);

@@ -35,22 +35,24 @@ pub struct Place {
     pub root: FileId,
     /// Which of the file system's terms hold there for this caller.
     pub terms: u16,
+    /// Which set of exports there was when the file was reached: what was reached before another export began below this one may be in that one now.
+    pub epoch: u32,
 }
 
 impl Place {
     /// On the way to exports, in none of them.
-    pub const OUTSIDE: Place = Place { root: FileId(0), terms: u16::MAX };
+    pub const OUTSIDE: Place = Place { root: FileId(0), terms: u16::MAX, epoch: 0 };
 
     /// Whether it is on the way only.
     pub fn is_outside(self) -> bool {
-        self == Place::OUTSIDE
+        self.root == Place::OUTSIDE.root
     }
 }
 
 impl Default for Place {
     /// The export of everything.
     fn default() -> Self {
-        Place { root: FileId::ROOT, terms: 0 }
+        Place { root: FileId::ROOT, terms: 0, epoch: 0 }
     }
 }
 

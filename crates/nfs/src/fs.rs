@@ -368,16 +368,21 @@ pub trait FileSystem: Send + Sync + 'static {
     /// (UNKNOWN_LAYOUTTYPE), which makes the writes of Linux fail.
     fn layout_types(&self) -> Vec<u32>;
 
-    /// The filehandle of a file: at most `FILEHANDLE_MAX` bytes, always the same for the same file in the same export.
+    /// The filehandle of a file: at most `FILEHANDLE_MAX` bytes, always the same for the same file in the same place.
     fn encode_handle(&self, file: FileId, place: Place) -> Bytes;
 
     /// The file of a handle and where it was reached; `BadHandle` for bytes this server never gave out, `Stale` if known
-    /// to be gone, `Access` for what the caller may not see.
+    /// to be gone or not to be in that export any more, `Access` for what the caller may not see. Every handle that a client sends comes by here.
     fn decode_handle(&self, view: View, handle: &[u8]) -> Result<(FileId, Place)>;
 
     /// What holds in an export. Cheap: called for every filehandle.
     fn terms(&self, _place: Place) -> Terms {
         Terms::default()
+    }
+
+    /// The place of what is reached now from a place that may have been reached before exports changed ([`Place::epoch`]).
+    fn reached_now(&self, place: Place) -> Place {
+        place
     }
 
     /// Where `child` is that was found in a directory of `ctx.place`: there too, or where another export begins. `Access`

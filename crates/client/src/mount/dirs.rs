@@ -111,7 +111,8 @@ impl ReadDir {
     fn entry(&self, entry: entry4, stamp: u64, what: &str) -> Result<Option<Entry>> {
         let values = attrs::decode(&entry.attrs).map_err(|e| Error::protocol(format!("{what}: {e}")))?;
         match values.rdattr_error {
-            Some(NFS4ERR_NOENT | NFS4ERR_STALE) => return Ok(None),
+            // The last one: an export begins there that is closed to this client, and there is nothing it could do with the name.
+            Some(NFS4ERR_NOENT | NFS4ERR_STALE | NFS4ERR_ACCESS) => return Ok(None),
             Some(NFS4_OK) | None => {}
             Some(status) => return Err(nfs_error(status, what)),
         }

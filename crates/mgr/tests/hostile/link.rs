@@ -42,6 +42,12 @@ impl Link {
         }))
     }
 
+    /// A link over a connection that there is.
+    #[allow(dead_code)]
+    pub fn over(stream: TcpStream) -> Self {
+        Link(Box::new(stream))
+    }
+
     /// Sends bytes as they are.
     pub fn raw(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.0.write_all(bytes)

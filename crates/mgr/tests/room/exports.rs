@@ -48,7 +48,7 @@ async fn the_way_leads_to_exports_and_back() {
     let b = mkdir(&files, a, "b").await;
     let c = mkdir(&files, b, "c").await;
     let d = mkdir(&files, a, "d").await;
-    let at = |root, terms| Place { root, terms };
+    let at = |root, terms| Place { root, terms, epoch: 0 };
     let root = |view| files.root(View(view));
 
     // Who sees both.

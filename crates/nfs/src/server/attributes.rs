@@ -79,20 +79,23 @@ impl<F: FileSystem, C: Callbacks> Compound<'_, F, C> {
     }
 
     /// Adds the values that depend on the file.
-    pub(super) fn add_values(&self, values: &mut Values, mask: Mask, attrs: &Attrs) {
+    ///
+    /// # Errors
+    /// An entry of a directory may be where another export begins: `NFS4ERR_ACCESS` if the caller does not see that. Nothing is told of it then.
+    pub(super) fn add_values(&self, values: &mut Values, mask: Mask, attrs: &Attrs) -> Answer<()> {
+        let place = self.fs().descend(&self.ctx, attrs.id)?;
         values.set_attrs(attrs);
-        // An entry of a directory may be where another export begins.
-        let place = self.fs().descend(&self.ctx, attrs.id).unwrap_or(self.ctx.place);
         if mask.has(FATTR4_FILEHANDLE) {
             values.filehandle = Some(self.fs().encode_handle(attrs.id, place));
         }
         values.fsid = Some(fsid(self.fs().fsid_in(place)));
+        Ok(())
     }
 
     /// All values of `mask` for one file.
     pub(super) async fn values(&self, mask: Mask, attrs: &Attrs) -> Answer<Values> {
         let mut values = self.common_values(mask).await?;
-        self.add_values(&mut values, mask, attrs);
+        self.add_values(&mut values, mask, attrs)?;
         if mask.has(FATTR4_MDSTHRESHOLD) {
             let dir = self.opened_in.filter(|(file, _)| *file == attrs.id).map(|(_, dir)| dir);
             values.mdsthreshold = Some(self.fs().threshold(&self.ctx, attrs.id, dir).await?.into_iter().collect());

@@ -170,13 +170,13 @@ impl<F: FileSystem, C: Callbacks> Compound<'_, F, C> {
 
     /// Changes the current filehandle to another one of the same export; the stateid that went with the old one is gone.
     pub(super) fn set_file(&mut self, file: FileId) {
-        self.current = Some(Handle { file, stateid: ANONYMOUS, place: self.ctx.place });
+        self.set_place(file, self.fs().reached_now(self.ctx.place));
     }
 
     /// Changes the current filehandle and, with it, whose permissions count.
     pub(super) fn set_place(&mut self, file: FileId, place: Place) {
         self.enter(place);
-        self.set_file(file);
+        self.current = Some(Handle { file, stateid: ANONYMOUS, place });
     }
 
     /// Brings back the saved filehandle and stateid.

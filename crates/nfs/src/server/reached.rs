@@ -10,7 +10,7 @@ const SMALL: usize = 1024;
 /// What is not in the export of everything, by client and file.
 #[derive(Debug)]
 pub(super) struct Reached {
-    roots: HashMap<(u64, FileId), FileId>,
+    roots: HashMap<(u64, FileId), (FileId, u32)>,
     /// At how many entries to look for those that nobody needs any more.
     clear_at: usize,
 }
@@ -25,11 +25,11 @@ impl Reached {
     /// Notes that a client opened a file. Files for which `in_use` is false are forgotten whenever there are twice as many
     /// entries as were left the last time, so that a note costs the same on average however many there are.
     pub(super) fn note(&mut self, client: u64, file: FileId, place: Place, in_use: impl Fn(FileId) -> bool) {
-        if place.root == FileId::ROOT {
+        if (place.root, place.epoch) == (FileId::ROOT, 0) {
             self.roots.remove(&(client, file));
             return;
         }
-        self.roots.insert((client, file), place.root);
+        self.roots.insert((client, file), (place.root, place.epoch));
         if self.roots.len() >= self.clear_at {
             self.roots.retain(|(of, used), _| (*of, *used) == (client, file) || in_use(*used));
             self.clear_at = (2 * self.roots.len()).max(SMALL);
@@ -39,7 +39,7 @@ impl Reached {
     /// Where a client reached a file.
     pub(super) fn place(&self, client: u64, file: FileId) -> Place {
         match self.roots.get(&(client, file)) {
-            Some(root) => Place { root: *root, ..Place::default() },
+            Some((root, epoch)) => Place { root: *root, epoch: *epoch, ..Place::default() },
             None => Place::default(),
         }
     }
@@ -51,7 +51,7 @@ mod tests {
 
     #[test]
     fn files_in_use_are_remembered_and_others_not_for_ever() {
-        let export = Place { root: FileId(5), terms: 1 };
+        let export = Place { root: FileId(5), terms: 1, epoch: 0 };
         let mut reached = Reached::default();
         for n in 0..100_000 {
             reached.note(n % 3, FileId(n), export, |file| file.0 % 100 == 0);

@@ -87,7 +87,6 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
             return Err(refusal);
         }
     };
-    cx.server.note_reached(client.0, file, cx.ctx.place);
     // Who is to be told waits for long between two attempts.
     let notifies = if cx.state(|state| state.is_callable(client)) { OPEN4_RESULT_MAY_NOTIFY_LOCK } else { 0 };
     go_on_with(cx, file, opened.stateid, by_name.then_some(here));
@@ -133,8 +132,11 @@ fn go_on_with<F: FileSystem, C: Callbacks>(
     stateid: stateid4,
     dir: Option<FileId>,
 ) {
+    // Who opens it by its handle knows it by that one.
+    let place = if dir.is_some() { cx.fs().reached_now(cx.ctx.place) } else { cx.ctx.place };
+    cx.server.note_reached(cx.client().0, file, place);
     cx.opened_in = dir.map(|dir| (file, dir)).or(cx.opened_in);
-    cx.set_file(file);
+    cx.set_place(file, place);
     cx.set_stateid(stateid);
 }
 

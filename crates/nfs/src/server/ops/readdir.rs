@@ -14,6 +14,8 @@ use xdr::{Segments, Writer};
 const FRAME: usize = 16;
 /// Most entries asked for at once.
 const PAGE: usize = 512;
+/// What is told of an entry that is closed to the caller: why nothing is.
+const CLOSED: Mask = Mask::of(&[FATTR4_RDATTR_ERROR]);
 /// The least that one entry takes: list mark, cookie, name of one byte, empty attributes.
 const ENTRY_MIN: usize = 4 + 8 + 8 + 8;
 
@@ -105,6 +107,7 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
     let max_names = if args.dircount == 0 { usize::MAX } else { args.dircount as usize };
     let mut page = Page { list: Writer::new(), names: 0, max, max_names };
     let mut values = cx.common_values(mask).await?;
+    let closed = Values { rdattr_error: Some(NFS4ERR_ACCESS), ..Values::default() };
     let mut after = args.cookie;
     let eof = 'fill: loop {
         let hint = (max - page.list.len()) / ENTRY_MIN;
@@ -114,9 +117,11 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
         }
         let written = written_elsewhere(cx, mask, &found.entries);
         for (at, entry) in found.entries.iter().enumerate() {
-            cx.add_values(&mut values, mask, &entry.attrs);
+            let told = cx.add_values(&mut values, mask, &entry.attrs);
             values.weir_writer = written.get(at).copied();
-            if !page.add(entry, mask, &values) {
+            // Of what the caller may not see there is the name alone (RFC 8881 §5.8.1.12, §18.23.3).
+            let (mask, values) = if told.is_ok() { (mask, &values) } else { (mask.and(CLOSED), &closed) };
+            if !page.add(entry, mask, values) {
                 break 'fill false;
             }
             after = entry.cookie;
