@@ -5,7 +5,8 @@ use bytes::Bytes;
 use net::rpc::{CallContext, Refusal, Service};
 use nfs::exports::View;
 use nfs::server::{Call, CallbackPath, Callbacks, Lost, reply_bound};
-use nfs::state::ConnectionId;
+use nfs::state::{ConnectionId, Origin};
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
 use types::limits;
@@ -47,10 +48,10 @@ impl Service for Gateway {
                 let random = getrandom::u64().map_err(|_| Refusal::SystemErr)?;
                 let (connection, message_len) = (ConnectionId(context.peer.id()), context.message_len);
                 let (body, now) = (body.rest(), crate::now());
-                Ok(self
-                    .server
-                    .compound(Call { connection, principal, cred, view: View::ALL, body, message_len, now, random })
-                    .await?)
+                let origin = Origin::of_address(context.peer.peer().ip().unwrap_or(Ipv4Addr::UNSPECIFIED.into()));
+                let view = View::ALL;
+                let call = Call { connection, principal, origin, cred, view, body, message_len, now, random };
+                Ok(self.server.compound(call).await?)
             }
             (NFS4_PROGRAM, NFS_V4, _) => Err(Refusal::ProcUnavail),
             (NFS4_PROGRAM, ..) => Err(Refusal::ProgMismatch { low: NFS_V4, high: NFS_V4 }),

@@ -10,6 +10,7 @@
 
 mod recorded;
 
+use crate::caller::Seen;
 use crate::config::KernelLayout;
 use crate::handle::Named;
 use bytes::Bytes;
@@ -17,13 +18,11 @@ use ipnet::IpNet;
 use layout::kinds::native;
 use layout::{Policy, Settings};
 use meta::{Embedded, Namespace};
-use net::Address;
 use nfs::exports::{Place, Terms, View};
 use nfs::fs::DirPage;
 use recorded::Recorded;
 pub(crate) use recorded::keep;
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, PoisonError, RwLock};
 use types::{Attrs, Cred, DirEntry, FileId, FileKind, Fsid, Status};
 
@@ -39,6 +38,8 @@ pub(crate) struct Rule {
     pub(crate) path: Vec<Bytes>,
     /// To whom; empty: everybody.
     pub(crate) clients: Vec<IpNet>,
+    /// Whether those of other machines must come from a port that only the superuser there may use.
+    pub(crate) privileged_ports: bool,
     pub(crate) terms: Terms,
     /// How files are laid out where no directory says otherwise.
     pub(crate) policy: Policy,
@@ -128,6 +129,7 @@ impl Exports {
         let outside = Rule {
             path: Vec::new(),
             clients: Vec::new(),
+            privileged_ports: false,
             terms: Terms { read_only: true, ..Terms::default() },
             policy: Policy::default(),
             told: Settings::default(),
@@ -135,7 +137,7 @@ impl Exports {
             mds_threshold: Some(0),
         };
         let only_root = rules.iter().all(|rule| rule.path.is_empty());
-        let open = rules.iter().all(|rule| rule.clients.is_empty());
+        let open = rules.iter().all(|rule| rule.clients.is_empty() && !rule.privileged_ports);
         let recorded = Recorded::default();
         let mut exports = Exports { rules, outside, only_root, open, namespace, recorded, found: RwLock::default() };
         exports.look();
@@ -234,20 +236,26 @@ impl Exports {
     }
 
     /// What a peer sees. Those of this machine that came by a Unix socket count as 127.0.0.1.
-    pub(crate) fn view(&self, peer: &Address) -> View {
+    pub(crate) fn view(&self, peer: Seen) -> View {
         if self.open {
             return View::ALL;
         }
-        let ip = match peer {
-            Address::Tcp { host, .. } => host.parse::<IpAddr>().ok().map(|ip| ip.to_canonical()),
-            Address::Unix(_) => Some(Ipv4Addr::LOCALHOST.into()),
-        };
-        let sees = |rule: &Rule| match ip {
+        self.view_of(peer, |rule| peer.privileged || !rule.privileged_ports)
+    }
+
+    /// Whether a peer would see something if it came from a privileged port.
+    pub(crate) fn are_for_privileged_ports(&self, peer: Seen) -> bool {
+        self.view_of(peer, |_| true) != View::NONE
+    }
+
+    fn view_of(&self, peer: Seen, may: impl Fn(&Rule) -> bool) -> View {
+        let names = |rule: &Rule| match peer.ip {
             _ if rule.clients.is_empty() => true,
             Some(ip) => rule.clients.iter().any(|net| net.contains(&ip)),
             None => false,
         };
-        View(self.rules.iter().enumerate().filter(|(_, rule)| sees(rule)).fold(0, |bits, (n, _)| bits | 1 << n))
+        let seen = self.rules.iter().enumerate().filter(|(_, rule)| names(rule) && may(rule));
+        View(seen.fold(0, |bits, (n, _)| bits | 1 << n))
     }
 
     /// What holds at a place.

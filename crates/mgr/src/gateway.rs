@@ -1,6 +1,7 @@
 //! Everything that is served on the mgr's port: NFS and the admin program.
 
 use crate::backchannel::Backchannel;
+use crate::caller::Seen;
 use crate::check::Checks;
 use crate::dumps::Dumps;
 use crate::fs::Files;
@@ -8,15 +9,18 @@ use crate::mismatch::{Asked, Mismatches};
 use crate::near::Near;
 use crate::random::Random;
 use crate::room::now;
-use crate::{scrub, status};
+use crate::{caller, scrub, status};
 use net::Address;
 use net::rpc::{CallContext, Refusal, Service};
+use nfs::exports::View;
 use nfs::server::{Call, Server, reply_bound};
 use nfs::state::ConnectionId;
 use std::sync::Arc;
 use tokio::time::Instant;
 use types::{FileId, limits};
-use wire::admin::{self, CheckArgs, CheckReply, DumpArgs, DumpReply, NearArgs, PlacementArgs, ScrubArgs, ScrubReply};
+use wire::admin::{
+    self, CheckArgs, CheckReply, DumpArgs, DumpReply, NearArgs, PlacementArgs, ScrubArgs, ScrubReply, Status,
+};
 use wire::nfs4::NFS4_PROGRAM;
 use wire::rpc::{AUTH_TOOWEAK, CallHeader};
 use xdr::{Reader, Segments, Xdr};
@@ -51,7 +55,15 @@ impl Gateway {
         match (context.header.version, context.header.procedure) {
             (NFS_V4, NFSPROC4_NULL) => Ok(Segments::default()),
             (NFS_V4, NFSPROC4_COMPOUND) => {
-                let (principal, cred) = Call::identity(&context.header.cred).ok_or(Refusal::Auth(AUTH_TOOWEAK))?;
+                let peer = &context.peer;
+                let (principal, cred) =
+                    caller::identity(peer, &context.header.cred).ok_or(Refusal::Auth(AUTH_TOOWEAK))?;
+                let (seen, exports) = (Seen::of(peer), &self.server.fs().0.exports);
+                let view = exports.view(seen);
+                if view == View::NONE && exports.are_for_privileged_ports(seen) {
+                    self.mismatches.say(Asked::Port, peer.peer(), Instant::now());
+                    return Err(Refusal::Auth(AUTH_TOOWEAK));
+                }
                 self.backchannel.seen(&context.peer);
                 self.server.fs().0.waited(context.arrived);
                 if let Some(asked) = Asked::by(body.clone()) {
@@ -64,8 +76,9 @@ impl Gateway {
                 let call = Call {
                     connection: ConnectionId(context.peer.id()),
                     principal,
+                    origin: caller::origin(peer),
                     cred,
-                    view: self.server.fs().0.exports.view(context.peer.peer()),
+                    view,
                     body: body.rest(),
                     message_len: context.message_len,
                     now: now(),
@@ -87,19 +100,27 @@ impl Gateway {
         if matches!(context.peer.peer(), Address::Unix(_)) && context.peer.peer_user() == Some(0) {
             return true;
         }
-        let Some((_, cred)) = Call::identity(&context.header.cred) else { return false };
+        let Some((_, cred)) = caller::identity(&context.peer, &context.header.cred) else { return false };
         let exports = &self.server.fs().0.exports;
         // Whoever may not see everything may not check everything, and is here who they are there.
-        let Some(rule) = exports.of_everything(exports.view(context.peer.peer())) else { return false };
+        let Some(rule) = exports.of_everything(exports.view(Seen::of(&context.peer))) else { return false };
         let cred = rule.terms.squash.apply(&cred).unwrap_or(cred);
         let owner = self.server.fs().0.namespace.getattr(FileId::ROOT).map(|root| root.uid);
         cred.is_root() || owner == Ok(cred.uid)
     }
 
+    /// Whether the caller may know what the file system is made of: those who see an export, and root of this machine.
+    fn may_look(&self, context: &CallContext) -> bool {
+        self.may_check(context) || self.server.fs().0.exports.view(Seen::of(&context.peer)) != View::NONE
+    }
+
     async fn admin(&self, context: &CallContext, mut body: Reader) -> Result<Segments, Refusal> {
         match (context.header.version, context.header.procedure) {
             (admin::VERSION, admin::NULL) => Ok(Segments::default()),
-            (admin::VERSION, admin::STATUS) => Ok(status::of(self).to_bytes().into()),
+            (admin::VERSION, admin::STATUS) => match self.may_look(context) {
+                true => Ok(status::of(self).to_bytes().into()),
+                false => Ok(status::for_strangers().to_bytes().into()),
+            },
             (admin::VERSION, admin::CHECK) => {
                 let args = CheckArgs::decode(&mut body).map_err(|_| Refusal::GarbageArgs)?;
                 body.finish().map_err(|_| Refusal::GarbageArgs)?;
@@ -134,7 +155,7 @@ impl Gateway {
                 let args = NearArgs::decode(&mut body).map_err(|_| Refusal::GarbageArgs)?;
                 body.finish().map_err(|_| Refusal::GarbageArgs)?;
                 let exports = &self.server.fs().0.exports;
-                Ok(self.near.answer(&args, context.peer.peer(), exports).to_bytes().into())
+                Ok(self.near.answer(&args, &context.peer, exports).to_bytes().into())
             }
             (admin::VERSION, admin::NEAR_TO_ADMINISTER) => {
                 let args = NearArgs::decode(&mut body).map_err(|_| Refusal::GarbageArgs)?;
@@ -144,7 +165,12 @@ impl Gateway {
             (admin::VERSION, admin::PLACEMENT) => {
                 let args = PlacementArgs::decode(&mut body).map_err(|_| Refusal::GarbageArgs)?;
                 body.finish().map_err(|_| Refusal::GarbageArgs)?;
-                Ok(status::placement(self, FileId(args.inode)).to_bytes().into())
+                let placement = if self.may_look(context) {
+                    status::placement(self, FileId(args.inode))
+                } else {
+                    Status::default()
+                };
+                Ok(placement.to_bytes().into())
             }
             (admin::VERSION, _) => Err(Refusal::ProcUnavail),
             _ => Err(Refusal::ProgMismatch { low: admin::VERSION, high: admin::VERSION }),

@@ -4,6 +4,7 @@
 
 mod backchannel;
 mod backup;
+mod caller;
 mod check;
 mod clients;
 mod cluster_file;

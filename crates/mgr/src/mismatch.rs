@@ -1,4 +1,4 @@
-//! Tells the log who asks for a version of NFS that is not served: all that they see themselves is a mount that fails.
+//! Tells the log who asks for a version of NFS that is not served, or comes from a port that is not taken: all that they see themselves is a mount that fails.
 
 use net::Address;
 use std::sync::{Mutex, PoisonError};
@@ -17,11 +17,13 @@ pub(crate) enum Asked {
     Version(u32),
     /// A minor version of version 4 (RFC 8881 §16.2: NFS4ERR_MINOR_VERS_MISMATCH).
     Minor(u32),
+    /// Something, from a port above 1023 of another machine (`privileged_ports`).
+    Port,
 }
 
-/// When it was last said of versions, and of minor versions.
+/// When it was last said of versions, of minor versions, and of ports.
 #[derive(Debug, Default)]
-pub(crate) struct Mismatches([Mutex<Option<Instant>>; 2]);
+pub(crate) struct Mismatches([Mutex<Option<Instant>>; 3]);
 
 impl Asked {
     /// The minor version of a COMPOUND, if it is not served.
@@ -40,13 +42,24 @@ impl Mismatches {
         let wanted = match asked {
             Asked::Version(version) => version.to_string(),
             Asked::Minor(minor) => format!("4.{minor}"),
+            Asked::Port => {
+                return tracing::warn!(
+                    %peer,
+                    "a client is refused, as any account of its machine may use its port: it has to come from one below 1024 (as root, and without \
+                     \"noresvport\"), or the export needs \"privileged_ports = false\""
+                );
+            }
         };
         tracing::warn!(%peer, "a client asks for NFS {wanted}; served are 4.1 and 4.2: mount with vers=4.1 or vers=4.2");
     }
 
     fn is_time(&self, asked: Asked, now: Instant) -> bool {
-        let [versions, minors] = &self.0;
-        let last = if matches!(asked, Asked::Version(_)) { versions } else { minors };
+        let [versions, minors, ports] = &self.0;
+        let last = match asked {
+            Asked::Version(_) => versions,
+            Asked::Minor(_) => minors,
+            Asked::Port => ports,
+        };
         let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
         let is_time = last.is_none_or(|last| now.duration_since(last) >= AGAIN);
         if is_time {

@@ -1,9 +1,11 @@
 //! The Unix socket for clients of this machine: who is told of it, and where it is.
 //!
 //! A client comes by TCP and asks (NEAR). It is told only if nobody stands in between, who may be there for a reason, and if it sees
-//! the same exports over both. Everything else about a connection is the same over both: who is asked for is what the call says.
+//! the same exports over both. Here the kernel says who asks ([`crate::caller`]).
 
+use crate::caller::Seen;
 use crate::exports::Exports;
+use net::rpc::Connection;
 use net::{Address, Listener};
 use std::net::IpAddr;
 use std::os::unix::fs::PermissionsExt;
@@ -45,8 +47,8 @@ async fn bind(dir: &Path) -> Result<(Local, Listener), String> {
 
 impl Near {
     /// The answer to a client that is seen at an address.
-    pub(crate) fn answer(&self, args: &NearArgs, seen: &Address, exports: &Exports) -> NearReply {
-        self.tell(args, seen, || exports.view(seen) == exports.view(&Address::Unix(Default::default())))
+    pub(crate) fn answer(&self, args: &NearArgs, peer: &Connection, exports: &Exports) -> NearReply {
+        self.tell(args, peer.peer(), || exports.view(Seen::of(peer)) == exports.view(Seen::NEARBY))
     }
 
     /// The answer to an administrator, who does not come for an export.

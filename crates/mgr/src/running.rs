@@ -271,6 +271,11 @@ impl Running {
         &self.network.addresses()[..self.listening]
     }
 
+    /// The Unix socket for clients of this machine, if there is one.
+    pub fn nearby(&self) -> Option<&Address> {
+        self.network.addresses().get(self.listening)
+    }
+
     /// A way in for clients of this process.
     pub fn door(&self) -> Option<Door> {
         self.network.door()

@@ -27,6 +27,14 @@ pub(crate) fn of(gateway: &Gateway) -> Status {
     Status { groups }
 }
 
+/// What anybody may know: that there is an mgr, and of which version.
+pub(crate) fn for_strangers() -> Status {
+    let mut group = Group::new("mgr");
+    group.text("state", "up");
+    group.text("software", concat!("weir ", env!("CARGO_PKG_VERSION")));
+    Status { groups: vec![group] }
+}
+
 /// Where the objects of a file are: a group for the file, and one for each object. Nothing for a file without objects.
 pub(crate) fn placement(gateway: &Gateway, file: FileId) -> Status {
     let room = &gateway.server.fs().0;

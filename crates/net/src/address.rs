@@ -38,6 +38,14 @@ const HOST_MAX: usize = 255;
 const SOCKET_PATH_MAX: usize = 107;
 
 impl Address {
+    /// The IP address, one for those of both versions that mean the same; none of names and Unix sockets.
+    pub fn ip(&self) -> Option<IpAddr> {
+        match self {
+            Address::Tcp { host, .. } => host.parse::<IpAddr>().ok().map(|ip| ip.to_canonical()),
+            Address::Unix(_) => None,
+        }
+    }
+
     /// Parses `host:port`, `host` (then with `default_port`), `[ipv6]:port`, an IPv6 address alone or a socket path.
     pub fn parse(text: &str, default_port: Option<u16>) -> Result<Self, BadAddress> {
         let bad = |why| BadAddress { text: text.chars().take(300).collect(), why };

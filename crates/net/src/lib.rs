@@ -9,9 +9,11 @@ pub mod rpc;
 mod supervise;
 pub mod task;
 mod transports;
+mod user;
 
 pub use address::Address;
 pub use counters::{CallCount, Counters, Traffic};
 pub use error::Error;
 pub use supervise::supervise;
 pub use transports::{Listener, memory};
+pub use user::User;

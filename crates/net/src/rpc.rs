@@ -113,6 +113,9 @@ pub struct Limits {
     pub stall_under_pressure: Duration,
     /// How long a server that shuts down lets calls in progress finish.
     pub shutdown_grace: Duration,
+    /// Whether to connect to another machine from a port below 1024, which only the superuser may use, where this process may: the other end can ask for
+    /// that before it takes our word for who asks.
+    pub reserved_port: bool,
 }
 
 impl Default for Limits {
@@ -128,6 +131,7 @@ impl Default for Limits {
             stall: limits::STALL_TIME,
             stall_under_pressure: limits::STALL_TIME_UNDER_PRESSURE,
             shutdown_grace: Duration::from_secs(5),
+            reserved_port: false,
         }
     }
 }

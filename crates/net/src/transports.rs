@@ -4,7 +4,7 @@ pub mod memory;
 mod tcp;
 mod unix;
 
-use crate::{Address, Error};
+use crate::{Address, Error, User};
 use bytes::BufMut;
 use memory::{Pipe, Port};
 use std::future::poll_fn;
@@ -46,12 +46,12 @@ pub(crate) enum WriteHalf {
 }
 
 impl Stream {
-    /// Connects; a host name's addresses are tried in turn.
-    pub(crate) async fn connect(address: &Address) -> Result<Self, Error> {
+    /// Connects; a host name's addresses are tried in turn. For `reserved` see [`crate::rpc::Limits::reserved_port`].
+    pub(crate) async fn connect(address: &Address, reserved: bool) -> Result<Self, Error> {
         let connected = match address {
             Address::Tcp { host, port } => match memory::installed().map(|network| network.connect(host, *port)) {
                 Some(connecting) => connecting.await.map(Stream::Memory),
-                None => tcp::connect(host, *port).await.map(Stream::Tcp),
+                None => tcp::connect(host, *port, reserved).await.map(Stream::Tcp),
             },
             Address::Unix(path) => unix::connect(path).await.map(Stream::Unix),
         };
@@ -76,9 +76,9 @@ impl Stream {
     }
 
     /// The user that the peer ran as when it connected or began to listen; `None` unless it is a Unix socket's.
-    pub(crate) fn peer_user(&self) -> Option<u32> {
+    pub(crate) fn peer_user(&self) -> Option<User> {
         match self {
-            Stream::Unix(s) => s.peer_cred().ok().map(|cred| cred.uid()),
+            Stream::Unix(s) => s.peer_cred().ok().map(User::of),
             Stream::Tcp(_) | Stream::Memory(_) => None,
         }
     }

@@ -16,6 +16,9 @@ impl View {
     /// Of those to whom nothing is closed.
     pub const ALL: View = View(u64::MAX);
 
+    /// Of those to whom everything is.
+    pub const NONE: View = View(0);
+
     /// Whether number `n` is among them.
     pub fn has(self, n: u16) -> bool {
         n < 64 && self.0 >> n & 1 == 1

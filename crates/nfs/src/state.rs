@@ -24,6 +24,7 @@ use crate::state::opens::Opens;
 use crate::state::recovery::Recovery;
 use crate::state::sessions::Sessions;
 use bytes::Bytes;
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 use types::{ByteRange, FileId, Timestamp};
 use wire::nfs4::{clientid4, nfsstat4, sessionid4};
@@ -48,8 +49,49 @@ pub enum Principal {
     Sys(u32),
 }
 
+/// Where a request comes from, as far as shares of what all clients have together go.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Origin {
+    /// This machine, in this user's name as the kernel says.
+    Local(u32),
+    /// An address; those that one machine has at will are one ([`Origin::of_address`]).
+    Address(IpAddr),
+}
+
+impl Origin {
+    /// That of an address: all of IPv4's loopback is one, and so is each /64 of IPv6.
+    pub fn of_address(address: IpAddr) -> Self {
+        Origin::Address(match address.to_canonical() {
+            IpAddr::V4(v4) if v4.is_loopback() => Ipv4Addr::LOCALHOST.into(),
+            IpAddr::V4(v4) => v4.into(),
+            IpAddr::V6(v6) => Ipv6Addr::from_bits(v6.to_bits() >> 64 << 64).into(),
+        })
+    }
+}
+
+/// Who introduces itself, or takes its leave.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Caller {
+    /// Who it says it is.
+    pub principal: Principal,
+    /// Where it is.
+    pub origin: Origin,
+    /// A random number: nobody else can guess the client id that is made of it.
+    pub random: u32,
+}
+
+impl From<Principal> for Caller {
+    /// Somebody on this machine, whose ids are numbered.
+    fn from(principal: Principal) -> Self {
+        Caller { principal, origin: Origin::Local(0), random: 0 }
+    }
+}
+
 /// The usual time of courtesy, in leases.
 const COURTESY_LEASES: u32 = 8;
+
+/// Most clients of one address whose holdings are counted.
+const COUNTED_MAX: usize = 256;
 
 /// What a server fixes once, before the first request.
 #[derive(Clone, Debug)]
@@ -246,6 +288,23 @@ impl State {
             layouts: self.layouts.len(),
             recalls: self.layouts.recalls() + self.delegations.recalls(),
         }
+    }
+
+    /// Whether a client may not have one more of what all have together, `all` of at most `max`: nobody's address may have more than is left for the others. So
+    /// whoever takes all that it can leaves something to each who comes later.
+    pub(crate) fn is_share_full(
+        &self,
+        client: ClientId,
+        of_client: impl Fn(ClientId) -> usize,
+        (all, max): (usize, usize),
+    ) -> bool {
+        let left = max.saturating_sub(all);
+        if all <= left {
+            return false;
+        }
+        let same = self.clients.beside(client);
+        // To count those of more clients would take long, and as many of one address are no usual sight.
+        same.len() > COUNTED_MAX || same.iter().map(|client| of_client(*client)).sum::<usize>() >= left
     }
 
     /// A fresh `other` field of the given kind.

@@ -93,7 +93,8 @@ pub async fn connect(address: &Address, timeout: Duration) -> Result<Connection,
 }
 
 async fn reach(address: &Address, timeout: Duration) -> Result<Connection, net::Error> {
-    Connection::connect(address, Arc::new(NoService), Limits::default(), net::Counters::default(), timeout).await
+    let limits = Limits { reserved_port: true, ..Limits::default() };
+    Connection::connect(address, Arc::new(NoService), limits, net::Counters::default(), timeout).await
 }
 
 async fn nearer(connection: &Connection, timeout: Duration) -> Option<Connection> {

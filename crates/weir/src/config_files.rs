@@ -47,6 +47,8 @@ iods = ["node1:2050", "node2:2050"]
 #[[export]]
 #path = "/home"
 #clients = ["10.1.0.0/16"]
+# From other machines requests are taken from ports below 1024 alone: "false" also lets ordinary accounts run "weir" there, and forge each other.
+#privileged_ports = true
 #access = "rw"
 #squash = "root"
 "##,

@@ -7,7 +7,7 @@ use crate::inode::{Inode, Open};
 use crate::{Error, Options, Result};
 use bytes::Bytes;
 use net::Address;
-use net::rpc::{Connection, Limits};
+use net::rpc::{Connection, Limits, Refusal};
 use nfs::client::compound::Results as RawResults;
 use nfs::client::recovery::{self, Continuity, continuity};
 use nfs::client::session::{self, Identity, Outcome, Session, Wishes};
@@ -20,7 +20,7 @@ use types::{Cred, Status};
 use wire::admin::{self, NearArgs, NearReply};
 use wire::nfs4::compound::{OpNumber, Ops, OpsWriter, ResHeader};
 use wire::nfs4::*;
-use wire::rpc::{Auth, AuthSys};
+use wire::rpc::{AUTH_TOOWEAK, Auth, AuthSys};
 use xdr::Xdr;
 
 /// The lease time until the mgr was asked for it.
@@ -221,7 +221,7 @@ impl Shared {
     }
 
     async fn dial(&self, link: &mut Link) -> Result<Connection> {
-        let (net, limits) = (self.net.clone(), Limits::default());
+        let (net, limits) = (self.net.clone(), Limits { reserved_port: true, ..Limits::default() });
         let (callbacks, timeout) = (self.callbacks.clone(), self.options.connect_timeout);
         let connected = match &self.options.door {
             Some(door) => door.enter(callbacks, limits, net),
@@ -289,6 +289,11 @@ impl Shared {
         let sent = connection.call(NFS4_PROGRAM, NFS_V4, COMPOUND, &self.auth, body, timeout).await;
         let reply = match sent {
             Ok(reply) => reply,
+            Err(net::Error::Refused(Refusal::Auth(AUTH_TOOWEAK))) => {
+                let why = "it takes requests from this machine only from ports below 1024, that is from root: run this as root, on a mount, or on the mgr's \
+                           machine, or have \"privileged_ports = false\" set for the export";
+                return Err(Error::status(Status::Access, format!("mgr {}: {why}", self.address)));
+            }
             Err(e @ (net::Error::Refused(_) | net::Error::Malformed(_))) => {
                 return Err(Error::protocol(format!("{what}: {} does not speak NFSv4: {e}", self.address)));
             }

@@ -52,6 +52,10 @@ pub struct Export {
     /// Addresses and networks of the clients, as `10.1.0.0/16` or `fd00::7`; everybody where none is named.
     #[serde(default)]
     pub clients: Vec<String>,
+    /// Whether requests from other machines are taken from ports below 1024 alone, which only the superuser there may use: then it takes the superuser of a
+    /// machine, and no account of it, to say that somebody else asks.
+    #[serde(default = "yes")]
+    pub privileged_ports: bool,
     /// What may be done.
     #[serde(default)]
     pub access: Access,
@@ -82,6 +86,10 @@ fn root() -> String {
     "/".to_owned()
 }
 
+fn yes() -> bool {
+    true
+}
+
 fn nobody() -> u32 {
     NOBODY
 }
@@ -92,6 +100,7 @@ impl Default for Export {
         Export {
             path: root(),
             clients: Vec::new(),
+            privileged_ports: true,
             access: Access::default(),
             squash: SquashWhom::default(),
             anon_uid: NOBODY,
@@ -123,6 +132,9 @@ impl FromStr for Export {
                 "anon_uid" | "anon_gid" | "stripe_count" | "mirrors" => {
                     let number: u32 = value.parse().map_err(|_| format!("{key}: {value:?} is not a number"))?;
                     i64::from(number).into()
+                }
+                "privileged_ports" => {
+                    value.parse::<bool>().map_err(|_| format!("{key}: {value:?} is neither true nor false"))?.into()
                 }
                 "policy" => value.replace('+', ",").into(),
                 _ => value.into(),
@@ -173,6 +185,7 @@ impl Export {
         Ok(Rule {
             path,
             clients: clients.collect::<Result<_, _>>()?,
+            privileged_ports: self.privileged_ports,
             terms,
             policy: Policy::default().with(&told),
             told,
@@ -228,8 +241,10 @@ mod tests {
     #[test]
     fn options_say_what_tables_say() {
         let one: Export =
-            "/home,clients=10.0.0.0/8+fd00::7,access=ro,squash=root,anon_uid=7,layout=none".parse().unwrap();
-        let text = "path = \"/home\"\nclients = [\"10.0.0.0/8\", \"fd00::7\"]\naccess = \"ro\"\nsquash = \"root\"\n\
+            "/home,clients=10.0.0.0/8+fd00::7,privileged_ports=false,access=ro,squash=root,anon_uid=7,layout=none"
+                .parse()
+                .unwrap();
+        let text = "path = \"/home\"\nclients = [\"10.0.0.0/8\", \"fd00::7\"]\nprivileged_ports = false\naccess = \"ro\"\nsquash = \"root\"\n\
                     anon_uid = 7\nlayout = \"none\"\n";
         assert_eq!(one, toml::from_str(text).unwrap());
         assert_eq!("/".parse::<Export>().unwrap(), Export::default());

@@ -41,22 +41,16 @@ pub struct Peer {
 impl Peer {
     /// A new client that says that it is this user.
     pub fn new(from: Ipv4Addr, to: SocketAddr, uid: u32) -> Peer {
-        let owner = format!("attacker {}", OWNERS.fetch_add(1, Relaxed));
-        let link = Link::over(connect_from(from, to));
-        let mut peer = Peer { link, uid, xid: 0, client: 0, session: [0; 16], sequence: 0 };
-        let args = EXCHANGE_ID4args {
-            eia_clientowner: client_owner4 { co_verifier: [1; 8], co_ownerid: owner.into() },
-            eia_flags: 0,
-            eia_state_protect: state_protect4_a::SP4_NONE,
-            eia_client_impl_id: vec![],
-        };
-        let met = peer.raw(vec![nfs_argop4::OP_EXCHANGE_ID(args)]);
-        let [nfs_resop4::OP_EXCHANGE_ID(EXCHANGE_ID4res::NFS4_OK(met))] = &met.resarray[..] else { panic!("{met:?}") };
-        peer.client = met.eir_clientid;
+        Peer::over(Link::over(connect_from(from, to)), uid)
+    }
+
+    /// As [`Peer::new`], on a connection that there is.
+    pub fn over(link: Link, uid: u32) -> Peer {
+        let (mut peer, sequence) = Peer::met(link, uid);
         let (fore, back) = nfs::trial::linux_channels();
         let args = CREATE_SESSION4args {
             csa_clientid: peer.client,
-            csa_sequence: met.eir_sequenceid,
+            csa_sequence: sequence,
             csa_fore_chan_attrs: fore,
             csa_back_chan_attrs: back,
             csa_cb_program: 0x4000_0000,
@@ -70,6 +64,26 @@ impl Peer {
         peer.session = made.csr_sessionid;
         peer.ops(vec![nfs_argop4::OP_RECLAIM_COMPLETE(RECLAIM_COMPLETE4args { rca_one_fs: false })]);
         peer
+    }
+
+    /// A client that has introduced itself and has no session.
+    pub fn introduce(from: Ipv4Addr, to: SocketAddr, uid: u32) -> Peer {
+        Peer::met(Link::over(connect_from(from, to)), uid).0
+    }
+
+    fn met(link: Link, uid: u32) -> (Peer, u32) {
+        let owner = format!("attacker {} {}", std::process::id(), OWNERS.fetch_add(1, Relaxed));
+        let mut peer = Peer { link, uid, xid: 0, client: 0, session: [0; 16], sequence: 0 };
+        let args = EXCHANGE_ID4args {
+            eia_clientowner: client_owner4 { co_verifier: [1; 8], co_ownerid: owner.into() },
+            eia_flags: 0,
+            eia_state_protect: state_protect4_a::SP4_NONE,
+            eia_client_impl_id: vec![],
+        };
+        let met = peer.raw(vec![nfs_argop4::OP_EXCHANGE_ID(args)]);
+        let [nfs_resop4::OP_EXCHANGE_ID(EXCHANGE_ID4res::NFS4_OK(met))] = &met.resarray[..] else { panic!("{met:?}") };
+        peer.client = met.eir_clientid;
+        (peer, met.eir_sequenceid)
     }
 
     /// Sends operations as they are.
@@ -173,6 +187,19 @@ impl Peer {
             Some(nfs_resop4::OP_READ(READ4res::NFS4_OK(got))) => Ok(got.data),
             _ => Err(status),
         }
+    }
+
+    /// Opens a file to read it by its handle, as a client does for open(2): how that ends.
+    pub fn open_to_read(&mut self, file: &Bytes) -> nfsstat4 {
+        let open = OPEN4args {
+            seqid: 0,
+            share_access: OPEN4_SHARE_ACCESS_READ,
+            share_deny: OPEN4_SHARE_DENY_NONE,
+            owner: state_owner4 { clientid: 0, owner: text("reader") },
+            openhow: openflag4::Default(OPEN4_NOCREATE),
+            claim: open_claim4::CLAIM_FH,
+        };
+        self.patiently(vec![putfh(file), nfs_argop4::OP_OPEN(open)]).0
     }
 
     /// Renames; how that ended.

@@ -7,7 +7,7 @@ use super::pending::{Call, Pending};
 use super::receive::{Begun, ReceiveError, Receiver};
 use super::{Limits, Refusal};
 use crate::transports::{Stream, connection_id};
-use crate::{Address, Counters, Error, task};
+use crate::{Address, Counters, Error, User, task};
 use bytes::Bytes;
 use futures_util::FutureExt;
 use std::future::Future;
@@ -88,7 +88,7 @@ pub(super) struct Link {
     id: u64,
     peer: Address,
     local: Option<Address>,
-    peer_user: Option<u32>,
+    peer_user: Option<User>,
     pub(super) limits: Limits,
     way: Way,
     xid: AtomicU32,
@@ -181,7 +181,7 @@ impl Connection {
         counters: Counters,
         timeout: Duration,
     ) -> Result<Self, Error> {
-        let stream = match tokio::time::timeout(timeout, Stream::connect(address)).await {
+        let stream = match tokio::time::timeout(timeout, Stream::connect(address, limits.reserved_port)).await {
             Ok(connected) => connected?,
             Err(_) => {
                 let reason = format!("no answer within {timeout:?}").into();
@@ -308,7 +308,12 @@ impl Connection {
 
     /// The user that the other end of a Unix socket ran as when it connected or began to listen; `None` of anything else.
     pub fn peer_user(&self) -> Option<u32> {
-        self.link.peer_user
+        self.peer_identity().map(|user| user.uid)
+    }
+
+    /// As [`Connection::peer_user`], with its groups.
+    pub fn peer_identity(&self) -> Option<&User> {
+        self.link.peer_user.as_ref()
     }
 
     /// Whether the connection has ended.
@@ -420,7 +425,7 @@ impl Link {
     ) -> Arc<Self> {
         let link = Link::new(id, limits, memory.account(), counters, |_| Way::Inside(Inside::default()));
         counters.opened();
-        Arc::new(Link { peer: peer.clone(), peer_user: Some(rustix::process::geteuid().as_raw()), ..link })
+        Arc::new(Link { peer: peer.clone(), peer_user: Some(User::own()), ..link })
     }
 
     /// What it knows of the other end, if that is in this process.

@@ -2,8 +2,9 @@
 
 use crate::Address;
 use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::AsFd;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
 /// The congestion control asked for: over loopback and in one rack it beats the machine's default by far when that is
 /// a delay-based one.
@@ -11,9 +12,39 @@ const CONGESTION: &str = "cubic";
 /// How long unacknowledged data or keepalive probes may stay unanswered before the connection counts as dead.
 const DEAD_PEER_MS: u32 = 60_000;
 
-/// Connects; a host name's addresses are tried in turn.
-pub(super) async fn connect(host: &str, port: u16) -> io::Result<TcpStream> {
+/// The ports below 1024 that are tried, from the highest down, as other NFS clients do: none with a service of its own.
+const RESERVED: std::ops::RangeInclusive<u16> = 665..=1023;
+
+/// Connects; a host name's addresses are tried in turn. `reserved`: from a port of the superuser's, if the other end is another machine and there is one to be had.
+pub(super) async fn connect(host: &str, port: u16, reserved: bool) -> io::Result<TcpStream> {
+    if reserved && rustix::process::geteuid().is_root() {
+        for address in tokio::net::lookup_host((host, port)).await?.filter(|address| !address.ip().is_loopback()) {
+            match connect_reserved(address).await {
+                Ok(stream) => return Ok(prepared(stream)),
+                Err(e) => tracing::debug!(%address, "not from a port below 1024: {e}"),
+            }
+        }
+    }
     TcpStream::connect((host, port)).await.map(prepared)
+}
+
+async fn connect_reserved(to: SocketAddr) -> io::Result<TcpStream> {
+    let from: IpAddr = if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    let mut last = io::Error::from(io::ErrorKind::AddrInUse);
+    for port in RESERVED.rev() {
+        let socket = if to.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+        // One port may serve several connections, if they do not lead to the same place.
+        socket.set_reuseaddr(true)?;
+        let connected = match socket.bind(SocketAddr::new(from, port)) {
+            Ok(()) => socket.connect(to).await,
+            bound => bound.and(Err(io::ErrorKind::AddrInUse.into())),
+        };
+        match connected {
+            Err(e) if matches!(e.kind(), io::ErrorKind::AddrInUse | io::ErrorKind::AddrNotAvailable) => last = e,
+            connected => return connected,
+        }
+    }
+    Err(last)
 }
 
 /// Listens, and tells where with the port really taken.

@@ -8,7 +8,7 @@ use crate::fs::{Ctx, FileSystem, FsInfo, SOON};
 use crate::state::sessions::{Request, Sequence, Sequenced, SlotToken};
 use crate::state::slots::Fingerprint;
 use crate::state::stateids::{self, ANONYMOUS, CURRENT};
-use crate::state::{ClientId, ConnectionId, Effect, Principal, State};
+use crate::state::{Caller, ClientId, ConnectionId, Effect, Origin, Principal, State};
 use crate::status;
 use bytes::Bytes;
 use types::{Cred, FileId, Renaming, Status, Timestamp, limits};
@@ -31,6 +31,8 @@ pub struct Call {
     pub connection: ConnectionId,
     /// Who sent it, as far as client records are concerned.
     pub principal: Principal,
+    /// From where.
+    pub origin: Origin,
     /// Who asks.
     pub cred: Cred,
     /// Which exports they see.
@@ -41,7 +43,7 @@ pub struct Call {
     pub message_len: usize,
     /// The server's clock.
     pub now: Timestamp,
-    /// A random number: session ids are made of it.
+    /// A random number: ids of sessions and of clients are made of it.
     pub random: u64,
 }
 
@@ -123,6 +125,7 @@ pub(super) struct Compound<'a, F: FileSystem, C: Callbacks> {
     pub(super) terms: Terms,
     pub(super) connection: ConnectionId,
     pub(super) principal: Principal,
+    pub(super) origin: Origin,
     pub(super) random: u64,
     /// The session it belongs to, once SEQUENCE has succeeded.
     pub(super) session: Option<sessionid4>,
@@ -151,6 +154,11 @@ impl<F: FileSystem, C: Callbacks> Compound<'_, F, C> {
     /// The client of the session.
     pub(super) fn client(&self) -> ClientId {
         ClientId(self.ctx.client)
+    }
+
+    /// Who introduces itself, or takes its leave.
+    pub(super) fn introduced(&self) -> Caller {
+        Caller { principal: self.principal, origin: self.origin, random: (self.random >> 32) as u32 }
     }
 
     /// The current filehandle.
@@ -347,6 +355,7 @@ impl<F: FileSystem, C: Callbacks> Server<F, C> {
             terms,
             connection: call.connection,
             principal: call.principal,
+            origin: call.origin,
             random: call.random,
             session: sequenced.as_ref().map(|s| s.token.session),
             current: None,

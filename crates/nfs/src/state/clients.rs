@@ -1,7 +1,7 @@
 //! Client records: EXCHANGE_ID, the confirmation of CREATE_SESSION, DESTROY_CLIENTID, RECLAIM_COMPLETE.
 
 use crate::state::leases::Lapse;
-use crate::state::{ClientId, Effect, Gone, Principal, Result, State};
+use crate::state::{Caller, ClientId, Effect, Gone, Origin, Principal, Result, State};
 use bytes::Bytes;
 use std::collections::{BTreeSet, HashMap};
 use types::{Timestamp, limits};
@@ -42,6 +42,8 @@ pub struct Client {
     pub verifier: verifier4,
     /// Who established the record.
     pub principal: Principal,
+    /// From where.
+    pub origin: Origin,
     /// Whether a CREATE_SESSION has confirmed it.
     pub confirmed: bool,
     /// The implementation that the client says it is (§18.35.3); for people, and see [`State::is_own`].
@@ -67,6 +69,13 @@ struct Owner {
     unconfirmed: Option<ClientId>,
 }
 
+/// The records of one origin.
+#[derive(Clone, Debug, Default)]
+struct Same {
+    all: BTreeSet<ClientId>,
+    unconfirmed: BTreeSet<ClientId>,
+}
+
 /// All client records.
 #[derive(Clone, Debug)]
 pub struct Clients {
@@ -74,13 +83,15 @@ pub struct Clients {
     next: u32,
     by_id: HashMap<ClientId, Client>,
     by_owner: HashMap<Bytes, Owner>,
-    /// Records that no session has confirmed, oldest first.
+    by_origin: HashMap<Origin, Same>,
+    /// Records that no session has confirmed.
     unconfirmed: BTreeSet<ClientId>,
 }
 
 impl Clients {
     pub(crate) fn new(boot_epoch: u32) -> Self {
-        Clients { boot_epoch, next: 1, by_id: HashMap::new(), by_owner: HashMap::new(), unconfirmed: BTreeSet::new() }
+        let (by_id, by_owner, by_origin) = (HashMap::new(), HashMap::new(), HashMap::new());
+        Clients { boot_epoch, next: 1, by_id, by_owner, by_origin, unconfirmed: BTreeSet::new() }
     }
 
     /// Number of records.
@@ -116,10 +127,35 @@ impl Clients {
         self.owner(owner).confirmed
     }
 
+    /// The clients of the address that this one comes from, itself among them.
+    pub(crate) fn beside(&self, id: ClientId) -> &BTreeSet<ClientId> {
+        static NONE: BTreeSet<ClientId> = BTreeSet::new();
+        self.by_id.get(&id).and_then(|client| self.by_origin.get(&client.origin)).map_or(&NONE, |same| &same.all)
+    }
+
+    fn of_origin(&self, origin: Origin) -> usize {
+        self.by_origin.get(&origin).map_or(0, |same| same.all.len())
+    }
+
+    /// An id that nobody has, and nobody else can guess.
+    fn new_id(&mut self, random: u32) -> ClientId {
+        loop {
+            let low = random.wrapping_add(self.next);
+            self.next = self.next.wrapping_add(1);
+            let id = ClientId(u64::from(self.boot_epoch) << 32 | u64::from(low));
+            if !self.by_id.contains_key(&id) {
+                return id;
+            }
+        }
+    }
+
     /// Adds an unconfirmed record; its owner must not have one.
-    fn add(&mut self, args: &EXCHANGE_ID4args, principal: Principal, now: Timestamp) -> ClientId {
-        let id = ClientId(u64::from(self.boot_epoch) << 32 | u64::from(self.next));
-        self.next = self.next.wrapping_add(1);
+    fn add(&mut self, args: &EXCHANGE_ID4args, caller: Caller, now: Timestamp) -> ClientId {
+        let Caller { principal, origin, random } = caller;
+        let id = self.new_id(random);
+        let same = self.by_origin.entry(origin).or_default();
+        same.all.insert(id);
+        same.unconfirmed.insert(id);
         let owner = Bytes::copy_from_slice(&args.eia_clientowner.co_ownerid);
         self.by_owner.entry(owner.clone()).or_default().unconfirmed = Some(id);
         let client = Client {
@@ -127,6 +163,7 @@ impl Clients {
             owner,
             verifier: args.eia_clientowner.co_verifier,
             principal,
+            origin,
             confirmed: false,
             implementation: implementation(args),
             renewed: now,
@@ -142,11 +179,12 @@ impl Clients {
         id
     }
 
-    /// Makes room for another record at the cost of the oldest that nobody has confirmed; whoever floods with introductions
-    /// pushes out its own. `false` if there is no such record.
-    fn make_room(&mut self) -> bool {
-        let oldest = self.unconfirmed.first().copied();
-        oldest.and_then(|id| self.remove(id)).is_some()
+    /// Makes room for another record from this origin at the cost of one that nobody has confirmed: one from there if there are any, as whoever floods with
+    /// introductions is to push out its own. `false` if there is no such record.
+    fn make_room(&mut self, origin: Origin) -> bool {
+        let own = self.by_origin.get(&origin).and_then(|same| same.unconfirmed.first());
+        let one = own.or(self.unconfirmed.first()).copied();
+        one.and_then(|id| self.remove(id)).is_some()
     }
 
     /// Moves the record of `id` from unconfirmed to confirmed; there must be no other confirmed one.
@@ -154,6 +192,9 @@ impl Clients {
         let Some(client) = self.by_id.get_mut(&id) else { return };
         client.confirmed = true;
         self.unconfirmed.remove(&id);
+        if let Some(same) = self.by_origin.get_mut(&client.origin) {
+            same.unconfirmed.remove(&id);
+        }
         let owner = self.by_owner.entry(client.owner.clone()).or_default();
         *owner = Owner { confirmed: Some(id), unconfirmed: None };
     }
@@ -161,6 +202,13 @@ impl Clients {
     pub(crate) fn remove(&mut self, id: ClientId) -> Option<Client> {
         let client = self.by_id.remove(&id)?;
         self.unconfirmed.remove(&id);
+        if let Some(same) = self.by_origin.get_mut(&client.origin) {
+            same.all.remove(&id);
+            same.unconfirmed.remove(&id);
+            if same.all.is_empty() {
+                self.by_origin.remove(&client.origin);
+            }
+        }
         if let Some(owner) = self.by_owner.get_mut(&client.owner) {
             owner.confirmed = owner.confirmed.filter(|c| *c != id);
             owner.unconfirmed = owner.unconfirmed.filter(|c| *c != id);
@@ -184,13 +232,15 @@ impl State {
     ///
     /// # Errors
     /// INVAL (unknown flags, or state protection, which needs RPCSEC_GSS), CLID_INUSE, NOENT, NOT_SAME, PERM,
-    /// DELAY (too many client records).
+    /// DELAY (too many client records, altogether or of one address).
     pub fn exchange_id(
         &mut self,
         args: &EXCHANGE_ID4args,
-        principal: Principal,
+        caller: impl Into<Caller>,
         now: Timestamp,
     ) -> Result<ExchangedId> {
+        let caller = caller.into();
+        let principal = caller.principal;
         if args.eia_flags & !LEGAL_FLAGS != 0 || args.eia_state_protect != state_protect4_a::SP4_NONE {
             return Err(NFS4ERR_INVAL);
         }
@@ -210,8 +260,10 @@ impl State {
                 }
             };
         }
-        if let Some((id, _, p)) = confirmed
-            && p != principal
+        // The owner string is no secret: who has it and knows neither the verifier nor is where the client is may be somebody else.
+        let is_elsewhere = |id| self.clients.get(id).is_some_and(|client| client.origin != caller.origin);
+        if let Some((id, v, p)) = confirmed
+            && (p != principal || (v != verifier && is_elsewhere(id)))
         {
             let idle = if self.holds(id) { self.is_lapsed(id) } else { self.lease_expired(id, now) };
             if self.has_state(id) && !idle {
@@ -226,10 +278,12 @@ impl State {
         }
         self.drop_unconfirmed(records.unconfirmed);
         let crowded = self.clients.unconfirmed.len() >= limits::UNCONFIRMED_MAX;
-        if (crowded || self.clients.len() >= limits::CLIENTS_MAX) && !self.clients.make_room() {
+        let left = limits::CLIENTS_MAX.saturating_sub(self.clients.len());
+        let full = self.clients.of_origin(caller.origin) >= left;
+        if (crowded || full) && !self.clients.make_room(caller.origin) {
             return Err(NFS4ERR_DELAY);
         }
-        let id = self.clients.add(args, principal, now);
+        let id = self.clients.add(args, caller, now);
         Ok(self.exchanged(id))
     }
 
@@ -283,12 +337,16 @@ impl State {
         }
     }
 
-    /// DESTROY_CLIENTID (§18.50).
+    /// DESTROY_CLIENTID (§18.50), which only who established the record may send, from where that was.
     ///
     /// # Errors
-    /// STALE_CLIENTID, CLIENTID_BUSY.
-    pub fn destroy_clientid(&mut self, id: ClientId) -> Result<()> {
+    /// STALE_CLIENTID, CLIENTID_BUSY, WRONG_CRED.
+    pub fn destroy_clientid(&mut self, id: ClientId, caller: impl Into<Caller>) -> Result<()> {
+        let caller = caller.into();
         let client = self.clients.get(id).ok_or(NFS4ERR_STALE_CLIENTID)?;
+        if (client.principal, client.origin) != (caller.principal, caller.origin) {
+            return Err(NFS4ERR_WRONG_CRED);
+        }
         if self.has_state(id) {
             return Err(NFS4ERR_CLIENTID_BUSY);
         }

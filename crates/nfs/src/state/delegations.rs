@@ -394,10 +394,7 @@ impl State {
             return held;
         }
         // A second one of the same file would be worth nothing to the client.
-        let full = self.delegations.of_client(client) >= limits::DELEGATIONS_PER_CLIENT_MAX
-            || self.delegations.by_other.len() >= limits::DELEGATIONS_MAX
-            || self.delegations.client_has(client, file);
-        if full {
+        if self.is_full_of_delegations(client) || self.delegations.client_has(client, file) {
             return Err(NotGiven::Resource);
         }
         let given = Delegation { reads, data: wish == Wish::Data, ..Delegation::new(client, file, power, change) };
@@ -424,6 +421,12 @@ impl State {
         }
         held.reads |= reads;
         Some(Ok((stateid4 { seqid: 1, other }, held.power)))
+    }
+
+    fn is_full_of_delegations(&self, client: ClientId) -> bool {
+        let all = (self.delegations.by_other.len(), limits::DELEGATIONS_MAX);
+        self.delegations.of_client(client) >= limits::DELEGATIONS_PER_CLIENT_MAX
+            || self.is_share_full(client, |id| self.delegations.of_client(id), all)
     }
 
     fn add_delegation(&mut self, given: Delegation) -> stateid4 {
@@ -456,9 +459,7 @@ impl State {
         now: Timestamp,
     ) -> std::result::Result<stateid4, NotGiven> {
         let held = &self.delegations;
-        let full = held.of_client(client) >= limits::DELEGATIONS_PER_CLIENT_MAX
-            || held.by_other.len() >= limits::DELEGATIONS_MAX
-            || held.client_has(client, dir);
+        let full = self.is_full_of_delegations(client) || held.client_has(client, dir);
         if full || !self.is_callable(client) || self.check_grace(client, false).is_err() {
             return Err(NotGiven::Resource);
         }

@@ -267,8 +267,9 @@ impl State {
             return Err(NFS4ERR_RECALLCONFLICT);
         }
         let Some(state) = state else {
-            let all = self.layouts.len() >= limits::LAYOUTS_MAX;
-            let full = all || self.layouts.of_client(client) >= limits::LAYOUTS_PER_CLIENT_MAX;
+            let all = (self.layouts.len(), limits::LAYOUTS_MAX);
+            let full = self.layouts.of_client(client) >= limits::LAYOUTS_PER_CLIENT_MAX
+                || self.is_share_full(client, |id| self.layouts.of_client(id), all);
             return if full { Err(NFS4ERR_LAYOUTTRYLATER) } else { Ok(()) };
         };
         if let Some(pending) = state.pending.iter().find(|p| p.filter.overlaps(filter)) {

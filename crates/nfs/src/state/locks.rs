@@ -396,7 +396,8 @@ impl State {
         let known = self.locks.by_open.get(&open).and_then(|owners| owners.get(&me.1)).copied();
         let spans = self.locks.by_file.get(&file).and_then(|locks| locks.held.get(&me));
         let more = spans.map_or(1, |spans| spans.growth(span, false)) + usize::from(known.is_none());
-        if self.locks.full(me.0, more) {
+        let all = (self.locks.used.all, limits::LOCKS_MAX);
+        if self.locks.full(me.0, more) || self.is_share_full(me.0, |id| self.locks.of_client(id), all) {
             return Err(NFS4ERR_DELAY);
         }
         self.locks.stop_waiting(&me, file, span);

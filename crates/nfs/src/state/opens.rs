@@ -245,7 +245,7 @@ impl State {
     /// Opens in the way whose clients' leases have run out are taken away (§8.4.3).
     ///
     /// # Errors
-    /// INVAL, SHARE_DENIED, DELAY (the client has too many opens).
+    /// INVAL, SHARE_DENIED, DELAY (the client has too many opens, or its address).
     pub fn open(
         &mut self,
         client: ClientId,
@@ -266,7 +266,9 @@ impl State {
             let stateid = self.opens.set_share(other, access, deny, modes).ok_or(NFS4ERR_SERVERFAULT)?;
             return Ok(OpenedState { stateid, upgraded: true });
         }
-        if self.opens.of_client(client) >= limits::OPENS_PER_CLIENT_MAX || self.opens.len() >= limits::OPENS_MAX {
+        let all = (self.opens.len(), limits::OPENS_MAX);
+        let full = self.opens.of_client(client) >= limits::OPENS_PER_CLIENT_MAX;
+        if full || self.is_share_full(client, |id| self.opens.of_client(id), all) {
             return Err(NFS4ERR_DELAY);
         }
         let other = self.new_other(Kind::Open);

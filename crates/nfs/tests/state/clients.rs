@@ -171,14 +171,14 @@ fn create_session_keeps_its_own_replay() {
 fn destroy_clientid_and_reclaim_complete() {
     let mut state = new_state();
     let (client, session) = connect(&mut state, "owner", at(0));
-    assert_eq!(state.destroy_clientid(client), Err(NFS4ERR_CLIENTID_BUSY));
+    assert_eq!(state.destroy_clientid(client, ALICE), Err(NFS4ERR_CLIENTID_BUSY));
     assert_eq!(state.reclaim_complete(client, true), Ok(()), "one file system is not all");
     assert_eq!(state.reclaim_complete(client, false), Ok(()));
     assert_eq!(state.reclaim_complete(client, false), Err(NFS4ERR_COMPLETE_ALREADY));
     state.destroy_session(session, CONNECTION).unwrap();
-    assert_eq!(state.destroy_clientid(client), Ok(()));
+    assert_eq!(state.destroy_clientid(client, ALICE), Ok(()));
     assert!(state.take_effects().contains(&Effect::Forget("owner".into())));
-    assert_eq!(state.destroy_clientid(client), Err(NFS4ERR_STALE_CLIENTID));
+    assert_eq!(state.destroy_clientid(client, ALICE), Err(NFS4ERR_STALE_CLIENTID));
     assert_eq!(state.reclaim_complete(client, false), Err(NFS4ERR_STALE_CLIENTID));
 }
 
@@ -292,9 +292,10 @@ impl World {
             }
             Call::DestroyClient => {
                 let Some(id) = self.last.map(|l| l.client) else { return };
-                let got = self.state.destroy_clientid(id);
+                let got = self.state.destroy_clientid(id, ALICE);
                 match self.records.iter().position(|r| r.id == id) {
                     None => assert_eq!(got, Err(NFS4ERR_STALE_CLIENTID)),
+                    Some(at) if self.records[at].principal != ALICE => assert_eq!(got, Err(NFS4ERR_WRONG_CRED)),
                     Some(at) if self.records[at].sessions > 0 => assert_eq!(got, Err(NFS4ERR_CLIENTID_BUSY)),
                     Some(at) => {
                         assert_eq!(got, Ok(()));

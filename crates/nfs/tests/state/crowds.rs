@@ -2,14 +2,23 @@
 
 use crate::helpers::*;
 use bytes::Bytes;
-use nfs::state::{ClientId, State};
+use nfs::state::{Caller, ClientId, Origin, State};
 use types::{FileId, limits};
 use wire::nfs4::*;
 
 fn introduce(state: &mut State, owner: String) -> Result<ClientId, nfsstat4> {
+    introduce_from(state, owner, Origin::Local(0))
+}
+
+fn introduce_from(state: &mut State, owner: String, origin: Origin) -> Result<ClientId, nfsstat4> {
     let mut args = exchange_args("", 1, 0);
     args.eia_clientowner.co_ownerid = owner.into();
-    state.exchange_id(&args, ALICE, at(0)).map(|got| got.client)
+    state.exchange_id(&args, Caller { principal: ALICE, origin, random: 0 }, at(0)).map(|got| got.client)
+}
+
+/// Machine number `n`.
+fn machine(n: u8) -> Origin {
+    Origin::of_address(std::net::Ipv4Addr::new(10, 0, 0, n).into())
 }
 
 fn confirm(state: &mut State, client: ClientId) -> Result<CREATE_SESSION4resok, nfsstat4> {
@@ -93,26 +102,39 @@ fn sessions_of_one_client_are_limited() {
     assert_eq!(state.create_session(&args, ALICE, CONNECTION, 1, at(0)), Err(NFS4ERR_NOSPC));
 }
 
-#[test]
-fn opens_of_one_client_and_of_all_are_limited() {
-    let mut state = new_state();
+/// Opens as many files as it gets, with as many clients of one machine as that takes: how many.
+fn open_all(state: &mut State, origin: Origin, clients: &mut Vec<ClientId>) -> usize {
     let owner = Bytes::from_static(b"owner");
-    let mut clients = Vec::new();
-    let refused = 'all: loop {
-        let client = introduce(&mut state, format!("client {}", clients.len())).unwrap();
-        confirm(&mut state, client).unwrap();
+    let before = state.counts().opens;
+    loop {
+        let client = introduce_from(state, format!("client {}", clients.len()), origin).unwrap();
+        confirm(state, client).unwrap();
         clients.push(client);
         for n in 1..=limits::OPENS_PER_CLIENT_MAX as u64 {
             if let Err(status) = state.open(client, &owner, FileId(n), 1, 0) {
-                break 'all status;
+                assert_eq!(status, NFS4ERR_DELAY);
+                return state.counts().opens - before;
             }
         }
         let one_more = FileId(limits::OPENS_PER_CLIENT_MAX as u64 + 1);
         assert_eq!(state.open(client, &owner, one_more, 1, 0), Err(NFS4ERR_DELAY));
         assert!(state.open(client, &owner, FileId(1), 2, 0).is_ok(), "an open that is there takes no more room");
         state.take_effects();
-    };
-    assert_eq!((refused, state.counts().opens), (NFS4ERR_DELAY, limits::OPENS_MAX));
+    }
+}
+
+#[test]
+fn opens_of_one_client_and_of_one_machine_are_limited() {
+    let mut state = new_state();
+    let mut clients = Vec::new();
+    // Whoever takes all that it gets leaves half of it, and the next one half of that.
+    let mut left = limits::OPENS_MAX;
+    for n in 0..6 {
+        let taken = open_all(&mut state, machine(n), &mut clients);
+        assert!((left / 2..left / 2 + 2).contains(&taken), "machine {n}: {taken} of {left}");
+        left -= taken;
+        assert_eq!(open_all(&mut state, machine(n), &mut clients), 0, "with another client it gets no more");
+    }
     // Room comes back with what is given up.
     state.destroy_session(state.client(clients[0]).unwrap().sessions[0], CONNECTION).unwrap();
     state.expire(at(3600 * 24 * 30));
@@ -121,6 +143,54 @@ fn opens_of_one_client_and_of_all_are_limited() {
     }
     state.expire(at(3600 * 24 * 60));
     assert_eq!(state.counts().opens, 0);
+}
+
+#[test]
+fn clients_of_one_machine_leave_room_for_others() {
+    let mut state = new_state();
+    let mut made = 0;
+    // Without sessions, which have a limit of their own.
+    let flood = |state: &mut State, origin, n: usize| introduce_from(state, format!("{origin:?} {n}"), origin);
+    for n in 0..2 * limits::UNCONFIRMED_MAX {
+        made += usize::from(flood(&mut state, machine(1), n).is_ok());
+    }
+    assert_eq!((made, state.counts().clients), (2 * limits::UNCONFIRMED_MAX, limits::UNCONFIRMED_MAX));
+    let victim = introduce_from(&mut state, "victim".into(), machine(2)).unwrap();
+    for n in 0..limits::UNCONFIRMED_MAX {
+        flood(&mut state, machine(1), n + made).unwrap();
+    }
+    assert!(state.client(victim).is_some(), "the flood pushed out its own");
+    confirm(&mut state, victim).unwrap();
+}
+
+#[test]
+fn addresses_that_one_machine_has_at_will_are_one() {
+    let of = |text: &str| Origin::of_address(text.parse().unwrap());
+    assert_eq!(of("127.0.0.1"), of("127.255.1.7"));
+    assert_eq!(of("::ffff:10.0.0.1"), of("10.0.0.1"));
+    assert_eq!(of("fd00:1:2:3::1"), of("fd00:1:2:3:ffff::"));
+    assert_ne!(of("fd00:1:2:3::1"), of("fd00:1:2:4::1"));
+    assert_ne!(of("10.0.0.1"), of("10.0.0.2"));
+}
+
+#[test]
+fn the_owner_string_alone_takes_no_record_over() {
+    let mut state = new_state();
+    let args = |verifier| exchange_args("owner", verifier, 0);
+    let caller = |origin, random| Caller { principal: ALICE, origin, random };
+    let first = state.exchange_id(&args(1), caller(machine(1), 77), at(0)).unwrap();
+    assert_eq!(first.client.0 & 0xffff_ffff, 78, "what nobody can guess is in the id");
+    confirm(&mut state, first.client).unwrap();
+    assert_eq!(state.destroy_clientid(first.client, caller(machine(2), 0)), Err(NFS4ERR_WRONG_CRED));
+    assert_eq!(state.destroy_clientid(first.client, BOB), Err(NFS4ERR_WRONG_CRED));
+    // Somebody else, who does not know the verifier.
+    assert_eq!(state.exchange_id(&args(2), caller(machine(2), 0), at(1)), Err(NFS4ERR_CLID_INUSE));
+    // The client itself over another address, and after a restart.
+    assert_eq!(state.exchange_id(&args(1), caller(machine(2), 0), at(1)).map(|got| got.client), Ok(first.client));
+    assert!(state.exchange_id(&args(2), caller(machine(1), 0), at(1)).is_ok());
+    assert!(state.client(first.client).is_some(), "until the new one is confirmed");
+    // It has gone, and has another address when it comes back.
+    assert!(state.exchange_id(&args(3), caller(machine(2), 0), at(1000)).is_ok());
 }
 
 #[test]

@@ -101,7 +101,7 @@ fn a_delegation_does_the_work_of_an_open() {
     assert_eq!(state.free_stateid(a, &stateid), Err(NFS4ERR_LOCKS_HELD));
     let goes = Segment { iomode: Iomode::ReadWrite, range: ByteRange::ALL, return_on_close: true };
     state.grant_layout(a, FILE, KIND, &stateid, goes).unwrap();
-    assert_eq!(state.destroy_clientid(a), Err(NFS4ERR_CLIENTID_BUSY));
+    assert_eq!(state.destroy_clientid(a, ALICE), Err(NFS4ERR_CLIENTID_BUSY));
     assert_eq!(state.return_delegation(b, FILE, &stateid), Err(NFS4ERR_BAD_STATEID));
     assert_eq!(state.return_delegation(a, FILE, &stateid), Ok(Power::Write));
     let gone = Effect::LayoutGone {

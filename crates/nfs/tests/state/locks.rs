@@ -399,7 +399,7 @@ fn who_says_that_it_will_not_ask_again_has_no_turn() {
         state.destroy_session(session, CONNECTION).unwrap();
     }
     state.close(c.0, FILES[0], &c.1).unwrap();
-    state.destroy_clientid(c.0).unwrap();
+    state.destroy_clientid(c.0, ALICE).unwrap();
     assert_eq!(state.counts().lock_waits, 0);
     state.unlock(a.0, FILES[0], &held, Span::ALL).unwrap();
     assert!(matches!(ask(&mut state, a, ALL, false, 1), Ok(Locked::Granted(_))));

@@ -119,7 +119,7 @@ fn several_clients_hold_them_and_keep_nothing_open() {
     assert_eq!(state.free_stateid(a, &of_a), Err(NFS4ERR_LOCKS_HELD));
     assert_eq!(state.return_delegation(b, DIR, &of_a), Err(NFS4ERR_BAD_STATEID));
     assert_eq!(state.return_delegation(a, OTHER, &of_a), Err(NFS4ERR_BAD_STATEID));
-    assert_eq!(state.destroy_clientid(a), Err(NFS4ERR_CLIENTID_BUSY));
+    assert_eq!(state.destroy_clientid(a, ALICE), Err(NFS4ERR_CLIENTID_BUSY));
     assert!(state.take_effects().is_empty());
     assert_eq!(state.return_delegation(a, DIR, &of_a), Ok(Power::Names));
     assert_eq!(state.take_effects(), [Effect::DelegationGone(DIR)]);

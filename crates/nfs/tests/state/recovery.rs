@@ -408,7 +408,7 @@ fn client_ids_of_two_starts_never_meet() {
     let (new, _) = connect(&mut after, "owner", at(0));
     assert_ne!(old, new);
     assert_eq!(sequence(&mut after, &sequence_args(session, 0, 1, false), at(0)), Err(NFS4ERR_BADSESSION));
-    assert_eq!(after.destroy_clientid(old), Err(NFS4ERR_STALE_CLIENTID));
+    assert_eq!(after.destroy_clientid(old, ALICE), Err(NFS4ERR_STALE_CLIENTID));
 }
 
 #[test]

@@ -32,6 +32,7 @@ use std::path::PathBuf;
   [[export]]                                  any number; where there is none, everything to everybody
   path = \"/home\"
   clients = [\"10.1.0.0/16\", \"fd00::7\"]     everybody, if not given
+  privileged_ports = true                     requests of other machines come from ports below 1024: from root there
   access = \"rw\"                             or \"ro\"
   squash = \"root\"                           \"none\" (the default), \"root\", \"all\": who becomes anon_uid and anon_gid
   anon_uid = 65534

@@ -1,7 +1,7 @@
 //! `weir status`: how a cluster stands, asked of its mgr.
 
 use crate::admin::{self, Admin};
-use crate::failure::{Exit, Outcome};
+use crate::failure::{Exit, Failure, Outcome};
 use crate::health::Health;
 use crate::session::{Connect, runtime};
 use crate::show;
@@ -53,6 +53,10 @@ pub fn run(args: Args, details: bool) -> Outcome {
     });
     runtime.shutdown_background();
     let status = status?;
+    if status.group("work").is_none() {
+        return Err(Failure::new("the mgr runs, and tells no more to those who see none of its exports")
+            .next("ask from a machine that an [[export]] names, or as root on the mgr's machine"));
+    }
     let health = Health::of(&status);
     if args.json {
         let judged = judged(&health);

@@ -10,6 +10,7 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
     cx: &mut Compound<'_, F, C>,
     args: DESTROY_CLIENTID4args,
 ) -> Answer<Void> {
-    cx.change(|state| state.destroy_clientid(ClientId(args.dca_clientid))).await??;
+    let caller = cx.introduced();
+    cx.change(|state| state.destroy_clientid(ClientId(args.dca_clientid), caller)).await??;
     Ok(Void)
 }

@@ -14,8 +14,8 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
     if cx.ctx.minor < 2 && args.eia_flags & EXCHGID4_FLAG_SUPP_FENCE_OPS != 0 {
         return Err(NFS4ERR_INVAL.into());
     }
-    let (principal, now) = (cx.principal, cx.ctx.now);
-    let exchanged = cx.change(|state| state.exchange_id(&args, principal, now)).await??;
+    let (caller, now) = (cx.introduced(), cx.ctx.now);
+    let exchanged = cx.change(|state| state.exchange_id(&args, caller, now)).await??;
     let config = &cx.server.config;
     let implementation = nfs_impl_id4 {
         nii_domain: Bytes::new(),

@@ -1,0 +1,75 @@
+//! Who sends a request: whom the kernel or the request names, and where that is.
+
+use net::Address;
+use net::rpc::Connection;
+use nfs::server::Call;
+use nfs::state::{Origin, Principal};
+use std::net::{IpAddr, Ipv4Addr};
+use types::Cred;
+use wire::rpc::Auth;
+
+/// Who asks, as far as it is believed; `None` for credentials of a kind that is not taken.
+///
+/// By a Unix socket the kernel tells who is there. The superuser may ask for others, as a mount does; nobody else may.
+pub(crate) fn identity(peer: &Connection, auth: &Auth) -> Option<(Principal, Cred)> {
+    let claimed = Call::identity(auth)?;
+    Some(match peer.peer_identity() {
+        Some(user) if user.uid != 0 => {
+            (Principal::Sys(user.uid), Cred { uid: user.uid, gid: user.gid, groups: user.groups.clone() })
+        }
+        _ => claimed,
+    })
+}
+
+/// Where it comes from, as far as shares go.
+pub(crate) fn origin(peer: &Connection) -> Origin {
+    match (peer.peer_user(), ip(peer.peer())) {
+        (Some(user), _) => Origin::Local(user),
+        (None, Some(ip)) => Origin::of_address(ip),
+        (None, None) => Origin::of_address(Ipv4Addr::UNSPECIFIED.into()),
+    }
+}
+
+/// What exports ask about a peer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Seen {
+    /// Its address, one for those of both versions of IP that mean the same; that of a Unix socket is 127.0.0.1.
+    pub(crate) ip: Option<IpAddr>,
+    /// Whether its word is that of its machine's superuser, or it is on this machine.
+    pub(crate) privileged: bool,
+}
+
+impl Seen {
+    /// A peer of this machine's Unix socket.
+    pub(crate) const NEARBY: Seen = Seen { ip: Some(IpAddr::V4(Ipv4Addr::LOCALHOST)), privileged: true };
+
+    /// The other end of a connection.
+    pub(crate) fn of(peer: &Connection) -> Self {
+        Seen::at(peer.peer(), peer.local())
+    }
+
+    fn at(peer: &Address, local: Option<&Address>) -> Self {
+        let Address::Tcp { port, .. } = peer else { return Seen::NEARBY };
+        let (ip, own) = (peer.ip(), local.and_then(Address::ip));
+        let is_here = ip.is_some_and(|ip| ip.is_loopback() || Some(ip) == own);
+        Seen { ip, privileged: *port < 1024 || is_here }
+    }
+}
+
+fn ip(peer: &Address) -> Option<IpAddr> {
+    Seen::at(peer, None).ip
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_below_1024_are_the_superusers() {
+        let here = "10.0.0.9:2049".parse().ok();
+        let privileged = |text: &str| Seen::at(&text.parse().unwrap(), here.as_ref()).privileged;
+        assert!(privileged("10.0.0.1:1023") && privileged("127.8.0.1:40000") && privileged("[::1]:40000"));
+        assert!(privileged("/a/socket") && privileged("10.0.0.9:40000") && privileged("[::ffff:127.0.0.1]:40000"));
+        assert!(!privileged("10.0.0.1:1024") && !privileged("[fd00::7]:40000") && !privileged("somewhere:40000"));
+    }
+}

@@ -1,0 +1,126 @@
+//! Nobody acts in another's name, takes another's record away, or learns what only those inside may know.
+
+use crate::cluster::Cluster;
+use crate::link::{Link, Place, call};
+use crate::peer::{Peer, connect_from};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+use wire::admin::{self, Status};
+use wire::nfs4::nfs_argop4 as Op;
+use wire::nfs4::*;
+use wire::rpc::{Message, decode_message};
+use xdr::{Reader, Segments, Xdr};
+
+const HERE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 1);
+/// Names the socket to the process that is somebody else.
+const SOCKET: &str = "WEIR_TEST_SOCKET";
+const SOMEBODY: u32 = 65_534;
+
+fn address(cluster: &Cluster) -> SocketAddr {
+    cluster.mgr().addresses()[0].to_string().parse().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_record_is_ended_by_its_own_client_alone() {
+    let cluster = Cluster::new(1, "64K").await;
+    let mgr = address(&cluster);
+    let mut victim = Peer::new(HERE, mgr, 1000);
+    let mut attacker = Peer::new(HERE, mgr, 1001);
+    // Ids do not follow one another.
+    let far = |a: u64, b: u64| (a as u32).wrapping_sub(b as u32).min((b as u32).wrapping_sub(a as u32)) > 1000;
+    assert!(far(victim.client, attacker.client), "{:x} {:x}", victim.client, attacker.client);
+    let idle = Peer::introduce(HERE, mgr, 1000);
+    let destroy = |client| vec![Op::OP_DESTROY_CLIENTID(DESTROY_CLIENTID4args { dca_clientid: client })];
+    assert_eq!(attacker.raw(destroy(idle.client)).status, NFS4ERR_WRONG_CRED);
+    assert_eq!(attacker.raw(destroy(victim.client)).status, NFS4ERR_WRONG_CRED);
+    assert_eq!(victim.raw(destroy(idle.client)).status, NFS4_OK);
+    assert!(victim.walk("/").is_ok());
+}
+
+/// What the mgr tells a peer that asks how it stands.
+fn status(from: Ipv4Addr, mgr: SocketAddr) -> Status {
+    let mut link = Link::over(connect_from(from, mgr));
+    link.send(call(1, (admin::PROGRAM, admin::VERSION), admin::STATUS, None, Segments::default())).unwrap();
+    let mut reply = Reader::new(link.receive().unwrap());
+    assert!(matches!(decode_message(&mut reply).unwrap(), Message::Reply(_)));
+    Status::from_bytes(&reply.rest()).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn strangers_are_told_that_there_is_an_mgr_and_no_more() {
+    let mut cluster = Cluster::stopped(1, "64K").await;
+    cluster.config.exports = vec!["/,clients=127.0.0.2".parse().unwrap()];
+    cluster.start_mgr().await;
+    let mgr = address(&cluster);
+    let told = status(HERE, mgr);
+    assert_eq!(told.groups.len(), 1, "{told:?}");
+    let names: Vec<&str> = told.groups[0].values.iter().map(|(name, _)| &name[..]).collect();
+    assert_eq!(names, ["state", "software"]);
+    assert!(status(Ipv4Addr::new(127, 0, 0, 2), mgr).group("iod").is_some());
+    // Tickets come with the addresses of iods.
+    let mut stranger = Peer::new(HERE, mgr, 0);
+    let device = GETDEVICEINFO4args {
+        gdia_device_id: [0; 16],
+        gdia_layout_type: layout::kinds::native::KIND,
+        gdia_maxcount: 4096,
+        gdia_notify_types: vec![],
+    };
+    let iod = cluster.iods[0].as_ref().unwrap().store().iod();
+    let args = GETDEVICEINFO4args { gdia_device_id: iod.0, ..device };
+    let ask = vec![Op::OP_GETDEVICEINFO(args)];
+    assert_ne!(stranger.patiently(ask.clone()).0, NFS4_OK);
+    assert_eq!(Peer::new(Ipv4Addr::new(127, 0, 0, 2), mgr, 0).patiently(ask).0, NFS4_OK);
+}
+
+/// By a Unix socket the kernel says who asks.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_is_root_by_saying_so_to_the_unix_socket() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("NOT TESTED: needs root");
+        return;
+    }
+    let cluster = Cluster::new(1, "64K").await;
+    let mut owner = Peer::new(HERE, address(&cluster), 0);
+    let root = owner.walk("/").unwrap();
+    owner.file(&root, "secret", b"SECRET");
+    let args = SETATTR4args { stateid: stateid4::default(), obj_attributes: mode(0o600) };
+    let secret = owner.below(&root, "secret").unwrap();
+    assert_eq!(owner.patiently(vec![crate::peer::putfh(&secret), Op::OP_SETATTR(args)]).0, NFS4_OK);
+    let Some(net::Address::Unix(socket)) = cluster.mgr().nearby().cloned() else { panic!("it has a Unix socket") };
+    // So that everybody gets as far as the socket.
+    for dir in socket.ancestors().skip(1).take_while(|dir| dir.starts_with(cluster.dir.path())) {
+        std::fs::set_permissions(dir, PermissionsExt::from_mode(0o755)).unwrap();
+    }
+    let program = cluster.dir.path().join("test");
+    std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    let mut somebody = Command::new(&program);
+    somebody.args(["--exact", "callers::as_somebody_else", "--ignored", "--nocapture"]).env(SOCKET, &socket);
+    let output = somebody.uid(SOMEBODY).gid(SOMEBODY).current_dir("/").output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && said.contains("1 passed"), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    // Root is believed: a mount asks for others.
+    let mut mount = Peer::over(Link::connect(&Place::Unix(socket.clone()), Duration::from_secs(20)).unwrap(), SOMEBODY);
+    assert_eq!(mount.open_to_read(&secret), NFS4ERR_ACCESS);
+    let mut mount = Peer::over(Link::connect(&Place::Unix(socket), Duration::from_secs(20)).unwrap(), 0);
+    assert_eq!(mount.open_to_read(&secret), NFS4_OK);
+}
+
+fn mode(mode: u32) -> fattr4 {
+    let attr_vals = mode.to_be_bytes().to_vec().into();
+    fattr4 { attrmask: vec![0, 1 << (FATTR4_MODE - 32)], attr_vals }
+}
+
+/// Run by the test above as another user.
+#[test]
+#[ignore = "run by a test as another user"]
+fn as_somebody_else() {
+    let socket = std::env::var(SOCKET).unwrap();
+    let link = Link::connect(&Place::Unix(Path::new(&socket).to_owned()), Duration::from_secs(20)).unwrap();
+    let mut liar = Peer::over(link, 0);
+    let secret = liar.walk("/secret").unwrap();
+    assert_eq!(liar.open_to_read(&secret), NFS4ERR_ACCESS);
+}
