@@ -5,8 +5,7 @@ use bytes::Bytes;
 use net::rpc::{CallContext, Refusal, Service};
 use nfs::exports::View;
 use nfs::server::{Call, CallbackPath, Callbacks, Lost, reply_bound};
-use nfs::state::{ConnectionId, Origin};
-use std::net::Ipv4Addr;
+use nfs::state::ConnectionId;
 use std::sync::Arc;
 use std::time::Duration;
 use types::limits;
@@ -48,7 +47,7 @@ impl Service for Gateway {
                 let random = getrandom::u64().map_err(|_| Refusal::SystemErr)?;
                 let (connection, message_len) = (ConnectionId(context.peer.id()), context.message_len);
                 let (body, now) = (body.rest(), crate::now());
-                let origin = Origin::of_address(context.peer.peer().ip().unwrap_or(Ipv4Addr::UNSPECIFIED.into()));
+                let origin = context.peer.machine();
                 let view = View::ALL;
                 let call = Call { connection, principal, origin, cred, view, body, message_len, now, random };
                 Ok(self.server.compound(call).await?)

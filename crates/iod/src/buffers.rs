@@ -1,9 +1,12 @@
 //! Payload buffers: page-aligned, of one size, borrowed only while a request is in hand, and only so many at a time.
 
+use std::collections::HashMap;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
+use types::Machine;
 use types::limits::{IOD_BUFFERS_MAX, PAYLOAD_MAX};
+use types::machine::is_share_full;
 
 use crate::lock::lock;
 
@@ -28,6 +31,8 @@ struct Shared {
 struct State {
     free: Vec<Memory>,
     lent: usize,
+    /// To the connections of each machine.
+    by_machine: HashMap<Machine, usize>,
     /// How many wait for one.
     waiting: usize,
 }
@@ -44,43 +49,51 @@ impl Pool {
         Pool(Arc::new(Shared { state: Mutex::default(), returned: Condvar::new(), most }))
     }
 
-    /// The right to hold as much memory as a buffer has.
-    pub(crate) fn permit(&self) -> Permit {
+    /// The right to hold as much memory as a buffer has, for a request from this machine. None has more than it leaves to the others.
+    pub(crate) fn permit(&self, machine: Machine) -> Permit {
         let mut state = lock(&self.0.state);
-        while state.lent >= self.0.most {
+        while is_share_full(state.by_machine.get(&machine).copied().unwrap_or(0), state.lent, self.0.most) {
             state.waiting += 1;
             state = self.0.returned.wait(state).unwrap_or_else(PoisonError::into_inner);
             state.waiting -= 1;
         }
         state.lent += 1;
-        Permit { pool: self.clone() }
+        *state.by_machine.entry(machine).or_default() += 1;
+        Permit { pool: self.clone(), machine }
     }
 
-    /// A buffer of [`BUFFER_LEN`] bytes with arbitrary content.
-    pub(crate) fn borrow(&self) -> Buffer {
-        let permit = self.permit();
+    /// A buffer of [`BUFFER_LEN`] bytes with arbitrary content, for a request from this machine.
+    pub(crate) fn borrow(&self, machine: Machine) -> Buffer {
+        let permit = self.permit(machine);
         let memory = lock(&self.0.state).free.pop();
         Buffer { memory: Some(memory.unwrap_or_else(Memory::new)), permit }
     }
 
-    /// Whether more than half of the buffers are lent.
+    /// Whether half of the buffers are lent.
     pub(crate) fn is_short(&self) -> bool {
-        lock(&self.0.state).lent > self.0.most / 2
+        lock(&self.0.state).lent >= self.0.most / 2
     }
 }
 
 /// The right to hold memory; goes back to its pool when dropped.
 pub(crate) struct Permit {
     pool: Pool,
+    machine: Machine,
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
         let mut state = lock(&self.pool.0.state);
         state.lent -= 1;
-        // A system call, also for nobody.
+        if let Some(count) = state.by_machine.get_mut(&self.machine) {
+            *count -= 1;
+            if *count == 0 {
+                state.by_machine.remove(&self.machine);
+            }
+        }
+        // A system call, also for nobody. All are told: the first may be of a machine that has its share.
         if state.waiting > 0 {
-            self.pool.0.returned.notify_one();
+            self.pool.0.returned.notify_all();
         }
     }
 }
@@ -133,36 +146,40 @@ impl Drop for Buffer {
 mod tests {
     use super::*;
 
+    const ONE: Machine = Machine::Local(1);
+    const OTHER: Machine = Machine::Local(2);
+
     #[test]
     fn buffers_are_aligned_and_come_back() {
         let pool = Pool::default();
-        let mut first = pool.borrow();
+        let mut first = pool.borrow(ONE);
         first[0] = 7;
         assert_eq!(first.len(), BUFFER_LEN);
         assert_eq!(first.as_ptr() as usize % PAGE, 0);
         let address = first.as_ptr();
         drop(first);
-        let again = pool.borrow();
+        let again = pool.borrow(ONE);
         assert_eq!(again.as_ptr(), address);
-        let other = pool.borrow();
+        let other = pool.borrow(ONE);
         assert_ne!(other.as_ptr(), address);
         assert_eq!(other.as_ptr() as usize % PAGE, 0);
     }
 
     #[test]
-    fn so_many_at_a_time_and_others_wait() {
-        let pool = Pool::new(3);
-        let held: Vec<_> = (0..2).map(|_| pool.borrow()).collect();
+    fn a_machine_has_no_more_than_it_leaves_and_others_need_not_wait() {
+        let pool = Pool::new(4);
+        let mut held: Vec<_> = (0..2).map(|_| pool.borrow(ONE)).collect();
         assert!(pool.is_short());
-        let permit = pool.permit();
         let (sender, receiver) = std::sync::mpsc::channel();
         std::thread::scope(|scope| {
-            scope.spawn(|| sender.send(pool.borrow().len()).unwrap());
+            scope.spawn(|| sender.send(pool.borrow(ONE).len()).unwrap());
+            // It waits for its own, and nobody else for it.
+            held.push(pool.borrow(OTHER));
             assert!(receiver.try_recv().is_err());
-            drop(permit);
+            held.truncate(1);
             assert_eq!(receiver.recv().unwrap(), BUFFER_LEN);
         });
-        drop(held);
+        held.clear();
         assert!(!pool.is_short());
     }
 }

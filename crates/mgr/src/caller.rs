@@ -3,7 +3,7 @@
 use net::Address;
 use net::rpc::Connection;
 use nfs::server::Call;
-use nfs::state::{Origin, Principal};
+use nfs::state::Principal;
 use std::net::{IpAddr, Ipv4Addr};
 use types::Cred;
 use wire::rpc::Auth;
@@ -19,15 +19,6 @@ pub(crate) fn identity(peer: &Connection, auth: &Auth) -> Option<(Principal, Cre
         }
         _ => claimed,
     })
-}
-
-/// Where it comes from, as far as shares go.
-pub(crate) fn origin(peer: &Connection) -> Origin {
-    match (peer.peer_user(), ip(peer.peer())) {
-        (Some(user), _) => Origin::Local(user),
-        (None, Some(ip)) => Origin::of_address(ip),
-        (None, None) => Origin::of_address(Ipv4Addr::UNSPECIFIED.into()),
-    }
 }
 
 /// What exports ask about a peer.
@@ -54,10 +45,6 @@ impl Seen {
         let is_here = ip.is_some_and(|ip| ip.is_loopback() || Some(ip) == own);
         Seen { ip, privileged: *port < 1024 || is_here }
     }
-}
-
-fn ip(peer: &Address) -> Option<IpAddr> {
-    Seen::at(peer, None).ip
 }
 
 #[cfg(test)]

@@ -76,7 +76,7 @@ impl Gateway {
                 let call = Call {
                     connection: ConnectionId(context.peer.id()),
                     principal,
-                    origin: caller::origin(peer),
+                    origin: peer.machine(),
                     cred,
                     view,
                     body: body.rest(),

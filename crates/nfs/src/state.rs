@@ -24,9 +24,9 @@ use crate::state::opens::Opens;
 use crate::state::recovery::Recovery;
 use crate::state::sessions::Sessions;
 use bytes::Bytes;
-use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
-use types::{ByteRange, FileId, Timestamp};
+use types::machine::is_share_full;
+use types::{ByteRange, FileId, Machine, Timestamp};
 use wire::nfs4::{clientid4, nfsstat4, sessionid4};
 
 /// The result of a state operation; the error goes on the wire as it is.
@@ -49,33 +49,13 @@ pub enum Principal {
     Sys(u32),
 }
 
-/// Where a request comes from, as far as shares of what all clients have together go.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Origin {
-    /// This machine, in this user's name as the kernel says.
-    Local(u32),
-    /// An address; those that one machine has at will are one ([`Origin::of_address`]).
-    Address(IpAddr),
-}
-
-impl Origin {
-    /// That of an address: all of IPv4's loopback is one, and so is each /64 of IPv6.
-    pub fn of_address(address: IpAddr) -> Self {
-        Origin::Address(match address.to_canonical() {
-            IpAddr::V4(v4) if v4.is_loopback() => Ipv4Addr::LOCALHOST.into(),
-            IpAddr::V4(v4) => v4.into(),
-            IpAddr::V6(v6) => Ipv6Addr::from_bits(v6.to_bits() >> 64 << 64).into(),
-        })
-    }
-}
-
 /// Who introduces itself, or takes its leave.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Caller {
     /// Who it says it is.
     pub principal: Principal,
     /// Where it is.
-    pub origin: Origin,
+    pub origin: Machine,
     /// A random number: nobody else can guess the client id that is made of it.
     pub random: u32,
 }
@@ -83,7 +63,7 @@ pub struct Caller {
 impl From<Principal> for Caller {
     /// Somebody on this machine, whose ids are numbered.
     fn from(principal: Principal) -> Self {
-        Caller { principal, origin: Origin::Local(0), random: 0 }
+        Caller { principal, origin: Machine::Local(0), random: 0 }
     }
 }
 
@@ -290,21 +270,19 @@ impl State {
         }
     }
 
-    /// Whether a client may not have one more of what all have together, `all` of at most `max`: nobody's address may have more than is left for the others. So
-    /// whoever takes all that it can leaves something to each who comes later.
+    /// Whether a client may not have one more of what all have together, `all` of at most `max`, for its machine has its share.
     pub(crate) fn is_share_full(
         &self,
         client: ClientId,
         of_client: impl Fn(ClientId) -> usize,
         (all, max): (usize, usize),
     ) -> bool {
-        let left = max.saturating_sub(all);
-        if all <= left {
+        if !is_share_full(all, all, max) {
             return false;
         }
         let same = self.clients.beside(client);
         // To count those of more clients would take long, and as many of one address are no usual sight.
-        same.len() > COUNTED_MAX || same.iter().map(|client| of_client(*client)).sum::<usize>() >= left
+        same.len() > COUNTED_MAX || is_share_full(same.iter().map(|client| of_client(*client)).sum(), all, max)
     }
 
     /// A fresh `other` field of the given kind.

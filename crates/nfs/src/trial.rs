@@ -7,7 +7,7 @@ pub use play::{Seen, play, random_request};
 use crate::exports::View;
 use crate::memory::Memory;
 use crate::server::{Call, CallbackPath, Callbacks, Config, Lost, Server};
-use crate::state::{self, ConnectionId, Origin, Principal};
+use crate::state::{self, ConnectionId, Principal};
 use bytes::Bytes;
 use futures_util::FutureExt;
 use std::cell::Cell;
@@ -16,7 +16,7 @@ use std::future::Future;
 use std::sync::{Mutex, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
-use types::{Cred, Timestamp};
+use types::{Cred, Machine, Timestamp};
 use wire::nfs4::*;
 use xdr::{Segments, Xdr};
 
@@ -297,7 +297,7 @@ impl<'a> Peer<'a> {
         Call {
             connection: self.connection,
             principal: Principal::Sys(self.cred.uid),
-            origin: Origin::Local(self.cred.uid),
+            origin: Machine::Local(self.cred.uid),
             cred: self.cred.clone(),
             view: View::ALL,
             message_len: body.len() + 100,

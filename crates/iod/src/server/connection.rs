@@ -4,6 +4,7 @@ use std::io;
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
+use types::Machine;
 use types::limits::{FRAGMENTS_MAX, RECORD_MAX};
 use wire::native::{Failure, PROGRAM, Procedure, VERSION, encode_reply};
 use wire::rpc::record::{Mark, Progress};
@@ -44,6 +45,8 @@ struct Record {
 pub(super) struct Connection<C> {
     pub(super) shared: Arc<Served>,
     pub(super) socket: C,
+    /// Where the peer is.
+    pub(super) machine: Machine,
     pub(super) session: Option<Session>,
     input: BytesMut,
     pub(super) output: Vec<u8>,
@@ -75,11 +78,12 @@ impl From<Replaced> for Broken {
 }
 
 impl<C: Channel> Connection<C> {
-    /// A new connection.
-    pub(super) fn new(shared: Arc<Served>, socket: C) -> Self {
+    /// A new connection of a peer on this machine.
+    pub(super) fn new(shared: Arc<Served>, socket: C, machine: Machine) -> Self {
         Connection {
             shared,
             socket,
+            machine,
             session: None,
             input: BytesMut::new(),
             output: Vec::new(),
@@ -182,7 +186,7 @@ impl<C: Channel> Connection<C> {
 
     /// Puts the fragments of a record together.
     fn assemble(&mut self, first: Mark, mut progress: Progress) -> Result<Record, Broken> {
-        let permit = self.shared.pool.permit();
+        let permit = self.shared.pool.permit(self.machine);
         let mut whole = Vec::new();
         let mut mark = first;
         self.socket.wait_begins();

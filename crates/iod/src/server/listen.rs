@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::panic::{self, AssertUnwindSafe};
@@ -12,7 +12,9 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use rustix::net::Shutdown;
+use types::Machine;
 use types::limits::STALL_TIME_UNDER_PRESSURE;
+use types::machine::is_share_full;
 
 use super::Shared;
 use super::connection::{Broken, Connection};
@@ -32,8 +34,8 @@ pub(super) enum Listener {
     Unix(Arc<UnixListener>),
 }
 
-/// A socket and the address of its peer, `None` over Unix sockets.
-type Guest = (Arc<Socket>, Option<IpAddr>);
+/// A socket and the machine of its peer.
+type Guest = (Arc<Socket>, Machine);
 
 /// The connections that there are.
 #[derive(Default)]
@@ -130,6 +132,7 @@ impl Listener {
 
 /// Gives a connection its thread, or closes it.
 fn welcome(fd: OwnedFd, peer: Option<SocketAddr>, shared: &Arc<Shared>, live: &Arc<Live>) {
+    let machine = machine(&fd, peer);
     let counters = shared.served.store.counters();
     let socket = match peer {
         Some(_) => Socket::tcp(fd, shared.stall, shared.congestion.as_deref()),
@@ -142,15 +145,22 @@ fn welcome(fd: OwnedFd, peer: Option<SocketAddr>, shared: &Arc<Shared>, live: &A
     let number = shared.next.fetch_add(1, Ordering::Relaxed);
     {
         let mut sockets = lock(&live.sockets);
-        let address = peer.map(|peer| peer.ip());
+        let (open, most) = (sockets.len(), shared.max_connections);
         // Counted when there are many only: with fewer altogether nobody can have too many.
-        let of_peer = || sockets.values().filter(|(_, other)| *other == address).count();
-        let many = sockets.len() >= shared.max_per_peer && of_peer() >= shared.max_per_peer;
-        if sockets.len() >= shared.max_connections || many {
+        let own = || sockets.values().filter(|(_, other)| *other == machine).count();
+        let may_be_many = open >= shared.max_per_peer || is_share_full(open, open, most);
+        let many = may_be_many && {
+            let own = own();
+            own >= shared.max_per_peer || is_share_full(own, open, most)
+        };
+        if open >= most || many {
             Counters::add(&counters.connections_refused, 1);
-            return tracing::warn!(?peer, open = sockets.len(), "too many connections, one turned away");
+            if let Some(left_out) = net::seldom("too many connections", machine) {
+                tracing::warn!(?peer, open, left_out, "too many connections, one turned away");
+            }
+            return;
         }
-        sockets.insert(number, (socket.clone(), address));
+        sockets.insert(number, (socket.clone(), machine));
     }
     Counters::add(&counters.connections, 1);
     Counters::add(&counters.connections_open, 1);
@@ -159,7 +169,7 @@ fn welcome(fd: OwnedFd, peer: Option<SocketAddr>, shared: &Arc<Shared>, live: &A
     let spawned = thread::Builder::new().name(format!("iod-{number}")).spawn(move || {
         let shared = thread_shared;
         // A mistake in one connection's work ends that connection and nothing else.
-        if panic::catch_unwind(AssertUnwindSafe(|| serve(peer, &shared, thread_socket))).is_err() {
+        if panic::catch_unwind(AssertUnwindSafe(|| serve((peer, machine), &shared, thread_socket))).is_err() {
             Counters::add(&shared.served.store.counters().panics, 1);
             tracing::error!(?peer, "the work for a connection panicked");
         }
@@ -174,15 +184,27 @@ fn welcome(fd: OwnedFd, peer: Option<SocketAddr>, shared: &Arc<Shared>, live: &A
     }
 }
 
-fn serve(peer: Option<SocketAddr>, shared: &Arc<Shared>, socket: Arc<Socket>) {
-    match Connection::new(shared.served.clone(), socket.clone()).run() {
+/// Where a peer is; over a Unix socket, which user of this machine it is.
+fn machine(fd: &OwnedFd, peer: Option<SocketAddr>) -> Machine {
+    let user =
+        || rustix::net::sockopt::socket_peercred(fd).map_or(Machine::UNKNOWN, |peer| Machine::Local(peer.uid.as_raw()));
+    peer.map_or_else(user, |peer| Machine::at(peer.ip()))
+}
+
+fn serve((peer, machine): (Option<SocketAddr>, Machine), shared: &Arc<Shared>, socket: Arc<Socket>) {
+    match Connection::new(shared.served.clone(), socket.clone(), machine).run() {
         Ok(()) => tracing::debug!(?peer, "connection ended"),
         Err(error) => {
             Counters::add(&shared.served.store.counters().connections_broken, 1);
             match error {
                 Broken::Socket(error) => tracing::info!(?peer, %error, "connection broken"),
                 error @ Broken::Replaced => tracing::info!(?peer, %error, "connection ended"),
-                error => tracing::warn!(?peer, %error, "connection closed: the peer sent something else than requests"),
+                error => {
+                    if let Some(left_out) = net::seldom("no requests", machine) {
+                        let what = "connection closed: the peer sent something else than requests";
+                        tracing::warn!(?peer, %error, left_out, "{what}");
+                    }
+                }
             }
         }
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use types::{FileId, Generation, Status, Verifier};
+use types::{FileId, Generation, Machine, Status, Verifier};
 use wire::native::{Extent, Failure, FileLength, Key, PieceKind, WriteExtent};
 
 use super::Served;
@@ -59,7 +59,7 @@ impl Served {
             plan.pieces.iter().filter(|piece| piece.kind != PieceKind::Beyond).map(|piece| piece.len).sum();
         let mut data = vec![0; inside as usize];
         if let Some(open) = open {
-            let mut payload = self.pool.borrow();
+            let mut payload = self.pool.borrow(Machine::UNKNOWN);
             let payload = &mut payload[..plan.data_len as usize];
             open.read(&plan.runs, payload, self.store.counters())?;
             let (mut at, mut rest) = (0, &*payload);

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io;
 use std::sync::Arc;
+use types::Machine;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
@@ -21,7 +22,7 @@ pub struct Peer {
 impl Peer {
     /// A new connection, on which nothing was said yet.
     pub fn new(served: Arc<Served>) -> Self {
-        Peer { connection: Connection::new(served, Memory::default()), broken: false }
+        Peer { connection: Connection::new(served, Memory::default(), Machine::UNKNOWN), broken: false }
     }
 
     /// Serves one request, a whole RPC record without its mark; answers the record of the reply.

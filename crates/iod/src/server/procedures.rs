@@ -201,7 +201,7 @@ impl<C: Channel> Connection<C> {
             small.resize(SMALL + 4, 0);
             &mut small[..]
         } else {
-            borrowed = self.shared.pool.borrow();
+            borrowed = self.shared.pool.borrow(self.machine);
             &mut borrowed[..]
         };
         if let Err(failure) = open.read(&plan.runs, &mut buffer[..len], self.shared.store.counters()) {
@@ -281,7 +281,7 @@ impl<C: Channel> Connection<C> {
         let result = if rest == 0 {
             self.write_payload(&head, len, [&first, &[]])
         } else {
-            let mut buffer = self.shared.pool.borrow();
+            let mut buffer = self.shared.pool.borrow(self.machine);
             self.socket.wait_begins();
             self.socket.receive_exact(&mut buffer[..rest])?;
             self.socket.wait_ends();
@@ -369,7 +369,7 @@ impl<C: Channel> Connection<C> {
 
     fn scrub(&mut self, args: ScrubArgs) -> Result<ScrubReply, Failure> {
         self.check_store(&args.cap)?;
-        let mut buffer = self.shared.pool.borrow();
+        let mut buffer = self.shared.pool.borrow(self.machine);
         self.store().scrub(args.from, args.budget, &mut buffer)
     }
 

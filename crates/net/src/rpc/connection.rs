@@ -7,7 +7,7 @@ use super::pending::{Call, Pending};
 use super::receive::{Begun, ReceiveError, Receiver};
 use super::{Limits, Refusal};
 use crate::transports::{Stream, connection_id};
-use crate::{Address, Counters, Error, User, task};
+use crate::{Address, Counters, Error, User, seldom, task};
 use bytes::Bytes;
 use futures_util::FutureExt;
 use std::future::Future;
@@ -18,6 +18,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, TryAcquireError, oneshot};
 use tokio::time::{Instant, timeout_at};
+use types::Machine;
 use types::limits::{CALL_BYTES, REPLY_SMALL};
 use wire::rpc::{Auth, CallHeader, Message, ReplyHeader, ReplyStat, decode_message, record};
 use xdr::{Reader, Segments, Writer};
@@ -216,9 +217,9 @@ impl Connection {
         first: Option<Instant>,
         counters: Counters,
     ) -> io::Result<(Self, Receiver)> {
-        let account = memory.account();
         let begun = Begun::default();
         let (peer, local, peer_user) = (stream.peer(), stream.local(), stream.peer_user());
+        let account = memory.account(machine(&peer, peer_user.as_ref().map(|user| user.uid)));
         let (read, write) = stream.into_split()?;
         let link = Arc::new(Link {
             peer,
@@ -316,6 +317,11 @@ impl Connection {
         self.link.peer_user.as_ref()
     }
 
+    /// The machine at the other end.
+    pub fn machine(&self) -> Machine {
+        machine(&self.link.peer, self.peer_user())
+    }
+
     /// Whether the connection has ended.
     pub fn is_closed(&self) -> bool {
         self.link.way.closed().is_some()
@@ -389,6 +395,15 @@ async fn watch(link: Weak<Link>, mut at: Instant) {
     }
 }
 
+/// The machine that a peer is on; by a Unix socket, its user on this one.
+pub(super) fn machine(peer: &Address, user: Option<u32>) -> Machine {
+    match (user, peer.ip()) {
+        (Some(user), _) => Machine::Local(user),
+        (None, Some(ip)) => Machine::at(ip),
+        (None, None) => Machine::UNKNOWN,
+    }
+}
+
 impl Link {
     fn new(
         id: u64,
@@ -423,9 +438,15 @@ impl Link {
         memory: &Arc<Memory>,
         counters: &Counters,
     ) -> Arc<Self> {
-        let link = Link::new(id, limits, memory.account(), counters, |_| Way::Inside(Inside::default()));
+        let own = User::own();
+        let account = memory.account(Machine::Local(own.uid));
+        let link = Link::new(id, limits, account, counters, |_| Way::Inside(Inside::default()));
         counters.opened();
-        Arc::new(Link { peer: peer.clone(), peer_user: Some(User::own()), ..link })
+        Arc::new(Link { peer: peer.clone(), peer_user: Some(own), ..link })
+    }
+
+    fn machine(&self) -> Machine {
+        machine(&self.peer, self.peer_user.as_ref().map(|user| user.uid))
     }
 
     /// What it knows of the other end, if that is in this process.
@@ -557,7 +578,9 @@ async fn receive<S: Service>(link: Arc<Link>, mut receiver: Receiver, service: A
             Ok(None) => break Error::broken("closed by the peer"),
             Err(e) => {
                 if let ReceiveError::Malformed(_) = e {
-                    tracing::warn!(peer = %link.peer, "disconnecting: {e}");
+                    if let Some(left_out) = seldom("no record", link.machine()) {
+                        tracing::warn!(peer = %link.peer, left_out, "disconnecting: {e}");
+                    }
                     link.counters.malformed();
                 }
                 break Error::broken(e);
@@ -573,7 +596,9 @@ async fn receive<S: Service>(link: Arc<Link>, mut receiver: Receiver, service: A
             Ok(Message::Call(header)) => (header.xid, Some(header)),
             Ok(Message::WrongVersion { xid }) => (xid, None),
             Err(e) => {
-                tracing::warn!(peer = %link.peer, "disconnecting: not an RPC message: {e}");
+                if let Some(left_out) = seldom("no message", link.machine()) {
+                    tracing::warn!(peer = %link.peer, left_out, "disconnecting: not an RPC message: {e}");
+                }
                 link.counters.malformed();
                 break Error::broken(format_args!("not an RPC message: {e}"));
             }

@@ -190,7 +190,7 @@ impl Door {
         let (Some(shared), Some(serving)) = (self.shared.upgrade(), self.service.upgrade()) else {
             return Err(refused("the server has stopped"));
         };
-        if let Some(why) = shared.refuses(&self.address) {
+        if let Some(why) = shared.refuses(&self.address, Some(rustix::process::geteuid().as_raw())) {
             return Err(refused(why));
         }
         let runtime = Handle::current();

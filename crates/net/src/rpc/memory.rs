@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 use tokio::sync::Notify;
+use types::Machine;
 
 /// Charges up to this many bytes are small: they are let in a little beyond the limit, so that what ends a wait (a layout
 /// that comes back, the answer to a callback) is not itself held up by those that wait.
@@ -40,6 +41,8 @@ pub(crate) struct Memory {
     waiting: AtomicUsize,
     freed: Notify,
     holders: Mutex<HashMap<u64, Weak<dyn Holder>>>,
+    /// What the connections of each machine hold.
+    machines: Mutex<HashMap<Machine, Weak<AtomicUsize>>>,
     counters: Counters,
 }
 
@@ -47,6 +50,8 @@ pub(crate) struct Memory {
 pub(crate) struct Account {
     memory: Arc<Memory>,
     held: AtomicUsize,
+    /// What all connections of its machine hold.
+    of_machine: Arc<AtomicUsize>,
     closed: AtomicBool,
 }
 
@@ -67,13 +72,28 @@ impl Memory {
             waiting: AtomicUsize::new(0),
             freed: Notify::new(),
             holders: Mutex::default(),
+            machines: Mutex::default(),
             counters,
         })
     }
 
-    /// The account of a new connection.
-    pub(crate) fn account(self: &Arc<Self>) -> Arc<Account> {
-        Arc::new(Account { memory: self.clone(), held: AtomicUsize::new(0), closed: AtomicBool::new(false) })
+    /// The account of a new connection of this machine.
+    pub(crate) fn account(self: &Arc<Self>, machine: Machine) -> Arc<Account> {
+        let mut machines = self.machines.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = machines.get(&machine).and_then(Weak::upgrade);
+        let of_machine = known.unwrap_or_else(|| {
+            machines.retain(|_, held| held.strong_count() > 0);
+            let held = Arc::default();
+            machines.insert(machine, Arc::downgrade(&held));
+            held
+        });
+        drop(machines);
+        Arc::new(Account {
+            memory: self.clone(),
+            held: AtomicUsize::new(0),
+            of_machine,
+            closed: AtomicBool::new(false),
+        })
     }
 
     /// Names the connection that is to be cut off when it stalls while memory is short.
@@ -141,9 +161,13 @@ impl Account {
         let memory = &self.memory;
         let held = self.held.load(SeqCst);
         let small = bytes <= SMALL;
-        // A connection with nothing in hand is only held up by all together, so that each gets on.
+        let free = memory.total.saturating_sub(memory.used.load(SeqCst));
+        // No machine has more than it leaves to the others.
+        if !small && self.of_machine.load(SeqCst) + bytes > free {
+            return None;
+        }
+        // A connection with nothing in hand is only held up by all together and those of its machine, so that each gets on.
         if held > 0 {
-            let free = memory.total.saturating_sub(memory.used.load(SeqCst));
             let share = if small { memory.each } else { memory.each.min(free / SHARE) };
             if held + bytes > share {
                 return None;
@@ -154,6 +178,7 @@ impl Account {
             return None;
         }
         self.held.fetch_add(bytes, SeqCst);
+        self.of_machine.fetch_add(bytes, SeqCst);
         Some(Charge { account: self.clone(), bytes: AtomicUsize::new(bytes) })
     }
 
@@ -166,6 +191,7 @@ impl Account {
     fn change(&self, from: usize, to: usize) {
         if to >= from {
             self.held.fetch_add(to - from, SeqCst);
+            self.of_machine.fetch_add(to - from, SeqCst);
             self.memory.used.fetch_add(to - from, SeqCst);
             return self.memory.counters.hold(to - from);
         }
@@ -173,6 +199,7 @@ impl Account {
         self.memory.counters.release(from - to);
         self.memory.used.fetch_sub(from - to, SeqCst);
         self.held.fetch_sub(from - to, SeqCst);
+        self.of_machine.fetch_sub(from - to, SeqCst);
         if self.memory.waiting.load(SeqCst) > 0 {
             self.memory.freed.notify_waiters();
         }
@@ -240,7 +267,7 @@ mod tests {
     #[test]
     fn a_connection_has_its_limit_and_a_share_of_what_is_free() {
         let memory = memory(8000 * K, 500 * K);
-        let (one, other) = (memory.account(), memory.account());
+        let (one, other) = (memory.account(Machine::UNKNOWN), memory.account(Machine::UNKNOWN));
         let first = now(&one, 400 * K).expect("within its limit");
         assert!(now(&one, 200 * K).is_none(), "beyond its own limit");
         let more = now(&one, 100 * K).expect("up to its limit");
@@ -257,7 +284,7 @@ mod tests {
     #[test]
     fn all_together_have_a_limit_and_small_charges_some_more() {
         let memory = memory(1000 * K, 1000 * K);
-        let accounts: Vec<_> = (0..4).map(|_| memory.account()).collect();
+        let accounts: Vec<_> = (0..4).map(|_| memory.account(Machine::UNKNOWN)).collect();
         let full = now(&accounts[0], 1000 * K).expect("the whole");
         assert!(now(&accounts[1], SMALL + 1).is_none());
         let small = now(&accounts[1], SMALL).expect("some more");
@@ -274,7 +301,7 @@ mod tests {
     #[tokio::test]
     async fn who_waits_is_let_in_by_what_is_freed_or_ends_with_the_connection() {
         let memory = memory(1000 * K, 1000 * K);
-        let (one, other) = (memory.account(), memory.account());
+        let (one, other) = (memory.account(Machine::UNKNOWN), memory.account(Machine::UNKNOWN));
         let full = one.admit(1000 * K).await.expect("open");
         let mut waits = Box::pin(other.admit(500 * K));
         assert!(waits.as_mut().now_or_never().is_none());
@@ -304,7 +331,7 @@ mod tests {
     async fn who_stalls_gives_way() {
         let memory = memory(1000 * K, 1000 * K);
         let hold = |id, stalled, bytes| {
-            let charge = memory.account().try_admit(bytes);
+            let charge = memory.account(Machine::UNKNOWN).try_admit(bytes);
             let staller: Arc<dyn Holder> = Arc::new(Staller(stalled, Mutex::new(charge)));
             memory.watch(id, Arc::downgrade(&staller));
             staller
@@ -313,7 +340,7 @@ mod tests {
         let shortly = hold(2, Some(memory.patience / 2), 100 * K);
         let _long = hold(3, Some(memory.patience * 2), 200 * K);
         let _longer = hold(4, Some(memory.patience * 3), 200 * K);
-        let account = memory.account();
+        let account = memory.account(Machine::UNKNOWN);
         let got = account.admit(300 * K).await.expect("open");
         assert_eq!(memory.used.load(SeqCst), 800 * K, "those who stalled are gone");
         drop(got);

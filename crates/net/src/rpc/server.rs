@@ -1,15 +1,17 @@
 //! Accepting connections and serving them until told to stop.
 
 use super::Limits;
-use super::connection::{Connection, Service};
+use super::connection::{Connection, Service, machine};
 use super::inside::Door;
 use super::memory::Memory;
-use crate::{Address, Counters, Listener, task};
+use crate::{Address, Counters, Listener, seldom, task};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
+use types::Machine;
+use types::machine::is_share_full;
 
 /// How long accepting pauses when the process has no descriptor left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -37,12 +39,12 @@ pub(super) struct Shared {
 #[derive(Debug, Default)]
 struct Connections {
     by_id: HashMap<u64, Connection>,
-    by_peer: HashMap<String, usize>,
+    by_machine: HashMap<Machine, usize>,
 }
 
 impl Connections {
     fn add(&mut self, connection: &Connection) {
-        *self.by_peer.entry(machine(connection.peer()).to_owned()).or_default() += 1;
+        *self.by_machine.entry(connection.machine()).or_default() += 1;
         self.by_id.insert(connection.id(), connection.clone());
     }
 
@@ -50,30 +52,23 @@ impl Connections {
         if self.by_id.remove(&connection.id()).is_none() {
             return;
         }
-        let peer = machine(connection.peer());
-        if let Some(count) = self.by_peer.get_mut(peer) {
+        let machine = connection.machine();
+        if let Some(count) = self.by_machine.get_mut(&machine) {
             *count -= 1;
             if *count == 0 {
-                self.by_peer.remove(peer);
+                self.by_machine.remove(&machine);
             }
         }
     }
 
-    /// Why there is no place for another connection of this peer.
-    fn full(&self, peer: &Address, limits: &Limits) -> Option<&'static str> {
+    /// Why there is no place for another connection of this machine.
+    fn full(&self, machine: Machine, limits: &Limits) -> Option<&'static str> {
         if self.by_id.len() >= limits.connections_max {
             return Some("too many connections");
         }
-        let of_peer = self.by_peer.get(machine(peer)).copied().unwrap_or(0);
-        (of_peer >= limits.connections_per_peer).then_some("too many connections of one peer")
-    }
-}
-
-/// Where a peer is, whatever its port; the same for all who come by Unix sockets.
-fn machine(peer: &Address) -> &str {
-    match peer {
-        Address::Tcp { host, .. } => host,
-        Address::Unix(_) => "",
+        let own = self.by_machine.get(&machine).copied().unwrap_or(0);
+        let full = own >= limits.connections_per_peer || is_share_full(own, self.by_id.len(), limits.connections_max);
+        full.then_some("too many connections of one machine")
     }
 }
 
@@ -128,13 +123,16 @@ impl Drop for Server {
 
 impl Shared {
     /// Why there is no place for another connection of this peer.
-    pub(super) fn refuses(&self, peer: &Address) -> Option<&'static str> {
+    pub(super) fn refuses(&self, peer: &Address, user: Option<u32>) -> Option<&'static str> {
         if *self.stop.borrow() {
             return Some("the server stops");
         }
-        let why = self.connections().full(peer, &self.limits);
+        let machine = machine(peer, user);
+        let why = self.connections().full(machine, &self.limits);
         why.inspect(|why| {
-            tracing::warn!(%peer, "{why}: one turned away");
+            if let Some(left_out) = seldom(why, machine) {
+                tracing::warn!(%peer, left_out, "{why}: one turned away");
+            }
             self.counters.refused();
         })
     }
@@ -171,7 +169,7 @@ async fn accept<S: Service>(listener: Listener, service: Arc<S>, shared: Arc<Sha
                 continue;
             }
         };
-        if shared.refuses(&stream.peer()).is_some() {
+        if shared.refuses(&stream.peer(), stream.peer_user().map(|user| user.uid)).is_some() {
             continue;
         }
         let accepted = Connection::accepted(stream, shared.limits, &shared.memory, shared.counters.clone());

@@ -8,10 +8,10 @@ use crate::fs::{Ctx, FileSystem, FsInfo, SOON};
 use crate::state::sessions::{Request, Sequence, Sequenced, SlotToken};
 use crate::state::slots::Fingerprint;
 use crate::state::stateids::{self, ANONYMOUS, CURRENT};
-use crate::state::{Caller, ClientId, ConnectionId, Effect, Origin, Principal, State};
+use crate::state::{Caller, ClientId, ConnectionId, Effect, Principal, State};
 use crate::status;
 use bytes::Bytes;
-use types::{Cred, FileId, Renaming, Status, Timestamp, limits};
+use types::{Cred, FileId, Machine, Renaming, Status, Timestamp, limits};
 use wire::nfs4::compound::{ArgsHeader, Ops, OpsWriter, opnum};
 use wire::nfs4::*;
 use wire::rpc::Auth;
@@ -32,7 +32,7 @@ pub struct Call {
     /// Who sent it, as far as client records are concerned.
     pub principal: Principal,
     /// From where.
-    pub origin: Origin,
+    pub origin: Machine,
     /// Who asks.
     pub cred: Cred,
     /// Which exports they see.
@@ -125,7 +125,7 @@ pub(super) struct Compound<'a, F: FileSystem, C: Callbacks> {
     pub(super) terms: Terms,
     pub(super) connection: ConnectionId,
     pub(super) principal: Principal,
-    pub(super) origin: Origin,
+    pub(super) origin: Machine,
     pub(super) random: u64,
     /// The session it belongs to, once SEQUENCE has succeeded.
     pub(super) session: Option<sessionid4>,

@@ -1,10 +1,11 @@
 //! Client records: EXCHANGE_ID, the confirmation of CREATE_SESSION, DESTROY_CLIENTID, RECLAIM_COMPLETE.
 
 use crate::state::leases::Lapse;
-use crate::state::{Caller, ClientId, Effect, Gone, Origin, Principal, Result, State};
+use crate::state::{Caller, ClientId, Effect, Gone, Principal, Result, State};
 use bytes::Bytes;
 use std::collections::{BTreeSet, HashMap};
-use types::{Timestamp, limits};
+use types::machine::is_share_full;
+use types::{Machine, Timestamp, limits};
 use wire::nfs4::nfsstat4::*;
 use wire::nfs4::{
     CREATE_SESSION4resok, EXCHANGE_ID4args, EXCHGID4_FLAG_BIND_PRINC_STATEID, EXCHGID4_FLAG_CONFIRMED_R,
@@ -43,7 +44,7 @@ pub struct Client {
     /// Who established the record.
     pub principal: Principal,
     /// From where.
-    pub origin: Origin,
+    pub origin: Machine,
     /// Whether a CREATE_SESSION has confirmed it.
     pub confirmed: bool,
     /// The implementation that the client says it is (§18.35.3); for people, and see [`State::is_own`].
@@ -83,7 +84,7 @@ pub struct Clients {
     next: u32,
     by_id: HashMap<ClientId, Client>,
     by_owner: HashMap<Bytes, Owner>,
-    by_origin: HashMap<Origin, Same>,
+    by_origin: HashMap<Machine, Same>,
     /// Records that no session has confirmed.
     unconfirmed: BTreeSet<ClientId>,
 }
@@ -133,7 +134,7 @@ impl Clients {
         self.by_id.get(&id).and_then(|client| self.by_origin.get(&client.origin)).map_or(&NONE, |same| &same.all)
     }
 
-    fn of_origin(&self, origin: Origin) -> usize {
+    fn of_origin(&self, origin: Machine) -> usize {
         self.by_origin.get(&origin).map_or(0, |same| same.all.len())
     }
 
@@ -181,7 +182,7 @@ impl Clients {
 
     /// Makes room for another record from this origin at the cost of one that nobody has confirmed: one from there if there are any, as whoever floods with
     /// introductions is to push out its own. `false` if there is no such record.
-    fn make_room(&mut self, origin: Origin) -> bool {
+    fn make_room(&mut self, origin: Machine) -> bool {
         let own = self.by_origin.get(&origin).and_then(|same| same.unconfirmed.first());
         let one = own.or(self.unconfirmed.first()).copied();
         one.and_then(|id| self.remove(id)).is_some()
@@ -278,8 +279,7 @@ impl State {
         }
         self.drop_unconfirmed(records.unconfirmed);
         let crowded = self.clients.unconfirmed.len() >= limits::UNCONFIRMED_MAX;
-        let left = limits::CLIENTS_MAX.saturating_sub(self.clients.len());
-        let full = self.clients.of_origin(caller.origin) >= left;
+        let full = is_share_full(self.clients.of_origin(caller.origin), self.clients.len(), limits::CLIENTS_MAX);
         if (crowded || full) && !self.clients.make_room(caller.origin) {
             return Err(NFS4ERR_DELAY);
         }

@@ -1,0 +1,59 @@
+//! Where requests come from, as far as shares go of what all clients have together.
+
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// A machine, as far as a server can tell machines apart; on the server's own, a user.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Machine {
+    /// The server's own, in this user's name as the kernel says.
+    Local(u32),
+    /// One with an address; those that one machine has at will are one ([`Machine::at`]).
+    At(IpAddr),
+}
+
+impl Machine {
+    /// Where nothing is known.
+    pub const UNKNOWN: Machine = Machine::At(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+
+    /// That of an address: all of IPv4's loopback is one, and so is each /64 of IPv6.
+    pub fn at(address: IpAddr) -> Self {
+        Machine::At(match address.to_canonical() {
+            IpAddr::V4(v4) if v4.is_loopback() => Ipv4Addr::LOCALHOST.into(),
+            IpAddr::V4(v4) => v4.into(),
+            IpAddr::V6(v6) => Ipv6Addr::from_bits(v6.to_bits() >> 64 << 64).into(),
+        })
+    }
+}
+
+/// Whether a machine that has `own` of the `all` that are taken may not have one more, when there are `max`: nobody may have more than is left for the others. So
+/// whoever takes all that it can leaves something to each who comes later.
+pub fn is_share_full(own: usize, all: usize, max: usize) -> bool {
+    own >= max.saturating_sub(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_that_one_machine_has_at_will_are_one() {
+        let of = |text: &str| Machine::at(text.parse().unwrap());
+        assert_eq!(of("127.0.0.1"), of("127.255.1.7"));
+        assert_eq!(of("::ffff:10.0.0.1"), of("10.0.0.1"));
+        assert_eq!(of("fd00:1:2:3::1"), of("fd00:1:2:3:ffff::"));
+        assert_ne!(of("fd00:1:2:3::1"), of("fd00:1:2:4::1"));
+        assert_ne!(of("10.0.0.1"), of("10.0.0.2"));
+    }
+
+    #[test]
+    fn whoever_takes_all_it_can_leaves_half_of_what_there_was() {
+        let mut all = 0;
+        for _ in 0..6 {
+            let (before, mut own) = (1000 - all, 0);
+            while !is_share_full(own, all, 1000) {
+                (own, all) = (own + 1, all + 1);
+            }
+            assert_eq!(own, before.div_ceil(2));
+        }
+    }
+}
