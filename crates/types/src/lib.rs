@@ -4,6 +4,7 @@ pub mod attr;
 pub mod cred;
 pub mod id;
 pub mod limits;
+pub mod name;
 #[cfg(feature = "planted")]
 pub mod planted;
 pub mod range;

@@ -20,6 +20,8 @@ mod disks;
 mod doubt;
 #[path = "end_to_end/fsck.rs"]
 mod fsck;
+#[path = "end_to_end/hostile.rs"]
+mod hostile;
 #[path = "end_to_end/interrupted.rs"]
 mod interrupted;
 #[path = "end_to_end/lab.rs"]
