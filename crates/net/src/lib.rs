@@ -5,6 +5,7 @@ mod buffers;
 pub mod clock;
 mod counters;
 mod error;
+pub mod files;
 pub mod local;
 pub mod rpc;
 mod supervise;

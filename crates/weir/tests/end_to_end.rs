@@ -28,6 +28,8 @@ mod interrupted;
 mod lab;
 #[path = "end_to_end/names.rs"]
 mod names;
+#[path = "end_to_end/permissions.rs"]
+mod permissions;
 #[path = "../../client/tests/support/proxy.rs"]
 mod proxy;
 #[path = "end_to_end/real_tree.rs"]
