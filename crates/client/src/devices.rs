@@ -287,7 +287,7 @@ impl Iod {
             let net = self.shared.net.clone();
             let checksums = self.shared.options.checksums && on_the_way(&address);
             self.waits.at(&address);
-            match Connection::connect(&address, Arc::new(NoService), limits, net, timeout).await {
+            match Connection::connect_sent(&address, Arc::new(NoService), limits, net, timeout).await {
                 Ok(connection) => match self.hello(&connection, &device, checksums).await {
                     Ok(origin) => {
                         tracing::info!(iod = %self.id, %address, "connected to an iod");
@@ -373,7 +373,8 @@ fn on_the_way(address: &Address) -> bool {
     !matches!(address, Address::Unix(_))
 }
 
-/// The ways to an iod, best first: its Unix socket when it runs on this very boot of this machine, then TCP.
+/// The ways to an iod, best first: its Unix socket when it runs on this very boot of this machine, then TCP. The socket of an iod that
+/// runs as another user than root and this one is passed over when it is connected to.
 fn addresses(device: &native::Device, boot_id: Option<[u8; 16]>) -> Vec<Address> {
     let mut out = Vec::new();
     if let Some(local) = &device.local

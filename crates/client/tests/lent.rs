@@ -322,3 +322,28 @@ async fn where_nothing_is_lent_it_is_asked_for_once_at_most() {
     assert_eq!(mount.counters().rpc("LEND"), 0, "over TCP");
     file.close().await.unwrap();
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_socket_of_another_user_is_not_used() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("only root can give a socket away: not tried");
+        return;
+    }
+    let cluster = Cluster::start(1).await;
+    let (socket, content) = (cluster.store(0).join("iod.sock"), fill(1, 1 << 20));
+    std::os::unix::fs::chown(&socket, Some(4242), None).unwrap();
+    let mount = cluster.mount(plain()).await;
+    create(&mount, "file", content.clone()).await.close().await.unwrap();
+    let file = open(&mount, "file").await;
+    for _ in 0..64 {
+        assert!(read(&file, 0, 1 << 20).await == content, "TCP is as good");
+    }
+    assert_eq!(mount.counters().reads_lent, 0);
+    file.close().await.unwrap();
+    // The same reads are of lent files when root has the socket.
+    std::os::unix::fs::chown(&socket, Some(0), None).unwrap();
+    let mount = cluster.mount(plain()).await;
+    let file = open(&mount, "file").await;
+    borrow(&mount, &file, 0, 1 << 20).await;
+    file.close().await.unwrap();
+}

@@ -459,3 +459,44 @@ async fn layouts_that_are_asked_back_under_a_stream_cost_it_nothing() {
         file.close().await.unwrap();
     }
 }
+
+/// A name as it is in an answer (XDR: its length, its bytes, filled up with zeros).
+fn encoded(name: &[u8]) -> Vec<u8> {
+    let mut bytes = (name.len() as u32).to_be_bytes().to_vec();
+    bytes.extend(name);
+    bytes.resize(4 + name.len().next_multiple_of(4), 0);
+    bytes
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_name_that_no_file_can_have_is_an_error_of_its_directory() {
+    let wired = Wired::start(1).await;
+    let mount = wired.mount(options()).await;
+    let (longest, too_long) = ("n".repeat(255), "n".repeat(256));
+    let cases = [
+        ("qz", "."),
+        ("qz", ".."),
+        ("qz", "./"),
+        ("qz", "/q"),
+        ("qz", "q\0"),
+        ("qwertz", "../../"),
+        (&longest, &too_long),
+    ];
+    for (number, (genuine, false_name)) in cases.into_iter().enumerate() {
+        let (dir, _) = mount.mkdir(&mount.root(), format!("dir-{number}").as_bytes(), 0o755).await.unwrap();
+        mount.mkdir(&dir, b"sound", 0o755).await.unwrap();
+        mount.mkdir(&dir, genuine.as_bytes(), 0o755).await.unwrap();
+        let mut pages = mount.readdir(&dir);
+        assert_eq!(pages.next_page().await.unwrap().unwrap().len(), 2);
+        let before = wired.mgr.altered();
+        wired.mgr.alter_answers(&encoded(genuine.as_bytes()), &encoded(false_name.as_bytes()));
+        let error = mount.readdir(&dir).next_page().await.unwrap_err();
+        assert!(wired.mgr.altered() > before, "nothing was altered");
+        assert_eq!(error.kind(), client::ErrorKind::Protocol, "{error}");
+        let named = format!("the mgr sent a name that no file can have: {false_name:?}");
+        assert!(error.to_string().contains(&named), "{error}");
+        wired.mgr.leave_answers();
+        // The connection and the rest of the file system are as they were.
+        assert_eq!(mount.readdir(&mount.root()).next_page().await.unwrap().unwrap().len(), number + 1);
+    }
+}

@@ -321,8 +321,8 @@ impl UnixSocket {
         let mut socket = UnixSocket { path: dir.join(SOCKET), folder: None };
         if socket.path.as_os_str().len() > SOCKET_PATH_MAX || socket.path.to_str().is_none() {
             let folder = std::env::temp_dir().join(format!("weir-iod-{}", uuid::Uuid::new_v4().simple()));
-            // Fails when somebody else has made it.
-            fs::create_dir(&folder)?;
+            // Fails when it is there already: another user may have made it.
+            net::files::make_way(&folder)?;
             socket = UnixSocket { path: folder.join(SOCKET), folder: Some(folder) };
         }
         if socket.folder.is_none() {

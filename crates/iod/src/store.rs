@@ -25,7 +25,9 @@ use types::limits::OPEN_OBJECTS_MAX;
 use types::{FileId, Fsid, IodId, Status, Verifier};
 use wire::native::{Counter, Failure};
 
+pub(crate) use claim::STORE;
 pub use format::StoreError;
+pub(crate) use format::{FORMAT, OBJECTS};
 pub(crate) use head::HEAD_LEN;
 pub(crate) use object::{Lent, Object, Open, ReadPlan};
 
@@ -109,12 +111,14 @@ impl Store {
         format::format(disk, &format::Format { fsid, iod, created: unix_now(), sums })
     }
 
-    /// Opens and locks the store in a directory. Its write verifier is new each time.
+    /// Opens and locks the store in a directory, and leaves it to its owner. Its write verifier is new each time.
     ///
     /// # Errors
     /// When there is no store, it is in use, damaged, of a newer version, or cannot be written.
     pub fn open(dir: &Path) -> Result<Store, StoreError> {
-        Self::open_on(Arc::new(Local::new(dir)))
+        let local = Local::new(dir);
+        local.narrow();
+        Self::open_on(Arc::new(local))
     }
 
     /// As [`Store::open`], on any disk.

@@ -81,17 +81,6 @@ pub(crate) struct Place {
     first: u64,
 }
 
-/// Checks a name that a client gave (RFC 8881 §14.5, Linux's `NAME_MAX`).
-pub(crate) fn check_name(name: &[u8]) -> Result<(), Status> {
-    match name {
-        [] => Err(Status::Inval),
-        b"." | b".." => Err(Status::BadName),
-        _ if name.len() > limits::NAME_MAX => Err(Status::NameTooLong),
-        _ if name.contains(&b'/') || name.contains(&0) => Err(Status::BadName),
-        _ => Ok(()),
-    }
-}
-
 impl<'a> Tx<'a> {
     pub(crate) fn new(
         view: &'a dyn View,

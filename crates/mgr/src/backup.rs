@@ -12,9 +12,12 @@ use std::path::Path;
 use types::StoreId;
 
 /// The store while it is being restored, and its log beside it: under these names no mgr opens it.
-const RESTORING: &str = "restoring.redb";
-const RESTORING_LOG: &str = "restoring.log";
-const LOG: &str = "meta.log";
+/// Name of a store that is being restored.
+pub(crate) const RESTORING: &str = "restoring.redb";
+/// Name of its log.
+pub(crate) const RESTORING_LOG: &str = "restoring.log";
+/// Name of the log of the store in the mgr's directory.
+pub(crate) const LOG: &str = "meta.log";
 
 /// A dump that was found whole.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -93,9 +96,9 @@ pub async fn restore(path: &Path, dir: &Path, cluster: &ClusterFile, cluster_fil
 /// Makes the directory if it is missing, and takes away what an attempt has left that was cut off.
 fn prepare(dir: &Path) -> Result<(), Error> {
     let io = |action| move |e| io_error(dir, action, "make the directory above it first", e);
-    match std::fs::create_dir(dir) {
+    match net::files::make_way(dir) {
         Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(io("make the directory")(e)),
-        _ => {}
+        _ => store::narrow(dir),
     }
     for entry in std::fs::read_dir(dir).map_err(io("list the directory"))? {
         let name = entry.map_err(io("list the directory"))?.file_name();

@@ -1,5 +1,6 @@
 //! The metadata store in the mgr's directory: making it, and opening it with every mistake told apart.
 
+use crate::backup;
 use crate::cluster_file::ClusterFile;
 use crate::error::{Error, io_error, random};
 use crate::room::now;
@@ -29,15 +30,23 @@ fn store_path(dir: &Path) -> PathBuf {
     dir.join(STORE)
 }
 
+/// Leaves the directory of an mgr and what is in it to their owner; others can walk to the socket that is in it.
+pub(crate) fn narrow(dir: &Path) {
+    use net::files::{FILE, WAY};
+    let files = [STORE, backup::LOG, backup::RESTORING, backup::RESTORING_LOG];
+    let all: Vec<_> = std::iter::once(("", WAY)).chain(files.map(|name| (name, FILE))).collect();
+    net::files::narrow(dir, &all);
+}
+
 /// Makes an empty file system in `dir`, which is made too unless it exists; its root belongs to the directory's owner.
 ///
 /// # Errors
 /// When there is a store already or the directory cannot be written.
 pub async fn format(dir: &Path, cluster: &ClusterFile) -> Result<StoreId, Error> {
     let io = |action| move |e| io_error(dir, action, "make the directory above it first", e);
-    match std::fs::create_dir(dir) {
+    match net::files::make_way(dir) {
         Err(e) if e.kind() != std::io::ErrorKind::AlreadyExists => return Err(io("make the directory")(e)),
-        _ => {}
+        _ => narrow(dir),
     }
     let owner = std::fs::metadata(dir).map_err(io("look at the directory"))?;
     let (cookie_key, id) = (random()?, random()?);
@@ -70,6 +79,7 @@ pub(crate) async fn open(
     if !meta.is_dir() {
         return Err(Error::BadFile { path: dir.to_owned(), reason: format!("not a directory: {hint}") });
     }
+    narrow(dir);
     let path = store_path(dir);
     let namespace = Namespace::open(engine(&path).await?)?;
     if namespace.fsid() != cluster.fsid {

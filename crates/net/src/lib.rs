@@ -5,6 +5,8 @@ mod buffers;
 pub mod clock;
 mod counters;
 mod error;
+pub mod files;
+pub mod local;
 pub mod rpc;
 mod seldom;
 mod supervise;

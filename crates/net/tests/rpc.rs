@@ -530,6 +530,48 @@ async fn taken_addresses_are_told_and_stale_sockets_replaced() {
     assert_eq!(std::fs::read(&path).unwrap(), b"precious");
 }
 
+#[tokio::test]
+async fn sockets_that_a_peer_names_are_those_of_root_or_of_this_user() {
+    let dir = tempfile::tempdir().unwrap();
+    let sent = async |address: &Address| {
+        let (service, counters) = (Arc::new(NoService), Counters::default());
+        Connection::connect_sent(address, service, Limits::default(), counters, LONG).await
+    };
+    let path = dir.path().join("socket");
+    let (server, ..) = start_at(&Address::Unix(path.clone()), Limits::default()).await;
+    let address = &server.addresses()[0];
+    call(&sent(address).await.unwrap(), ECHO, &Bytes::new()).await.unwrap();
+    let file = Address::Unix(dir.path().join("file"));
+    std::fs::write(dir.path().join("file"), "").unwrap();
+    assert!(sent(&file).await.unwrap_err().to_string().contains("no socket"));
+    let (tcp, ..) = start(Limits::default()).await;
+    call(&sent(&tcp.addresses()[0]).await.unwrap(), ECHO, &Bytes::new()).await.unwrap();
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("only root can give a socket away and listen as another user: not tried");
+        return;
+    }
+    std::os::unix::fs::chown(&path, Some(4242), None).unwrap();
+    assert!(sent(address).await.unwrap_err().to_string().contains("belongs to user 4242"));
+    // The check of who listens alone: the socket is root's, and another user listens.
+    let path = dir.path().join("another");
+    let socket = std::thread::spawn({
+        let path = path.clone();
+        move || {
+            use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, bind, listen, socket};
+            let socket = socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
+            bind(&socket, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+            // Of this thread alone, which ends.
+            let user = rustix::thread::Uid::from_raw(4242);
+            rustix::thread::set_thread_res_uid(user, user, user).unwrap();
+            listen(&socket, 1).unwrap();
+            socket
+        }
+    });
+    let _socket = socket.join().unwrap();
+    net::local::check_path(&path).unwrap();
+    assert!(sent(&Address::Unix(path)).await.unwrap_err().to_string().contains("belongs to user 4242"));
+}
+
 proptest::proptest! {
     #![proptest_config(proptest::prelude::ProptestConfig::with_cases(48))]
     /// Any cutting of any messages into fragments and into writes arrives as the same messages.

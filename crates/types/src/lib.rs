@@ -5,6 +5,7 @@ pub mod cred;
 pub mod id;
 pub mod limits;
 pub mod machine;
+pub mod name;
 #[cfg(feature = "planted")]
 pub mod planted;
 pub mod range;

@@ -8,6 +8,7 @@ use crate::failure::Failure;
 use crate::nfs::Nfs;
 use iod::Iod;
 use mgr::{ClusterFile, Config, Mgr};
+use net::files::{FILE, WAY, make_way, narrow};
 use net::{Address, Listener};
 use serde::{Deserialize, Serialize};
 use std::fs;
@@ -72,6 +73,8 @@ impl Cluster {
                 .await
                 .map_err(|e| e.about(format!("cannot make a cluster in {}", dir.display())))?;
         }
+        // Others can walk through it to the socket of the mgr.
+        narrow(&home, &[("", WAY), (STATE, FILE)]);
         let mut state: State = load(&home.join(STATE))?;
         if state.format != FORMAT {
             return Err(Failure::new(format!(
@@ -170,7 +173,10 @@ fn exists(path: &Path) -> Result<bool, Failure> {
 
 /// Makes a cluster in a directory that holds nothing else.
 async fn make(dir: &Path, iods: u16, features: iod::Features) -> Result<(), Failure> {
-    fs::create_dir_all(dir)?;
+    if !exists(dir)? {
+        dir.parent().map_or(Ok(()), fs::create_dir_all)?;
+        make_way(dir)?;
+    }
     for entry in fs::read_dir(dir)? {
         let name = entry?.file_name();
         if name != FORMING && name != "lost+found" {
@@ -183,7 +189,7 @@ async fn make(dir: &Path, iods: u16, features: iod::Features) -> Result<(), Fail
     if exists(&forming)? {
         fs::remove_dir_all(&forming)?;
     }
-    fs::create_dir(&forming)?;
+    make_way(&forming)?;
     let cluster_file = forming.join("cluster.toml");
     let mut cluster = ClusterFile::create(&cluster_file)?;
     let store = mgr::format(&forming.join("mgr"), &cluster).await?;

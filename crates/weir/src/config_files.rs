@@ -76,7 +76,7 @@ cluster_file = {cluster_file}
 #nfs_advertise = []
 
 # Whether clients of this machine may connect by a Unix socket, and whether root and the iod's own user may read objects
-# directly from its files.
+# directly from its files. Clients use the socket of an iod that runs as root or as their own user.
 #unix = true
 #lend = true
 

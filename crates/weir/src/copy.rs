@@ -12,6 +12,7 @@ mod local;
 mod queue;
 pub mod remote;
 pub mod report;
+mod target;
 
 pub use buffers::{Buffer, PIECE, Pool};
 pub use local::stat;
@@ -176,7 +177,7 @@ impl Copy {
                     self.tops.lock().unwrap_or_else(PoisonError::into_inner).insert(node.id);
                 }
                 // Before the files: a policy among them decides how they are laid out.
-                self.copy_xattrs(&job.spot, &spot);
+                self.copy_xattrs(&job.spot, &spot, None);
                 Arc::new(Folder { spot, attrs: Some(job.meta.attrs), parent: Some(parent) })
             }
         };
@@ -221,11 +222,11 @@ impl Copy {
     }
 
     /// Copies the xattrs; one that the destination refuses is reported, and the rest of the file still copied.
-    fn copy_xattrs(&self, from: &Spot, to: &Spot) {
+    fn copy_xattrs(&self, from: &Spot, to: &Spot, open: Option<&end::Open>) {
         let copied = self.from.xattrs(from).and_then(|xattrs| {
             xattrs.iter().try_for_each(|xattr| {
                 let name = crate::show::path(&xattr.name);
-                let set = self.to.set_xattr(to, xattr).map_err(|e| e.about(format!("xattr {name}")));
+                let set = self.to.set_xattr(to, open, xattr).map_err(|e| e.about(format!("xattr {name}")));
                 set.map_err(|e| e.of(crate::show::path(&to.path)))
             })
         });
@@ -342,7 +343,7 @@ impl Copy {
         let outcome = match failure {
             Some(failure) => Err(failure),
             None => self.stop.check().and_then(|()| {
-                self.copy_xattrs(&job.spot, &spot);
+                self.copy_xattrs(&job.spot, &spot, Some(&sink));
                 let finished = self.to.finish(sink, written, &job.meta.attrs, dir, [&temporary, &job.name]);
                 finished.map_err(|e| e.renamed(&temporary, &job.name).of(Self::target(&job)))
             }),
@@ -364,8 +365,7 @@ impl Copy {
             Ok(spot) => {
                 self.report.finished(&self.report.counts().files);
                 tracing::info!(from = crate::show::path(&job.spot.path), to = Self::target(&job), "copied");
-                let path = crate::locator::join(&job.folder.spot.path, &job.name);
-                if linked { self.links.done(id, Spot { path, ..spot }) } else { Vec::new() }
+                if linked { self.links.done(id, spot.renamed(&job.folder.spot, &job.name)) } else { Vec::new() }
             }
             Err(failure) => {
                 self.fail(&job.spot.path, &failure);

@@ -4,9 +4,12 @@ use crate::failure::{Exit, Failure};
 use crate::logging::LIFE;
 use crate::show;
 use crate::stop::Stop;
+use net::files::FILE;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use std::fs::Permissions;
 use std::io::Write;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 /// How a daemon tells that it is ready.
@@ -79,7 +82,7 @@ pub fn stopped(daemon: &'static str) {
     tracing::info!(target: LIFE, daemon, "stopped");
 }
 
-/// Writes a file so that it is seen whole or not at all, now and after a crash.
+/// Writes a file that only its owner can open, so that it is seen whole or not at all, now and after a crash.
 pub fn write_whole(path: &Path, content: &[u8]) -> Result<(), Failure> {
     let failed = |e: std::io::Error| Failure::from(e).about(path.display());
     let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -87,7 +90,10 @@ pub fn write_whole(path: &Path, content: &[u8]) -> Result<(), Failure> {
         path.file_name().ok_or_else(|| Failure::usage(format!("{}: no file name", path.display())))?.to_owned();
     name.push(".new");
     let temporary = dir.join(name);
-    let mut file = std::fs::File::create(&temporary).map_err(failed)?;
+    let mut options = std::fs::File::options();
+    let mut file = options.write(true).create(true).truncate(true).mode(FILE).open(&temporary).map_err(failed)?;
+    // What an attempt has left that was cut off may permit more.
+    file.set_permissions(Permissions::from_mode(FILE)).map_err(failed)?;
     file.write_all(content).and_then(|()| file.sync_all()).map_err(failed)?;
     std::fs::rename(&temporary, path).map_err(failed)?;
     std::fs::File::open(dir).and_then(|dir| dir.sync_all()).map_err(failed)

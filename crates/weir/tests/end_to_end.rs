@@ -20,12 +20,16 @@ mod disks;
 mod doubt;
 #[path = "end_to_end/fsck.rs"]
 mod fsck;
+#[path = "end_to_end/hostile.rs"]
+mod hostile;
 #[path = "end_to_end/interrupted.rs"]
 mod interrupted;
 #[path = "end_to_end/lab.rs"]
 mod lab;
 #[path = "end_to_end/names.rs"]
 mod names;
+#[path = "end_to_end/permissions.rs"]
+mod permissions;
 #[path = "../../client/tests/support/proxy.rs"]
 mod proxy;
 #[path = "end_to_end/real_tree.rs"]

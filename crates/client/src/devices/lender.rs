@@ -189,11 +189,14 @@ impl Lender {
     }
 }
 
-/// A connection to the socket at this path, if its owner takes one: one that stands still would let us wait without end.
+/// A connection to the socket at this path, if it is that of a user who is trusted with one ([`net::local`]), and takes it: one that
+/// stands still would let us wait without end.
 fn reach(path: &Path) -> io::Result<UnixStream> {
+    net::local::check_path(path)?;
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
     rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    net::local::check_peer(&socket)?;
     let stream = UnixStream::from(socket);
     stream.set_nonblocking(false)?;
     Ok(stream)

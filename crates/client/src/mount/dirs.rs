@@ -1,5 +1,6 @@
 //! Reading directories, attributes and handles included.
 
+use super::names::check_answer;
 use super::{Mount, Node};
 use crate::compound::nfs_error;
 use crate::{Error, Result};
@@ -109,6 +110,7 @@ impl ReadDir {
     }
 
     fn entry(&self, entry: entry4, stamp: u64, what: &str) -> Result<Option<Entry>> {
+        check_answer(&entry.name, what)?;
         let values = attrs::decode(&entry.attrs).map_err(|e| Error::protocol(format!("{what}: {e}")))?;
         match values.rdattr_error {
             // The last one: an export begins there that is closed to this client, and there is nothing it could do with the name.

@@ -22,6 +22,12 @@ pub(crate) fn shown(name: &[u8]) -> String {
     format!("{:?}", String::from_utf8_lossy(name))
 }
 
+/// Checks a name that the mgr sent: no caller may take it for a path that leads elsewhere. A name that no file can have is a protocol error.
+pub(super) fn check_answer(name: &[u8], what: &str) -> Result<()> {
+    let refused = |_| Error::protocol(format!("{what}: the mgr sent a name that no file can have: {}", shown(name)));
+    types::name::check(name).map_err(refused)
+}
+
 /// The access time of something new: a random time in the second from now on, by which its maker knows it again should the mgr die over
 /// the answer. Not an earlier one: nothing was accessed before it was made.
 fn mark() -> Result<Timestamp> {

@@ -1,5 +1,6 @@
 //! Asking for the names of directories, and giving them back: see [`crate::negative`].
 
+use super::names::check_answer;
 use super::{Inner, Mount, Node};
 use crate::compound::{Caller, Compound, Failed};
 use crate::counters::add;
@@ -171,20 +172,22 @@ impl Mount {
         let (mut cookie, mut cookieverf) = (0, [0; 8]);
         loop {
             let (dircount, maxcount, attr_request) = (PAGE_BYTES, PAGE_BYTES, bitmap4::default());
-            let mut compound = self.compound("reading the names in a directory");
+            let what = "reading the names in a directory";
+            let mut compound = self.compound(what);
             let args = READDIR4args { cookie, cookieverf, dircount, maxcount, attr_request };
             compound.putfh(&dir.handle).op(OP_READDIR, &args);
             let mut results = self.inner.session.call(compound).await?;
             results.done(&[OP_PUTFH])?;
             let got: READDIR4resok = results.take(OP_READDIR)?;
             let last = got.reply.entries.last().map(|last| last.cookie);
+            got.reply.entries.iter().try_for_each(|entry| check_answer(&entry.name, what))?;
             let names = got.reply.entries.into_iter().map(|entry| entry.name);
             let wanted = self.inner.names().known().read(dir.id, number, names);
             match last {
                 _ if !wanted => return Ok(false),
                 _ if got.reply.eof => return Ok(true),
                 Some(last) if last != cookie => (cookie, cookieverf) = (last, got.cookieverf),
-                _ => return Err(Error::protocol("reading the names in a directory: the mgr does not get on")),
+                _ => return Err(Error::protocol(format!("{what}: the mgr does not get on"))),
             }
         }
     }

@@ -1,4 +1,4 @@
-//! A TCP proxy that counts what passes, and loses connections and answers on purpose.
+//! A TCP proxy that counts what passes, and loses connections and loses or alters answers on purpose.
 
 use std::collections::HashMap;
 use std::io::{Read, Write};
@@ -66,6 +66,9 @@ struct State {
     /// The answer after so many more is thrown away together with its connection.
     losing: Option<u64>,
     lost: u64,
+    /// Bytes that are replaced in answers, and what they are replaced by.
+    altering: Option<[Vec<u8>; 2]>,
+    altered: u64,
     /// Where random numbers come from while connections are cut at random.
     random: Option<u64>,
     cuts: u64,
@@ -87,6 +90,18 @@ impl State {
         *random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let (power, fraction) = ((*random >> 60) % 10, (*random >> 33) & 0x3fff);
         ((16 << 10) + fraction) << power
+    }
+
+    /// Replaces the bytes that are to be altered in a run of an answer.
+    fn alter(&mut self, answer: &mut [u8]) {
+        let Some([genuine, false_bytes]) = &self.altering else { return };
+        let mut at = 0;
+        while let Some(found) = answer[at..].windows(genuine.len()).position(|bytes| bytes == genuine) {
+            at += found;
+            answer[at..at + false_bytes.len()].copy_from_slice(false_bytes);
+            at += genuine.len();
+            self.altered += 1;
+        }
     }
 
     fn cut(&mut self, pair: u64) -> bool {
@@ -114,6 +129,8 @@ impl Proxy {
             keeping: u64::MAX,
             losing: None,
             lost: 0,
+            altering: None,
+            altered: 0,
             random: None,
             cuts: 0,
             refused: 0,
@@ -225,6 +242,22 @@ impl Proxy {
         }
     }
 
+    /// From now on replaces some bytes by as many others wherever they are in an answer, in one run of bytes.
+    pub fn alter_answers(&self, genuine: &[u8], false_bytes: &[u8]) {
+        assert_eq!(genuine.len(), false_bytes.len(), "an answer keeps its length");
+        self.shared.state().altering = Some([genuine.to_vec(), false_bytes.to_vec()]);
+    }
+
+    /// Passes answers on as they are again.
+    pub fn leave_answers(&self) {
+        self.shared.state().altering = None;
+    }
+
+    /// How often bytes were replaced by [`Proxy::alter_answers`].
+    pub fn altered(&self) -> u64 {
+        self.shared.state().altered
+    }
+
     /// Answers thrown away by [`Proxy::lose_answer_after`].
     pub fn lost(&self) -> u64 {
         self.shared.state().lost
@@ -277,10 +310,12 @@ fn accept(shared: &Arc<Shared>, listener: &TcpListener) {
 fn pump(shared: &Shared, pair: u64, mut from: TcpStream, mut to: TcpStream, answers: bool, budget: &Mutex<u64>) {
     let mut buffer = vec![0; 256 << 10];
     while let Ok(len @ 1..) = from.read(&mut buffer) {
-        if answers && !let_through(shared, pair) {
-            break;
-        }
-        if !answers {
+        if answers {
+            if !let_through(shared, pair) {
+                break;
+            }
+            shared.state().alter(&mut buffer[..len]);
+        } else {
             let mut state = shared.state();
             while state.keeping <= pair && !state.stopping {
                 state = shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner);

@@ -27,6 +27,14 @@ impl Local {
         Local { dir: dir.into() }
     }
 
+    /// Leaves the directory and what is in it to their owner; others can walk to the socket that may be in it.
+    pub(crate) fn narrow(&self) {
+        use crate::store::{FORMAT, OBJECTS, STORE};
+        use net::files::{DIRECTORY, FILE, WAY};
+        // Nobody else gets past the folder of the objects.
+        net::files::narrow(&self.dir, &[("", WAY), (OBJECTS, DIRECTORY), (FORMAT, FILE), (STORE, FILE)]);
+    }
+
     fn at(&self, path: &str) -> PathBuf {
         if path.is_empty() { self.dir.clone() } else { self.dir.join(path) }
     }
@@ -56,6 +64,7 @@ impl Disk for Local {
     fn prepare(&self) -> io::Result<()> {
         let existed = self.dir.exists();
         folders().create(&self.dir)?;
+        self.narrow();
         if !existed && let Some(parent) = self.dir.canonicalize()?.parent() {
             File::open(parent)?.sync_all()?;
         }

@@ -16,7 +16,7 @@ const VERSION: u32 = 1;
 const LEN: usize = 52;
 const CHECKED: usize = 48;
 
-const STORE: &str = "STORE";
+pub(crate) const STORE: &str = "STORE";
 const STORE_NEW: &str = "STORE.new";
 
 /// What the iod remembers of metadata stores.

@@ -14,7 +14,7 @@ const VERSION: u32 = 2;
 const LEN: usize = 56;
 const CHECKED: usize = 52;
 
-const FORMAT: &str = "FORMAT";
+pub(crate) const FORMAT: &str = "FORMAT";
 const FORMAT_NEW: &str = "FORMAT.new";
 /// Folder of all objects.
 pub(crate) const OBJECTS: &str = "objects";

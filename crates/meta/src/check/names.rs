@@ -4,7 +4,6 @@ use super::inodes::Part;
 use super::{At, Check, Checked, Fault, Seen, inode_in};
 use crate::engine::Walk;
 use crate::schema::{self, Body, CookieKey, Core, Dentry, Record, Tail};
-use crate::tx::check_name;
 use bytes::Bytes;
 use types::{FileId, FileKind};
 
@@ -56,7 +55,7 @@ impl Check<'_> {
     /// Whether a name is where it is looked for, and is there once.
     fn place(&mut self, cookies: &CookieKey, inside: &mut Inside, at: &At) -> Checked {
         let bucket = schema::bucket(cookies, &at.name);
-        if !bucket.contains(&at.cookie) || check_name(&at.name).is_err() {
+        if !bucket.contains(&at.cookie) || types::name::check(&at.name).is_err() {
             return self.found(Fault::Cookie { at: at.clone() });
         }
         if inside.bucket != bucket.start {

@@ -23,6 +23,7 @@ use opening::{Base, attach};
 use recent::Recent;
 use redb::{Database, StorageBackend, TableDefinition};
 use std::future::poll_fn;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -125,7 +126,8 @@ fn log_path(path: &Path) -> PathBuf {
 }
 
 impl Embedded {
-    /// Makes a new, empty store at `path`, which must not exist, and its batch log beside it, with the extension `log`.
+    /// Makes a new, empty store at `path`, which must not exist, and its batch log beside it, with the extension `log`. Only their owner can
+    /// open them, whatever the umask.
     ///
     /// `id` tells the store from every other one: random bytes.
     pub fn create(path: &Path, id: [u8; 16], merge: MergeFn) -> Result<Self, StoreError> {
@@ -136,7 +138,8 @@ impl Embedded {
             }
             cause => StoreError::from_io(path, cause),
         };
-        let file = std::fs::File::options().read(true).write(true).create_new(true).open(path).map_err(io)?;
+        let mut options = std::fs::File::options();
+        let file = options.read(true).write(true).create_new(true).mode(0o600).open(path).map_err(io)?;
         let make = || {
             let database = Self::database(path, || Self::builder().create_file(file))?;
             let log = Box::new(FileLog::create(&log_path(path)).map_err(io)?);

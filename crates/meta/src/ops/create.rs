@@ -4,7 +4,7 @@ use super::Plan;
 use crate::life::begin;
 use crate::permission::{may_change_names, may_search};
 use crate::schema::{self, Body, Dentry, Intent, Record};
-use crate::tx::{Tx, check_name};
+use crate::tx::Tx;
 use crate::{ChangeInfo, Created, FileInfo, How, Layout};
 use bytes::Bytes;
 use types::{FileId, FileKind, Generation, Status, limits};
@@ -19,7 +19,7 @@ pub(crate) fn plan(
     (layout, durable): (Option<&Layout>, bool),
     id: FileId,
 ) -> Plan<Created> {
-    check_name(name)?;
+    types::name::check(name)?;
     if layout.is_some_and(|layout| layout.body.len() > limits::LAYOUT_RECORD_MAX) {
         return Err(Status::TooBig);
     }

@@ -4,13 +4,13 @@ use super::Plan;
 use crate::Made;
 use crate::permission::{may_change_names, may_search};
 use crate::schema::Dentry;
-use crate::tx::{Tx, check_name};
+use crate::tx::Tx;
 use bytes::Bytes;
 use types::{FileId, FileKind, Status, limits};
 
 /// Names `id` also `name` in `dir`. `IsDir` for directories, `NoEnt` for a file that has no name any more.
 pub(crate) fn plan(tx: &mut Tx<'_>, id: FileId, dir: FileId, name: &[u8]) -> Plan<Made> {
-    check_name(name)?;
+    types::name::check(name)?;
     let parent = tx.rely_on_dir(dir)?;
     let before = tx.rely_on(id)?;
     may_search(tx.cred, &parent)?;

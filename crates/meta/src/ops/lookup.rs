@@ -1,12 +1,12 @@
 //! LOOKUP: from a name in a directory to the file (RFC 8881 §18.13).
 
 use crate::permission::may_search;
-use crate::tx::{Tx, check_name};
+use crate::tx::Tx;
 use types::{Attrs, FileId, FileKind, Status};
 
 /// The attributes of what `name` stands for; `Symlink` if the directory is a symlink.
 pub(crate) fn read(tx: &Tx<'_>, dir: FileId, name: &[u8]) -> Result<Attrs, Status> {
-    check_name(name)?;
+    types::name::check(name)?;
     let core = tx.core(dir)?;
     match core.kind() {
         FileKind::Directory => may_search(tx.cred, &core)?,

@@ -6,7 +6,7 @@ use crate::engine::Walk;
 use crate::life::begin;
 use crate::permission::{may_change_names, may_search};
 use crate::schema::{self, Body, Dentry};
-use crate::tx::{Tx, check_name};
+use crate::tx::Tx;
 use bytes::Bytes;
 use types::{FileId, FileKind, SetAttrs, Status, limits};
 
@@ -15,7 +15,7 @@ pub(crate) const POLICY: &[u8] = b"weir.";
 
 /// Makes the directory `id` under `name`.
 pub(crate) fn plan(tx: &mut Tx<'_>, dir: FileId, name: &[u8], set: &SetAttrs, id: FileId) -> Plan<Made> {
-    check_name(name)?;
+    types::name::check(name)?;
     let parent = tx.rely_on_dir(dir)?;
     may_search(tx.cred, &parent)?;
     let place = tx.place(dir, name)?;

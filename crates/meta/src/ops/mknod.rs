@@ -5,7 +5,7 @@ use crate::Made;
 use crate::life::begin;
 use crate::permission::{may_change_names, may_search};
 use crate::schema::{Body, Dentry};
-use crate::tx::{Tx, check_name};
+use crate::tx::Tx;
 use bytes::Bytes;
 use types::{FileId, FileKind, SetAttrs, Status};
 
@@ -19,7 +19,7 @@ pub(crate) fn plan(
     set: &SetAttrs,
     id: FileId,
 ) -> Plan<Made> {
-    check_name(name)?;
+    types::name::check(name)?;
     let body = match kind {
         FileKind::Block => Body::Block(rdev.0, rdev.1),
         FileKind::Char => Body::Char(rdev.0, rdev.1),

@@ -4,12 +4,12 @@ use super::Plan;
 use crate::Removed;
 use crate::life::lose_name;
 use crate::permission::{may_change_names, may_search, may_take_away};
-use crate::tx::{Tx, check_name};
+use crate::tx::Tx;
 use types::{FileId, FileKind, Status};
 
 /// Removes `name` from `dir`. A regular file that loses its last name, and of which `ends` says so, ends with it.
 pub(crate) fn plan(tx: &mut Tx<'_>, dir: FileId, name: &[u8], ends: &impl Fn(FileId) -> bool) -> Plan<Removed> {
-    check_name(name)?;
+    types::name::check(name)?;
     let parent = tx.rely_on_dir(dir)?;
     may_search(tx.cred, &parent)?;
     let found = tx.rely_on_name(dir, name)?;

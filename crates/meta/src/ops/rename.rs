@@ -5,7 +5,7 @@ use crate::Renamed;
 use crate::life::lose_name;
 use crate::permission::{may_change_names, may_search, may_take_away, may_write};
 use crate::schema::{Body, Core, Dentry};
-use crate::tx::{Found, Place, Touch, Tx, check_name};
+use crate::tx::{Found, Place, Touch, Tx};
 use types::{FileId, FileKind, Renaming, Status};
 
 /// One of the two names: its directory and itself.
@@ -17,8 +17,8 @@ pub(crate) struct End<'a> {
 
 /// Moves the name `from` to `to`, or lets the two change their files.
 pub(crate) fn plan(tx: &mut Tx<'_>, from: End<'_>, to: End<'_>, how: Renaming) -> Plan<Renamed> {
-    check_name(from.name)?;
-    check_name(to.name)?;
+    types::name::check(from.name)?;
+    types::name::check(to.name)?;
     let from_core = tx.rely_on_dir(from.dir)?;
     let to_core = if from.dir == to.dir { from_core.clone() } else { tx.rely_on_dir(to.dir)? };
     may_search(tx.cred, &from_core)?;

@@ -5,13 +5,13 @@ use crate::Made;
 use crate::life::begin;
 use crate::permission::{may_change_names, may_search};
 use crate::schema::{Body, Dentry};
-use crate::tx::{Tx, check_name};
+use crate::tx::Tx;
 use bytes::Bytes;
 use types::{FileId, FileKind, SetAttrs, Status, limits};
 
 /// Makes the symlink `id` under `name`; its mode is 0777 whatever `set` says, as on Linux.
 pub(crate) fn plan(tx: &mut Tx<'_>, dir: FileId, name: &[u8], target: &[u8], set: &SetAttrs, id: FileId) -> Plan<Made> {
-    check_name(name)?;
+    types::name::check(name)?;
     match target {
         // Linux's symlink(2) refuses an empty target with ENOENT; NFS says so with INVAL.
         [] => return Err(Status::Inval),

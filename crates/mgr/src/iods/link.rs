@@ -86,12 +86,12 @@ impl Link {
     ) -> Result<Self, LinkError> {
         // An iod that is configured under two addresses by mistake keeps the connections of both.
         let origin = Origin { owner: key.derived_id(format!("mgr {address}").as_bytes()), incarnation };
-        let greet = async |way: &Address| greet(way, fsid, key, origin, counters).await;
+        let greet = async |way: &Address| greet(way, way != address, fsid, key, origin, counters).await;
         let (mut connection, mut hello) = greet(address).await?;
         let mut way = address.clone();
         if let (Address::Tcp { .. }, Some(path)) = (address, local_path(&hello)) {
             let local = Address::Unix(path.into());
-            // Another mount namespace or a stale path: TCP is as good.
+            // Another mount namespace, a stale path, or the socket of a user who is not trusted with one: TCP is as good.
             if let Ok((over_unix, answer)) = greet(&local).await
                 && answer.iod == hello.iod
             {
@@ -327,14 +327,18 @@ async fn call<R: Xdr>(
 /// Connects and says HELLO.
 async fn greet(
     address: &Address,
+    is_sent: bool,
     fsid: Fsid,
     key: &Key,
     origin: Origin,
     counters: &Counters,
 ) -> Result<(Connection, HelloReply), LinkError> {
     let limits = Limits::default();
-    let connection =
-        Connection::connect(address, Arc::new(NoService), limits, counters.clone(), CONNECT_TIMEOUT).await?;
+    let (service, counters) = (Arc::new(NoService), counters.clone());
+    let connection = match is_sent {
+        true => Connection::connect_sent(address, service, limits, counters, CONNECT_TIMEOUT).await?,
+        false => Connection::connect(address, service, limits, counters, CONNECT_TIMEOUT).await?,
+    };
     let hello = HelloArgs {
         ticket: key.sign_ticket(fsid, MGR_SESSION, unix_now() + TICKET_SECS),
         min_version: *REVISIONS.start(),

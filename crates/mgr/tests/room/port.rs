@@ -123,3 +123,30 @@ async fn nobody_sees_other_exports_over_the_socket() {
         cluster.mgr.take().unwrap().stop().await;
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_iod_cannot_have_the_mgr_connect_to_the_socket_of_another_user() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("only root can give a socket away: not tried");
+        return;
+    }
+    let mut cluster = Cluster::stopped(1, "64").await;
+    let path = cluster.iods[0].as_ref().unwrap().unix_path().unwrap().to_owned();
+    std::fs::remove_file(&path).unwrap();
+    let another = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    another.set_nonblocking(true).unwrap();
+    std::os::unix::fs::chown(&path, Some(4242), None).unwrap();
+    cluster.start_mgr().await;
+    let files = cluster.files();
+    let file = create(&files, "f").await;
+    write(&files, file, 0, &pattern(500, 1), Stability::FileSync).await;
+    let came = another.accept().map(drop).map_err(|error| error.kind());
+    assert_eq!(came, Err(std::io::ErrorKind::WouldBlock), "the mgr connected there");
+    // The socket of a trusted user is used. This one answers nothing, and is left for TCP.
+    drop(files);
+    std::os::unix::fs::chown(&path, Some(0), None).unwrap();
+    another.set_nonblocking(false).unwrap();
+    let came = std::thread::spawn(move || another.accept().map(drop));
+    cluster.restart_mgr().await;
+    came.join().unwrap().unwrap();
+}

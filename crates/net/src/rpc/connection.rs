@@ -7,7 +7,7 @@ use super::pending::{Call, Pending};
 use super::receive::{Begun, ReceiveError, Receiver};
 use super::{Limits, Refusal};
 use crate::transports::{Stream, connection_id};
-use crate::{Address, Counters, Error, User, seldom, task};
+use crate::{Address, Counters, Error, User, local, seldom, task};
 use bytes::Bytes;
 use futures_util::FutureExt;
 use std::future::Future;
@@ -173,6 +173,11 @@ impl Drop for Closer {
     }
 }
 
+/// The error of an address with which no connection can be begun.
+fn unusable(address: &Address, error: &io::Error) -> Error {
+    Error::Connect { address: address.to_string().into(), reason: error.to_string().into() }
+}
+
 impl Connection {
     /// Connects to `address` within `timeout`; calls that the peer sends are answered by `service`.
     pub async fn connect<S: Service>(
@@ -182,18 +187,53 @@ impl Connection {
         counters: Counters,
         timeout: Duration,
     ) -> Result<Self, Error> {
-        let stream = match tokio::time::timeout(timeout, Stream::connect(address, limits.reserved_port)).await {
-            Ok(connected) => connected?,
+        let stream = Self::reach(address, limits.reserved_port, timeout).await?;
+        Self::begin(address, stream, service, limits, counters)
+    }
+
+    /// As [`Connection::connect`] to an address that a peer sent. A Unix socket is used only when it belongs to root or to the user of
+    /// this process, and a process of one of these listens there: see [`crate::local`].
+    ///
+    /// # Errors
+    /// [`Error::Connect`] for any other socket, before anything is sent there.
+    pub async fn connect_sent<S: Service>(
+        address: &Address,
+        service: Arc<S>,
+        limits: Limits,
+        counters: Counters,
+        timeout: Duration,
+    ) -> Result<Self, Error> {
+        let unusable = |e| unusable(address, &e);
+        if let Address::Unix(path) = address {
+            local::check_path(path).map_err(unusable)?;
+        }
+        let stream = Self::reach(address, limits.reserved_port, timeout).await?;
+        if let Address::Unix(_) = address {
+            let user = stream.peer_user().ok_or_else(|| io::Error::other("the system does not tell who listens"));
+            user.and_then(|user| local::check_user(user.uid)).map_err(unusable)?;
+        }
+        Self::begin(address, stream, service, limits, counters)
+    }
+
+    async fn reach(address: &Address, reserved: bool, timeout: Duration) -> Result<Stream, Error> {
+        match tokio::time::timeout(timeout, Stream::connect(address, reserved)).await {
+            Ok(connected) => connected,
             Err(_) => {
                 let reason = format!("no answer within {timeout:?}").into();
-                return Err(Error::Connect { address: address.to_string().into(), reason });
+                Err(Error::Connect { address: address.to_string().into(), reason })
             }
-        };
+        }
+    }
+
+    fn begin<S: Service>(
+        address: &Address,
+        stream: Stream,
+        service: Arc<S>,
+        limits: Limits,
+        counters: Counters,
+    ) -> Result<Self, Error> {
         let memory = Memory::new(&limits, counters.clone());
-        let unusable = |e: io::Error| {
-            let (address, reason) = (address.to_string().into(), e.to_string().into());
-            Error::Connect { address, reason }
-        };
+        let unusable = |e: io::Error| unusable(address, &e);
         let over = Connection::over(stream, limits, &memory, None, counters);
         let (connection, receiver) = over.map_err(unusable)?;
         task::spawn(receive(connection.link.clone(), receiver, service));

@@ -4,18 +4,7 @@ use super::{Content, Inner, access};
 use crate::fs::*;
 use bytes::Bytes;
 use std::collections::{BTreeMap, HashMap};
-use types::limits::NAME_MAX;
 use types::{Attrs, DirEntry, FileId, FileKind, Renaming, SetAttrs, Status};
-
-fn check_name(name: &Bytes) -> Result<()> {
-    match &name[..] {
-        b"" => Err(Status::Inval),
-        b"." | b".." => Err(Status::BadName),
-        name if name.len() > NAME_MAX => Err(Status::NameTooLong),
-        name if name.iter().any(|b| matches!(b, 0 | b'/')) => Err(Status::BadName),
-        _ => Ok(()),
-    }
-}
 
 fn directory() -> Content {
     Content::Entries { by_cookie: BTreeMap::new(), by_name: HashMap::new(), parent: FileId::ROOT }
@@ -32,7 +21,7 @@ impl Inner {
 
     fn find(&self, dir: FileId, name: &Bytes) -> Result<Option<FileId>> {
         self.check_dir(dir)?;
-        check_name(name)?;
+        types::name::check(name)?;
         let Content::Entries { by_cookie, by_name, .. } = &self.get(dir)?.content else { return Err(Status::NotDir) };
         Ok(by_name.get(name).and_then(|cookie| by_cookie.get(cookie)).map(|(_, id)| *id))
     }

@@ -151,7 +151,7 @@ impl Destination {
                 (weir.resolve(target.path(), true), weir.resolve(parent.path(), true), name.to_vec())
             }
             (_, Locator::Local(path)) => {
-                let spot = |path: &Path| stat_spot(path.as_os_str().as_bytes().to_vec(), true);
+                let spot = |path: &Path| target_spot(path.as_os_str().as_bytes().to_vec());
                 let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
                 let Some(name) = path.file_name() else {
                     let (top, _) = spot(path).map_err(|e| e.about(path.display()))?;
@@ -179,6 +179,13 @@ impl Destination {
             },
         }
     }
+}
+
+/// A file that the user named as target, or as its directory; symlinks are followed, and a directory is held open.
+fn target_spot(path: Vec<u8>) -> Result<(Spot, Meta), Failure> {
+    let meta = stat(&path, true)?;
+    let spot = if meta.attrs.kind == FileKind::Directory { Spot::target(path)? } else { Spot::local(path) };
+    Ok((spot, meta))
 }
 
 fn stat_spot(path: Vec<u8>, follow: bool) -> Result<(Spot, Meta), Failure> {

@@ -2,6 +2,7 @@
 
 use super::local;
 use super::remote::Weir;
+use super::target::{self, Place};
 use crate::failure::Failure;
 use crate::locator::join;
 use client::Node;
@@ -18,10 +19,12 @@ pub enum End {
 /// A file or directory of a side.
 #[derive(Clone)]
 pub struct Spot {
-    /// Its path, for people and for local calls.
+    /// Its path, for people and for local reads.
     pub path: Vec<u8>,
     /// What it is, in a Weir file system.
     pub node: Option<Node>,
+    /// Where it is, in a target on this machine.
+    pub place: Option<Place>,
 }
 
 /// What is known of a file.
@@ -67,14 +70,31 @@ impl Meta {
 }
 
 impl Spot {
-    /// A file of this machine.
+    /// A file of this machine, to be read.
     pub fn local(path: Vec<u8>) -> Self {
-        Spot { path, node: None }
+        Spot { path, node: None, place: None }
+    }
+
+    /// The directory of this machine that the user named as the target.
+    pub fn target(path: Vec<u8>) -> Result<Self, Failure> {
+        let place = Some(Place::top(&path)?);
+        Ok(Spot { path, node: None, place })
+    }
+
+    /// What has this name in this directory of the target, on this machine.
+    pub fn in_target(&self, name: &[u8], place: Place) -> Self {
+        Spot { path: join(&self.path, name), node: None, place: Some(place) }
+    }
+
+    /// The same file under another name of a directory of its side.
+    pub fn renamed(self, dir: &Spot, name: &[u8]) -> Self {
+        let place = dir.place.as_ref().map(|place| place.child(name));
+        Spot { path: join(&dir.path, name), place, ..self }
     }
 
     /// What has this name in this directory, in Weir.
     pub fn below(&self, name: &[u8], node: Node) -> Self {
-        Spot { path: join(&self.path, name), node: Some(node) }
+        Spot { path: join(&self.path, name), node: Some(node), place: None }
     }
 
     /// The node of a file that lies in Weir.
@@ -95,11 +115,7 @@ impl End {
     /// Makes the directory `name` in `dir`; the flag is `false` when it was there already.
     pub fn mkdir(&self, dir: &Spot, name: &[u8], mode: u32) -> Result<(Spot, bool), Failure> {
         match self {
-            End::Local => {
-                let path = join(&dir.path, name);
-                let made = local::mkdir(&path, mode)?;
-                Ok((Spot::local(path), made))
-            }
+            End::Local => target::mkdir(dir, name, mode),
             End::Weir(weir) => weir.mkdir(dir, name, mode),
         }
     }
@@ -113,17 +129,17 @@ impl End {
     }
 
     /// Makes a symlink; `None` when the name is taken.
-    pub fn symlink(&self, dir: &Spot, name: &[u8], target: &[u8]) -> Result<Option<Spot>, Failure> {
+    pub fn symlink(&self, dir: &Spot, name: &[u8], to: &[u8]) -> Result<Option<Spot>, Failure> {
         match self {
-            End::Local => local::unless_taken(join(&dir.path, name), |path| local::symlink(target, path)),
-            End::Weir(weir) => weir.symlink(dir, name, target),
+            End::Local => target::symlink(dir, name, to),
+            End::Weir(weir) => weir.symlink(dir, name, to),
         }
     }
 
     /// Makes a fifo, socket or device node; `None` when the name is taken.
     pub fn mknod(&self, dir: &Spot, name: &[u8], attrs: &Attrs) -> Result<Option<Spot>, Failure> {
         match self {
-            End::Local => local::unless_taken(join(&dir.path, name), |path| local::mknod(path, attrs)),
+            End::Local => target::mknod(dir, name, attrs),
             End::Weir(weir) => weir.mknod(dir, name, attrs),
         }
     }
@@ -131,7 +147,7 @@ impl End {
     /// Makes a hard link; `None` when the name is taken.
     pub fn link(&self, file: &Spot, dir: &Spot, name: &[u8]) -> Result<Option<Spot>, Failure> {
         match self {
-            End::Local => local::unless_taken(join(&dir.path, name), |path| local::link(&file.path, path)),
+            End::Local => target::link(file, dir, name),
             End::Weir(weir) => weir.link(file, dir, name),
         }
     }
@@ -139,7 +155,7 @@ impl End {
     /// Renames inside one directory, replacing what was there.
     pub fn rename(&self, dir: &Spot, from: &[u8], to: &[u8]) -> Result<(), Failure> {
         match self {
-            End::Local => local::rename(&join(&dir.path, from), &join(&dir.path, to)),
+            End::Local => target::rename(dir, from, to),
             End::Weir(weir) => weir.rename(dir, from, to),
         }
     }
@@ -147,7 +163,7 @@ impl End {
     /// Removes a name; one that is not there is no failure.
     pub fn unlink(&self, dir: &Spot, name: &[u8]) -> Result<(), Failure> {
         match self {
-            End::Local => local::unlink(&join(&dir.path, name)),
+            End::Local => target::unlink(dir, name),
             End::Weir(weir) => weir.unlink(dir, name),
         }
     }
@@ -155,7 +171,7 @@ impl End {
     /// Gives a directory, symlink or node its mode, times and, for root, its owner.
     pub fn apply(&self, spot: &Spot, attrs: &Attrs) -> Result<(), Failure> {
         match self {
-            End::Local => local::apply(&spot.path, attrs),
+            End::Local => target::apply(spot, attrs),
             End::Weir(weir) => weir.apply(spot, attrs),
         }
     }
@@ -168,11 +184,12 @@ impl End {
         }
     }
 
-    /// Sets one xattr.
-    pub fn set_xattr(&self, spot: &Spot, xattr: &Xattr) -> Result<(), Failure> {
-        match self {
-            End::Local => local::set_xattr(&spot.path, xattr),
-            End::Weir(weir) => weir.set_xattr(spot, xattr),
+    /// Sets one xattr of a directory, or of a new file, which is still open.
+    pub fn set_xattr(&self, spot: &Spot, open: Option<&Open>, xattr: &Xattr) -> Result<(), Failure> {
+        match (self, open) {
+            (End::Local, Some(Open::Local(file))) => target::set_xattr(spot, Some(file), xattr),
+            (End::Local, _) => target::set_xattr(spot, None, xattr),
+            (End::Weir(weir), _) => weir.set_xattr(spot, xattr),
         }
     }
 
@@ -187,10 +204,7 @@ impl End {
     /// Makes the new file `name` in `dir`, for now accessible to its owner only.
     pub fn create(&self, dir: &Spot, name: &[u8]) -> Result<(Open, Spot), Failure> {
         match self {
-            End::Local => {
-                let path = join(&dir.path, name);
-                Ok((Open::Local(local::create(&path)?), Spot::local(path)))
-            }
+            End::Local => target::create(dir, name).map(|(file, spot)| (Open::Local(file), spot)),
             End::Weir(weir) => weir.create(dir, name).map(|(file, spot)| (Open::Weir(Box::new(file)), spot)),
         }
     }
@@ -223,10 +237,7 @@ impl End {
         [temporary, name]: [&[u8]; 2],
     ) -> Result<(), Failure> {
         match (self, file) {
-            (_, Open::Local(file)) => {
-                local::finish(&file, attrs)?;
-                local::rename(&join(&dir.path, temporary), &join(&dir.path, name))
-            }
+            (_, Open::Local(file)) => target::finish(&file, attrs, dir, [temporary, name]),
             (End::Weir(weir), Open::Weir(file)) => weir.finish(*file, written, attrs, dir, [temporary, name]),
             (End::Local, Open::Weir(_)) => Err(Failure::new("not a file of this side")),
         }

@@ -50,7 +50,7 @@ impl Weir {
         let (node, attrs) = self.wait(self.mount.resolve(path, follow))?;
         let mut shown = vec![b'/'];
         shown.extend(path.join(&b'/'));
-        Ok((Spot { path: shown, node: Some(node) }, Meta { dev: 0, attrs }))
+        Ok((Spot { path: shown, node: Some(node), place: None }, Meta { dev: 0, attrs }))
     }
 
     /// The names of a directory.
@@ -60,7 +60,7 @@ impl Weir {
         while let Some(page) = self.wait(pages.next_page())? {
             self.stop.check()?;
             entries.extend(page.into_iter().map(|entry| Entry {
-                spot: Spot { path: join(&dir.path, &entry.name), node: Some(entry.node) },
+                spot: dir.below(&entry.name, entry.node),
                 name: entry.name.to_vec(),
                 meta: Meta { dev: 0, attrs: entry.attrs },
             }));
@@ -74,11 +74,11 @@ impl Weir {
         let made = self.unless_taken(doubt::make(async || self.mount.mkdir(dir_node, name, mode).await))?;
         let path = join(&dir.path, name);
         if let Some((node, _)) = made {
-            return Ok((Spot { path, node: Some(node) }, true));
+            return Ok((Spot { path, node: Some(node), place: None }, true));
         }
         let (node, attrs) = self.wait(self.mount.lookup(dir.node()?, name))?;
         match attrs.kind {
-            FileKind::Directory => Ok((Spot { path, node: Some(node) }, false)),
+            FileKind::Directory => Ok((Spot { path, node: Some(node), place: None }, false)),
             _ => Err(Failure::new("something that is no directory is in the way")),
         }
     }
@@ -171,7 +171,7 @@ impl Weir {
     pub fn create(&self, dir: &Spot, name: &[u8]) -> Result<(File, Spot), Failure> {
         let options = CreateOptions { mode: 0o600, exclusive: true, ..CreateOptions::default() };
         let file = self.wait(self.mount.create(dir.node()?, name, options))?;
-        let spot = Spot { path: join(&dir.path, name), node: Some(file.node()) };
+        let spot = dir.below(name, file.node());
         Ok((file, spot))
     }
 

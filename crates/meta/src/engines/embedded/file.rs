@@ -3,7 +3,7 @@
 use crate::log::LogDisk;
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
 /// A file for a batch log.
@@ -13,9 +13,9 @@ pub struct FileLog {
 }
 
 impl FileLog {
-    /// An empty file at `path`, whatever was there before.
+    /// An empty file at `path` that only its owner can open, whatever was there before.
     pub fn create(path: &Path) -> io::Result<Self> {
-        let file = File::options().read(true).write(true).create(true).truncate(true).open(path)?;
+        let file = File::options().read(true).write(true).create(true).truncate(true).mode(0o600).open(path)?;
         Ok(FileLog { file })
     }
 

@@ -4,7 +4,7 @@ use super::records::absent;
 use crate::check::{At, Mended};
 use crate::engine::{Expect, Value, Walk};
 use crate::schema::{self, Body, Core, Dentry, Record, Tail, XattrTally};
-use crate::tx::{Tx, check_name};
+use crate::tx::Tx;
 use bytes::Bytes;
 use types::{FileId, FileKind, Status};
 
@@ -85,7 +85,7 @@ pub(super) fn cookie(tx: &mut Tx<'_>, at: &At) -> Mending {
     if !here(tx, at)? {
         return Ok(Mended::Gone);
     }
-    let name = match check_name(&at.name) {
+    let name = match types::name::check(&at.name) {
         Ok(()) => at.name.clone(),
         Err(_) => Bytes::from(format!("#{}-{:x}", at.child, at.cookie)),
     };

@@ -1,0 +1,72 @@
+//! Permissions of the files that daemons keep: their owner's alone, whatever the umask. Others may only walk to a socket.
+//!
+//! A metadata store has the content of small files, all names and the secret of the directory cookies; an object store has the rest.
+
+use std::fs::{DirBuilder, Permissions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::path::Path;
+
+/// Mode of a file.
+pub const FILE: u32 = 0o600;
+/// Mode of a directory.
+pub const DIRECTORY: u32 = 0o700;
+/// Mode of a directory on the way to a socket: others can walk through it, and not list it.
+pub const WAY: u32 = 0o711;
+
+/// Makes a directory that has a socket in it or below it.
+///
+/// # Errors
+/// Those of `mkdir(2)`: one that is there is an error.
+pub fn make_way(dir: &Path) -> io::Result<()> {
+    DirBuilder::new().mode(WAY).create(dir)
+}
+
+/// Takes from a directory and from names in it what they permit beyond these modes, and logs one line if that was anything. The name of
+/// the directory itself is empty. Names that are not there are passed over; what cannot be changed is logged as well.
+///
+/// An earlier version made them as the umask had it, and a store may have been copied without its modes.
+pub fn narrow(dir: &Path, most: &[(&str, u32)]) {
+    let (mut narrowed, mut failed) = (Vec::new(), Vec::new());
+    for (name, most) in most {
+        let path = if name.is_empty() { dir.to_owned() } else { dir.join(name) };
+        let Ok(found) = std::fs::metadata(&path) else { continue };
+        let (had, most) = (found.mode() & 0o7777, most | 0o7000);
+        if had & !most == 0 {
+            continue;
+        }
+        let shown = format!("{} {had:04o}", path.display());
+        match std::fs::set_permissions(&path, Permissions::from_mode(had & most)) {
+            Ok(()) => narrowed.push(shown),
+            Err(error) => failed.push(format!("{shown}: {error}")),
+        }
+    }
+    if !narrowed.is_empty() || !failed.is_empty() {
+        let (narrowed, failed) = (narrowed.join(", "), failed.join(", "));
+        tracing::warn!(narrowed, failed, "other users had permissions on files of a store");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_too_much_is_taken_away() {
+        let home = tempfile::tempdir().unwrap();
+        let dir = home.path().join("store");
+        make_way(&dir).unwrap();
+        let mode = |name: &str| std::fs::metadata(dir.join(name)).unwrap().mode() & 0o7777;
+        assert_eq!(mode("") & !WAY, 0, "the umask may take more away");
+        assert_eq!(make_way(&dir).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+        let set = |name: &str, mode| std::fs::set_permissions(dir.join(name), Permissions::from_mode(mode)).unwrap();
+        for name in ["wide", "narrow", "other"] {
+            std::fs::write(dir.join(name), "").unwrap();
+        }
+        for (name, mode) in [("", 0o2777), ("wide", 0o666), ("narrow", 0o400), ("other", 0o644)] {
+            set(name, mode);
+        }
+        narrow(&dir, &[("", WAY), ("wide", FILE), ("narrow", FILE), ("none", FILE)]);
+        assert_eq!([mode(""), mode("wide"), mode("narrow"), mode("other")], [0o2711, 0o600, 0o400, 0o644]);
+    }
+}

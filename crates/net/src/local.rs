@@ -1,0 +1,76 @@
+//! Unix sockets whose paths a peer sent: which of them a process may connect to.
+//!
+//! A false peer can name any path of the machine. What answers there is believed like the peer, and a connection alone may start
+//! something (a socket of a service manager). So the socket must belong to root or to the user of this process, and so must the
+//! process that listens. Of anything else a caller uses the TCP address.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::Path;
+
+/// Whether a server that runs as this user is believed: root, or the user of this process.
+pub fn is_trusted(user: u32) -> bool {
+    user == 0 || user == rustix::process::geteuid().as_raw()
+}
+
+/// Checks, before a connection, that the path itself is a socket of a trusted user.
+///
+/// # Errors
+/// `PermissionDenied` when the socket belongs to another user, `InvalidInput` when it is no socket, and those of `lstat(2)`.
+pub fn check_path(path: &Path) -> io::Result<()> {
+    let found = std::fs::symlink_metadata(path)?;
+    if !found.file_type().is_socket() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{} is no socket", path.display())));
+    }
+    check_user(found.uid())
+}
+
+/// Checks, after a connection, that a trusted user listens: the path may lead elsewhere by then.
+///
+/// # Errors
+/// `PermissionDenied` when another user listens, and those of `getsockopt(2)`.
+pub fn check_peer(socket: impl AsFd) -> io::Result<()> {
+    check_user(rustix::net::sockopt::socket_peercred(socket)?.uid.as_raw())
+}
+
+/// Checks the user of a server that [`check_peer`] cannot ask any more.
+pub(crate) fn check_user(user: u32) -> io::Result<()> {
+    if is_trusted(user) {
+        return Ok(());
+    }
+    Err(io::Error::new(
+        io::ErrorKind::PermissionDenied,
+        format!("the socket belongs to user {user}, neither root nor this one"),
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::{UnixListener, UnixStream};
+
+    #[test]
+    fn only_sockets_of_trusted_users_are_used() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
+        let listener = UnixListener::bind(&path).unwrap();
+        check_path(&path).unwrap();
+        check_peer(UnixStream::connect(&path).unwrap()).unwrap();
+        let kind = |path: &Path| check_path(path).unwrap_err().kind();
+        let (file, link) = (dir.path().join("file"), dir.path().join("link"));
+        std::fs::write(&file, b"").unwrap();
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        assert_eq!(kind(&file), io::ErrorKind::InvalidInput);
+        assert_eq!(kind(&link), io::ErrorKind::InvalidInput);
+        assert_eq!(kind(&dir.path().join("none")), io::ErrorKind::NotFound);
+        // Only root can give a socket away.
+        if rustix::process::geteuid().is_root() {
+            std::os::unix::fs::chown(&path, Some(4242), None).unwrap();
+            assert_eq!(kind(&path), io::ErrorKind::PermissionDenied);
+        }
+        drop(listener);
+        let own = rustix::process::geteuid().as_raw();
+        assert!(is_trusted(0) && is_trusted(own) && !is_trusted(own + 1));
+    }
+}

@@ -1,0 +1,379 @@
+//! The target of a copy on this machine: every name is reached from the open top directory, and no symlink below it is followed.
+//!
+//! Other users may change the target tree while a copy runs. A path that is resolved again for each call would then lead out of the
+//! tree through a symlink that was planted meanwhile. Only the way to the top directory, which the user named, may have symlinks.
+//! A place is opened for each call and closed after it: a copy has as many descriptors of directories as threads, however large the tree.
+
+use super::end::{Spot, Xattr};
+use crate::failure::Failure;
+use crate::locator::join;
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, Timespec, Timestamps, XattrFlags};
+use rustix::io::Errno;
+use std::ffi::CString;
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::Arc;
+use types::{Attrs, FileKind, Timestamp};
+
+/// A place in the target tree: its top directory, held open, and the path below that.
+#[derive(Clone)]
+pub struct Place {
+    top: Arc<OwnedFd>,
+    /// Begins with `.`, which is the top.
+    below: Vec<u8>,
+}
+
+impl Place {
+    /// The directory at a path that the user named; symlinks are followed.
+    pub fn top(path: &[u8]) -> Result<Self, Failure> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let top = Arc::new(rustix::fs::open(super::local::os(path), flags, Mode::empty())?);
+        Ok(Place { top, below: b".".to_vec() })
+    }
+
+    /// The place of a name in this directory.
+    pub fn child(&self, name: &[u8]) -> Self {
+        Place { top: self.top.clone(), below: join(&self.below, name) }
+    }
+
+    /// The directory of this place, and its name there.
+    fn split(&self) -> Result<(Self, &[u8]), Failure> {
+        let at =
+            self.below.iter().rposition(|b| *b == b'/').ok_or_else(|| Failure::new("the top directory has no name"))?;
+        let (dir, name) = self.below.split_at(at);
+        Ok((Place { top: self.top.clone(), below: dir.to_vec() }, &name[1..]))
+    }
+
+    /// Opens what is at this place without following a symlink; one at the place itself is opened as such, or is no directory.
+    fn open(&self, flags: OFlags) -> rustix::io::Result<OwnedFd> {
+        let flags = flags | OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+        match rustix::fs::openat2(&self.top, &self.below[..], flags, Mode::empty(), resolve) {
+            // Kernels before 5.6, and containers that do not let the call through.
+            Err(Errno::NOSYS | Errno::PERM) => self.walk(flags),
+            opened => opened,
+        }
+    }
+
+    /// As [`Place::open`], one name at a time.
+    fn walk(&self, flags: OFlags) -> rustix::io::Result<OwnedFd> {
+        let step = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let mut names = self.below.split(|b| *b == b'/').peekable();
+        let mut at = self.top.try_clone().map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))?;
+        while let Some(name) = names.next() {
+            let flags = if names.peek().is_some() { step } else { flags };
+            at = rustix::fs::openat(&at, name, flags, Mode::empty())?;
+        }
+        Ok(at)
+    }
+
+    /// Opens the directory at this place for calls with names in it; `name` is the one that is meant.
+    fn directory(&self, name: &[u8]) -> Result<OwnedFd, Failure> {
+        // The servers' names are checked where they arrive. A name that leads elsewhere must not get here by any other way.
+        types::name::check(name).map_err(|_| Failure::new("no file can have this name"))?;
+        self.open(OFlags::DIRECTORY).map_err(replaced)
+    }
+}
+
+/// An error of opening a directory that was there before.
+fn replaced(error: Errno) -> Failure {
+    match error {
+        Errno::LOOP | Errno::NOTDIR => {
+            Failure::new("a directory on the way is now a symlink or file, and symlinks are not followed")
+                .next("see what changes the target, then run the same command again")
+        }
+        error => error.into(),
+    }
+}
+
+/// The place of a spot of the target.
+fn place(spot: &Spot) -> Result<&Place, Failure> {
+    spot.place.as_ref().ok_or_else(|| Failure::new("not a file of the target"))
+}
+
+/// Makes the directory `name` in `dir`; the flag is `false` when one is there already. A symlink to a directory is none.
+pub fn mkdir(dir: &Spot, name: &[u8], mode: u32) -> Result<(Spot, bool), Failure> {
+    let at = place(dir)?;
+    let parent = at.directory(name)?;
+    let spot = dir.in_target(name, at.child(name));
+    match rustix::fs::mkdirat(&parent, name, Mode::from_raw_mode(mode)) {
+        Ok(()) => return Ok((spot, true)),
+        Err(Errno::EXIST) => {}
+        Err(e) => return Err(e.into()),
+    }
+    let found = rustix::fs::statat(&parent, name, AtFlags::SYMLINK_NOFOLLOW)?;
+    match FileType::from_raw_mode(found.st_mode) {
+        FileType::Directory => Ok((spot, false)),
+        FileType::Symlink => {
+            Err(Failure::new("the name is taken by a symlink, and symlinks in the target are not followed")
+                .next("remove the symlink, or copy into the directory that it leads to"))
+        }
+        _ => Err(Errno::EXIST.into()),
+    }
+}
+
+/// The spot of `name` in `dir` when `make` made something there, `None` when the name is taken.
+fn unless_taken(
+    dir: &Spot,
+    name: &[u8],
+    make: impl FnOnce(&OwnedFd) -> Result<(), Errno>,
+) -> Result<Option<Spot>, Failure> {
+    let at = place(dir)?;
+    match make(&at.directory(name)?) {
+        Ok(()) => Ok(Some(dir.in_target(name, at.child(name)))),
+        Err(Errno::EXIST) => Ok(None),
+        Err(e) => Err(e.into()),
+    }
+}
+
+/// Makes a symlink; `None` when the name is taken.
+pub fn symlink(dir: &Spot, name: &[u8], target: &[u8]) -> Result<Option<Spot>, Failure> {
+    unless_taken(dir, name, |dir| rustix::fs::symlinkat(target, dir, name))
+}
+
+/// Makes a hard link to a file of the target; `None` when the name is taken.
+pub fn link(file: &Spot, dir: &Spot, name: &[u8]) -> Result<Option<Spot>, Failure> {
+    let (file_dir, file_name) = place(file)?.split()?;
+    let from = file_dir.directory(file_name)?;
+    unless_taken(dir, name, |dir| rustix::fs::linkat(&from, file_name, dir, name, AtFlags::empty()))
+}
+
+/// Makes a fifo, socket or device node; `None` when the name is taken.
+pub fn mknod(dir: &Spot, name: &[u8], attrs: &Attrs) -> Result<Option<Spot>, Failure> {
+    if matches!(attrs.kind, FileKind::Regular | FileKind::Directory | FileKind::Symlink) {
+        return Err(Errno::INVAL.into());
+    }
+    let dev = rustix::fs::makedev(attrs.rdev.0, attrs.rdev.1);
+    let mode = Mode::from_raw_mode(0o600);
+    unless_taken(dir, name, |dir| rustix::fs::mknodat(dir, name, file_type(attrs.kind), mode, dev))
+}
+
+/// Renames inside one directory, replacing what was there.
+pub fn rename(dir: &Spot, from: &[u8], to: &[u8]) -> Result<(), Failure> {
+    types::name::check(from).map_err(|_| Failure::new("no file can have this name"))?;
+    let dir = place(dir)?.directory(to)?;
+    Ok(rustix::fs::renameat(&dir, from, &dir, to)?)
+}
+
+/// Removes a name; one that is not there is no failure.
+pub fn unlink(dir: &Spot, name: &[u8]) -> Result<(), Failure> {
+    match rustix::fs::unlinkat(place(dir)?.directory(name)?, name, AtFlags::empty()) {
+        Err(e) if e != Errno::NOENT => Err(e.into()),
+        _ => Ok(()),
+    }
+}
+
+/// Makes a new file that only its owner can open.
+pub fn create(dir: &Spot, name: &[u8]) -> Result<(File, Spot), Failure> {
+    let at = place(dir)?;
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = rustix::fs::openat(at.directory(name)?, name, flags, Mode::from_raw_mode(0o600))?;
+    Ok((File::from(file), dir.in_target(name, at.child(name))))
+}
+
+/// Gives a file its length, mode, times and, for root, its owner, and then its final name instead of its temporary one.
+pub fn finish(file: &File, attrs: &Attrs, dir: &Spot, [temporary, name]: [&[u8]; 2]) -> Result<(), Failure> {
+    file.set_len(attrs.size)?;
+    if rustix::process::geteuid().is_root() {
+        rustix::fs::fchown(file, owner(attrs).0, owner(attrs).1)?;
+    }
+    // After the owner: a change of owner takes the setuid and setgid bits away.
+    rustix::fs::fchmod(file, Mode::from_raw_mode(kept_mode(attrs)))?;
+    rustix::fs::futimens(file, &times(attrs))?;
+    rename(dir, temporary, name)
+}
+
+/// Gives a directory, symlink or node its mode, times and, for root, its owner. What is of another kind by now stays as it is.
+pub fn apply(spot: &Spot, attrs: &Attrs) -> Result<(), Failure> {
+    let only = if attrs.kind == FileKind::Directory { OFlags::DIRECTORY } else { OFlags::empty() };
+    let file = place(spot)?.open(only).map_err(replaced)?;
+    // The inode is held from here on: a hard link to the file of another user, planted under the name, is of another kind.
+    if FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode) != file_type(attrs.kind) {
+        return Err(Failure::new("something else has the name now"));
+    }
+    if rustix::process::geteuid().is_root() {
+        let (uid, gid) = owner(attrs);
+        rustix::fs::chownat(&file, "", uid, gid, AtFlags::EMPTY_PATH)?;
+    }
+    if attrs.kind == FileKind::Symlink {
+        return Ok(rustix::fs::utimensat(&file, "", &times(attrs), AtFlags::EMPTY_PATH)?);
+    }
+    let open = itself(&file);
+    rustix::fs::chmodat(CWD, &open, Mode::from_raw_mode(kept_mode(attrs)), AtFlags::empty())?;
+    Ok(rustix::fs::utimensat(CWD, &open, &times(attrs), AtFlags::empty())?)
+}
+
+/// The path that leads to an open file, for calls that take no descriptor opened with `O_PATH`.
+fn itself(file: &impl AsRawFd) -> String {
+    format!("/proc/self/fd/{}", file.as_raw_fd())
+}
+
+/// Sets one xattr of a directory, or of a new file that is still open; `name` includes its `user.` prefix.
+pub fn set_xattr(spot: &Spot, open: Option<&File>, xattr: &Xattr) -> Result<(), Failure> {
+    let name = CString::new(xattr.name.clone()).map_err(Failure::new)?;
+    if let Some(file) = open {
+        return Ok(rustix::fs::fsetxattr(file.as_fd(), &name, &xattr.value, XattrFlags::empty())?);
+    }
+    let dir = place(spot)?.open(OFlags::DIRECTORY).map_err(replaced)?;
+    Ok(rustix::fs::setxattr(itself(&dir), &name, &xattr.value, XattrFlags::empty())?)
+}
+
+fn file_type(kind: FileKind) -> FileType {
+    match kind {
+        FileKind::Regular => FileType::RegularFile,
+        FileKind::Directory => FileType::Directory,
+        FileKind::Symlink => FileType::Symlink,
+        FileKind::Fifo => FileType::Fifo,
+        FileKind::Socket => FileType::Socket,
+        FileKind::Char => FileType::CharacterDevice,
+        FileKind::Block => FileType::BlockDevice,
+    }
+}
+
+fn owner(attrs: &Attrs) -> (Option<rustix::fs::Uid>, Option<rustix::fs::Gid>) {
+    // The number -1 means "leave as it is" to the kernel and is no owner.
+    let known = |id: u32| (id != u32::MAX).then_some(id);
+    (known(attrs.uid).map(rustix::fs::Uid::from_raw), known(attrs.gid).map(rustix::fs::Gid::from_raw))
+}
+
+/// Who is not root does not keep the owner, and a file that changes hands must not stay setuid.
+fn kept_mode(attrs: &Attrs) -> u32 {
+    let own = rustix::process::geteuid();
+    if own.is_root() || own.as_raw() == attrs.uid { attrs.mode } else { attrs.mode & 0o1777 }
+}
+
+fn times(attrs: &Attrs) -> Timestamps {
+    let spec = |t: Timestamp| Timespec { tv_sec: t.secs, tv_nsec: i64::from(t.nanos) };
+    Timestamps { last_access: spec(attrs.atime), last_modification: spec(attrs.mtime) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::copy::local::{next_data, open, stat};
+    use std::os::unix::ffi::OsStrExt;
+    use std::os::unix::fs::FileExt;
+    use std::path::Path;
+
+    fn top(path: &Path) -> Spot {
+        Spot::target(path.as_os_str().as_bytes().to_vec()).unwrap()
+    }
+
+    #[test]
+    fn holes_are_found_and_lengths_restored() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("sparse");
+        let bytes = path.as_os_str().as_bytes();
+        let target = top(dir.path());
+        let (file, _) = create(&target, b"temporary").unwrap();
+        file.write_all_at(b"tail", 1 << 20).unwrap();
+        let mut attrs = stat(dir.path().join("temporary").as_os_str().as_bytes(), false).unwrap().attrs;
+        attrs.size = 3 << 20;
+        attrs.mode = 0o751;
+        attrs.mtime = Timestamp { secs: 1_000_000, nanos: 123_456_789 };
+        finish(&file, &attrs, &target, [b"temporary", b"sparse"]).unwrap();
+        let after = stat(bytes, false).unwrap().attrs;
+        assert_eq!((after.size, after.mode, after.mtime), (3 << 20, 0o751, attrs.mtime));
+        let file = open(bytes).unwrap();
+        let mut from = 0;
+        let mut covered = 0;
+        while let Some(data) = next_data(&file, from, after.size).unwrap() {
+            assert!(data.offset >= from && !data.is_empty());
+            covered += data.len;
+            from = data.end();
+        }
+        // A file system without holes shows everything as data; either way the tail is in it.
+        assert!((4..=3 << 20).contains(&covered), "{covered}");
+        assert_eq!(next_data(&file, after.size, after.size).unwrap(), None);
+    }
+
+    /// Calls everything that changes a target with names in `dir`; what is said about each.
+    fn change(dir: &Spot, attrs: &Attrs) -> Vec<(&'static str, Result<(), Failure>)> {
+        let elsewhere = dir.in_target(b"file", place(dir).unwrap().child(b"file"));
+        let xattr = Xattr { name: b"user.x".to_vec(), value: b"x".to_vec() };
+        vec![
+            ("mkdir", mkdir(dir, b"new", 0o777).map(drop)),
+            ("symlink", symlink(dir, b"new", b"text").map(drop)),
+            ("mknod", mknod(dir, b"new", &Attrs { kind: FileKind::Fifo, ..*attrs }).map(drop)),
+            ("link", link(&elsewhere, dir, b"new").map(drop)),
+            ("rename", rename(dir, b"file", b"new")),
+            ("unlink", unlink(dir, b"file")),
+            ("create", create(dir, b"new").map(drop)),
+            ("apply", apply(dir, attrs)),
+            ("set_xattr", set_xattr(dir, None, &xattr)),
+        ]
+    }
+
+    #[test]
+    fn no_symlink_below_the_top_is_followed() {
+        let home = tempfile::tempdir().unwrap();
+        let outside = home.path().join("outside");
+        for dir in ["outside/sub", "tree/sub"] {
+            std::fs::create_dir_all(home.path().join(dir)).unwrap();
+            std::fs::write(home.path().join(dir).join("file"), b"content").unwrap();
+        }
+        // The way to the top may have symlinks.
+        std::os::unix::fs::symlink("tree", home.path().join("way")).unwrap();
+        let tree = top(&home.path().join("way"));
+        let sub = mkdir(&tree, b"sub", 0o700).unwrap();
+        assert!(!sub.1, "it was there");
+        let mut attrs = stat(outside.as_os_str().as_bytes(), false).unwrap().attrs;
+        (attrs.mode, attrs.mtime) = (0o711, Timestamp { secs: 1, nanos: 0 });
+        let before = stat(outside.join("sub").as_os_str().as_bytes(), false).unwrap().attrs;
+        std::fs::rename(home.path().join("tree/sub"), home.path().join("tree/moved")).unwrap();
+        for (planted, dir) in
+            [("sub", &sub.0), ("middle", &tree.in_target(b"middle/sub", place(&tree).unwrap().child(b"middle/sub")))]
+        {
+            let leads_to = if planted == "sub" { outside.join("sub") } else { outside.clone() };
+            std::os::unix::fs::symlink(leads_to, home.path().join("tree").join(planted)).unwrap();
+            for (what, outcome) in change(dir, &attrs) {
+                let failure = outcome.expect_err(what);
+                assert!(failure.what.contains("symlinks are not followed"), "{what}: {}", failure.what);
+            }
+            let place = place(dir).unwrap();
+            place
+                .walk(OFlags::PATH | OFlags::NOFOLLOW | OFlags::DIRECTORY)
+                .expect_err("walking follows no symlink either");
+        }
+        let taken = mkdir(&tree, b"sub", 0o700).err().expect("a symlink is no directory");
+        assert!(taken.what.contains("taken by a symlink"), "{}", taken.what);
+        let after = stat(outside.join("sub").as_os_str().as_bytes(), false).unwrap().attrs;
+        assert_eq!((after.mode, after.mtime, after.ctime), (before.mode, before.mtime, before.ctime));
+        assert_eq!(std::fs::read_dir(outside.join("sub")).unwrap().count(), 1);
+        // The same calls work where a directory is one.
+        let moved = mkdir(&tree, b"moved", 0o700).unwrap().0;
+        place(&moved).unwrap().walk(OFlags::PATH | OFlags::DIRECTORY).unwrap();
+        for (what, outcome) in change(&moved, &attrs) {
+            // The first made the name; the file system may have no xattrs.
+            let taken = matches!(what, "rename" | "create");
+            assert!(taken || what == "set_xattr" || outcome.is_ok(), "{what}: {outcome:?}");
+        }
+        assert_eq!(stat(home.path().join("tree/moved").as_os_str().as_bytes(), false).unwrap().attrs.mode, 0o711);
+    }
+
+    #[test]
+    fn attributes_are_given_to_what_was_made_only() {
+        let home = tempfile::tempdir().unwrap();
+        let (tree, file) = (top(home.path()), home.path().join("file"));
+        std::fs::write(&file, b"content").unwrap();
+        let mut attrs = stat(file.as_os_str().as_bytes(), false).unwrap().attrs;
+        (attrs.kind, attrs.mode, attrs.mtime) = (FileKind::Fifo, 0o620, Timestamp { secs: 5, nanos: 6 });
+        let fifo = mknod(&tree, b"fifo", &attrs).unwrap().unwrap();
+        apply(&fifo, &attrs).unwrap();
+        let link = symlink(&tree, b"link", b"file").unwrap().unwrap();
+        let of_link = Attrs { kind: FileKind::Symlink, mtime: Timestamp { secs: 7, nanos: 8 }, ..attrs };
+        apply(&link, &of_link).unwrap();
+        let now = |name: &str| stat(home.path().join(name).as_os_str().as_bytes(), false).unwrap().attrs;
+        assert_eq!((now("fifo").mode, now("fifo").mtime), (0o620, attrs.mtime));
+        assert_eq!(now("link").mtime, of_link.mtime);
+        let before = now("file");
+        std::fs::remove_file(home.path().join("fifo")).unwrap();
+        std::fs::hard_link(&file, home.path().join("fifo")).unwrap();
+        assert!(apply(&fifo, &attrs).is_err(), "it is another file");
+        assert_eq!((now("file").mode, now("file").mtime), (before.mode, before.mtime));
+        for name in [&b""[..], b".", b"..", b"a/b", b"../a", b"a\0"] {
+            assert!(create(&tree, name).is_err() && mkdir(&tree, name, 0o700).is_err(), "{name:?}");
+            assert!(rename(&tree, name, b"to").is_err() && rename(&tree, b"file", name).is_err(), "{name:?}");
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! Servers that send false answers, and other users of the machine that change what a command works on.
+
+use crate::cluster::{Cluster, fail};
+use crate::lab::Lab;
+use rustix::fs::{CWD, Mode, OFlags, RenameFlags, ResolveFlags, openat2, renameat_with};
+use std::os::unix::fs::{MetadataExt, symlink};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+
+/// The names in a directory, sorted.
+fn names(dir: &Path) -> Vec<String> {
+    let names = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut names: Vec<String> = names.collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn a_name_with_a_slash_from_the_mgr_leads_nowhere() {
+    let home = tempfile::tempdir().unwrap();
+    let lab = Lab::start(home.path(), 1);
+    lab.run(["mkdir", "/tree"]);
+    lab.put("/tree/qwertzuiopas", b"content");
+    let target = home.path().join("outer/inner/copy");
+    std::fs::create_dir_all(&target).unwrap();
+    lab.mgr.proxy.alter_answers(b"qwertzuiopas", b"../../pwned_");
+    let copy = ["cp", "-r", "weir:/tree", target.to_str().unwrap()];
+    for args in [&copy[..], &["find", "/tree"], &["ls", "/tree"], &["du", "-a", "/tree"], &["rm", "-r", "/tree"]] {
+        let before = lab.mgr.proxy.altered();
+        let said = fail(&mut lab.weir(args), 1);
+        assert!(lab.mgr.proxy.altered() > before, "{args:?}: nothing was altered");
+        assert!(said.contains("a name that no file can have: \"../../pwned_\""), "{args:?}: {said}");
+    }
+    lab.mgr.proxy.leave_answers();
+    assert_eq!(names(&home.path().join("outer")), ["inner"]);
+    assert_eq!(names(&home.path().join("outer/inner")), ["copy"]);
+    assert_eq!(lab.run(["cat", "/tree/qwertzuiopas"]), b"content");
+}
+
+/// Everything below a directory that a copy into it would change: names, modes and times.
+fn state(dir: &Path) -> Vec<(PathBuf, u32, (i64, i64))> {
+    let mut all = Vec::new();
+    let mut waiting = vec![dir.to_owned()];
+    while let Some(path) = waiting.pop() {
+        let found = std::fs::symlink_metadata(&path).unwrap();
+        if found.is_dir() {
+            waiting.extend(names(&path).iter().map(|name| path.join(name)));
+        }
+        all.push((path, found.mode(), (found.ctime(), found.ctime_nsec())));
+    }
+    all.sort();
+    all
+}
+
+/// A tree in Weir with files in each of the directories, which are returned: `tree` and two levels below it.
+fn tree(cluster: &Cluster, home: &Path) -> Vec<String> {
+    let source = home.join("source");
+    let mut dirs = vec!["tree".to_owned()];
+    for outer in 0..4 {
+        dirs.push(format!("tree/d{outer}"));
+        dirs.extend((0..4).map(|inner| format!("tree/d{outer}/e{inner}")));
+    }
+    for dir in &dirs {
+        let dir = source.join(dir);
+        std::fs::create_dir_all(&dir).unwrap();
+        for i in 0..3 {
+            std::fs::write(dir.join(format!("f{i}")), b"content").unwrap();
+        }
+        std::fs::hard_link(dir.join("f0"), dir.join("linked")).unwrap();
+        symlink("f1", dir.join("symlink")).unwrap();
+        std::process::Command::new("mkfifo").arg(dir.join("fifo")).status().unwrap();
+    }
+    cluster.run(["cp", "-r", "--quiet", source.join("tree").to_str().unwrap(), "weir:/"]);
+    dirs
+}
+
+/// Directories outside of every target, with the names of those in the tree.
+fn outside(home: &Path) -> PathBuf {
+    let outside = home.join("outside");
+    (0..4).for_each(|i| std::fs::create_dir_all(outside.join(format!("d{i}/e{i}"))).unwrap());
+    (0..4).for_each(|i| std::fs::create_dir_all(outside.join(format!("e{i}"))).unwrap());
+    outside
+}
+
+#[test]
+fn a_copy_out_follows_no_symlink_in_its_target() {
+    let home = tempfile::tempdir().unwrap();
+    let cluster = Cluster::start_with(&home.path().join("store"), &["--iods", "1"]);
+    let dirs = tree(&cluster, home.path());
+    let outside = outside(home.path());
+    let before = state(&outside);
+    for planted in ["tree", "tree/d1", "tree/d2/e3"] {
+        let target = tempfile::tempdir_in(home.path()).unwrap();
+        let link = target.path().join(planted);
+        std::fs::create_dir_all(link.parent().unwrap()).unwrap();
+        symlink(&outside, &link).unwrap();
+        // The target itself may be reached through a symlink.
+        let way = target.path().with_extension("way");
+        symlink(target.path(), &way).unwrap();
+        let said = fail(&mut cluster.weir(["cp", "-r", "weir:/tree", way.to_str().unwrap()]), 1);
+        let named = way.join(planted);
+        assert!(said.contains(named.to_str().unwrap()), "{said}");
+        assert!(said.contains("the name is taken by a symlink"), "{said}");
+        // Everything else was copied.
+        for dir in dirs.iter().filter(|dir| !dir.starts_with(planted)) {
+            assert_eq!(std::fs::read(target.path().join(dir).join("linked")).unwrap(), b"content", "{dir}");
+        }
+        assert_eq!(std::fs::read_link(&link).unwrap(), outside, "the symlink stays");
+        assert_eq!(state(&outside), before);
+    }
+    cluster.stop();
+}
+
+/// Exchanges a directory of a target and a symlink, or these two back.
+///
+/// # Errors
+/// When the directory is not there, or its parent is a symlink at the moment.
+fn swap(target: &Path, dir: &str, link: &Path) -> rustix::io::Result<()> {
+    let (parent, name) = dir.rsplit_once('/').unwrap_or((".", dir));
+    let target = rustix::fs::open(target, OFlags::PATH, Mode::empty())?;
+    let parent = openat2(target, parent, OFlags::PATH, Mode::empty(), ResolveFlags::NO_SYMLINKS)?;
+    renameat_with(parent, name, CWD, link, RenameFlags::EXCHANGE)
+}
+
+#[test]
+fn symlinks_that_are_planted_while_a_copy_runs_lead_nowhere() {
+    let home = tempfile::tempdir().unwrap();
+    let cluster = Cluster::start_with(&home.path().join("store"), &["--iods", "1"]);
+    let dirs = tree(&cluster, home.path());
+    let (outside, target) = (outside(home.path()), home.path().join("target"));
+    std::fs::create_dir(&target).unwrap();
+    let before = state(&outside);
+    let planted: Vec<_> = (0..dirs.len()).map(|i| home.path().join(format!("planted-{i}"))).collect();
+    planted.iter().for_each(|link| symlink(&outside, link).unwrap());
+    let (swaps, over) = (AtomicU64::new(0), AtomicBool::new(false));
+    let swap_all = || {
+        while !over.load(Relaxed) {
+            for (dir, link) in dirs.iter().zip(&planted) {
+                swaps.fetch_add(u64::from(swap(&target, dir, link).is_ok()), Relaxed);
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        let swapping = scope.spawn(swap_all);
+        let mut met = 0;
+        for round in 0.. {
+            let copy = cluster.weir(["cp", "-r", "weir:/tree", target.to_str().unwrap()]).output().unwrap();
+            let said = String::from_utf8_lossy(&copy.stderr);
+            met += u64::from(said.contains("not followed"));
+            let sound = state(&outside) == before && matches!(copy.status.code(), Some(0 | 1));
+            if !sound
+                || swapping.is_finished()
+                || round == 1000
+                || (round >= 30 && met >= 10 && swaps.load(Relaxed) >= 20_000)
+            {
+                over.store(true, Relaxed);
+                assert!(sound, "{}: {said}{:?}", copy.status, state(&outside));
+                assert!(round < 1000, "only {met} symlinks were met in {} swaps", swaps.load(Relaxed));
+                break;
+            }
+        }
+    });
+    // Nothing disturbs the next copy.
+    std::fs::remove_dir_all(&target).unwrap();
+    std::fs::create_dir(&target).unwrap();
+    cluster.run(["cp", "-r", "--quiet", "weir:/tree", target.to_str().unwrap()]);
+    assert!(dirs.iter().all(|dir| names(&target.join(dir)).contains(&"fifo".to_owned())));
+    cluster.stop();
+}
