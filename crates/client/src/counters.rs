@@ -25,7 +25,7 @@ pub struct Counters {
     pub read_ahead: u64,
     /// Payload bytes written straight to iods; bytes sent again are counted again.
     pub written_direct: u64,
-    /// Payload bytes written through the mgr; bytes sent again are counted again.
+    /// Payload bytes written that the mgr took; bytes that it took again are counted again.
     pub written_via_mgr: u64,
     /// Names looked for that were known not to be there, so that nobody was asked.
     pub absent: u64,

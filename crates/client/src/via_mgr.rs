@@ -68,13 +68,14 @@ impl Opened<'_> {
         loop {
             let mut compound = self.begin("writing");
             let rest = data.slice(done..);
-            add(&self.tally.written_via_mgr, rest.len() as u64);
             let args = WRITE4args { stateid: self.stateid, offset: offset + done as u64, stable: how, data: rest };
             compound.op(OP_WRITE, &args);
             self.ask_load(&mut compound);
             let mut results = self.session.call(compound).await?;
             results.done(&[OP_PUTFH])?;
             let got: WRITE4resok = results.take(OP_WRITE)?;
+            // Not before: one that was refused for its stateid is sent again.
+            add(&self.tally.written_via_mgr, got.count.into());
             self.hear_load(&mut results);
             let now = Written { verifier: Verifier(got.writeverf), stable: got.committed != UNSTABLE4 };
             if let Some(before) = written

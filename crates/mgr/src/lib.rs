@@ -23,6 +23,9 @@ mod handle;
 mod iods;
 mod locks;
 mod mismatch;
+#[cfg(test)]
+#[path = "../../../fuzz/mutate.rs"]
+mod mutate;
 mod near;
 mod news;
 mod notes;

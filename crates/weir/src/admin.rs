@@ -43,6 +43,7 @@ impl Admin {
     }
 
     async fn send<R: Xdr>(&self, procedure: u32, args: Segments) -> Result<R, Failure> {
+        tracing::debug!(mgr = %self.address, procedure, "request");
         let call = self.connection.call(PROGRAM, VERSION, procedure, &self.auth, args, self.timeout);
         let mut reply = call.await.map_err(|e| match e {
             net::Error::Refused(refusal) => no_mgr(&self.address, refusal),

@@ -96,12 +96,9 @@ pub(crate) async fn keep(room: Arc<Room>) {
 }
 
 #[cfg(test)]
-#[path = "../../../../fuzz/mutate.rs"]
-mod mutate;
-
-#[cfg(test)]
 mod tests {
     use super::*;
+    use crate::mutate;
 
     const A: FileId = FileId(7);
     const B: FileId = FileId(9);

@@ -88,12 +88,9 @@ pub(super) async fn put(namespace: &Namespace<Embedded>, iod: &Registered) -> Re
 }
 
 #[cfg(test)]
-#[path = "../../../../fuzz/mutate.rs"]
-mod mutate;
-
-#[cfg(test)]
 mod tests {
     use super::*;
+    use crate::mutate;
 
     #[test]
     fn bytes_are_these() {

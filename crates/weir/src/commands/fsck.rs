@@ -171,6 +171,7 @@ impl Asker<'_> {
         loop {
             let failure = match self.connection().await {
                 Ok(connection) => {
+                    tracing::debug!(mgr = %self.address, procedure = CHECK, "request");
                     match connection.call(PROGRAM, VERSION, CHECK, &auth, ask.to_bytes().into(), PAGE_TIMEOUT).await {
                         Ok(mut reply) => {
                             let malformed = |e| Failure::new(format!("{}: the answer is malformed: {e}", self.address));

@@ -285,7 +285,7 @@ fn verbose_commands_say_what_they_do() {
         &["put", "/new"],
         &["cp", "weir:/file", copy],
         &["mkdir", "-p", "/dir/below"],
-        &["ln", "-s", "-f", "file", "/link"],
+        &["ln", "-s", "file", "/link"],
         &["mv", "/file", "/file"],
         &["policy", "show", "/dir"],
         &["dump", dump],
