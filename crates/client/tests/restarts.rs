@@ -179,11 +179,12 @@ async fn bytes_moving_to_another_path_are_not_durable_and_every_writer_learns_of
     one.write_at(0, fill(1, 100)).await.unwrap();
     assert!(two.read_at(0, 100).await.unwrap().to_vec() == fill(1, 100));
     cluster.stop_iod(0);
+    let before = mount.counters().rpc("WRITE");
     let first = tokio::spawn({
         let one = one.clone();
         async move { one.fsync().await }
     });
-    while mount.counters().written_via_mgr == 0 {
+    while mount.counters().rpc("WRITE") == before {
         tokio::task::yield_now().await;
     }
     two.fsync().await.unwrap_err();

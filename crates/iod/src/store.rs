@@ -116,9 +116,10 @@ impl Store {
     /// # Errors
     /// When there is no store, it is in use, damaged, of a newer version, or cannot be written.
     pub fn open(dir: &Path) -> Result<Store, StoreError> {
-        let local = Local::new(dir);
-        local.narrow();
-        Self::open_on(Arc::new(local))
+        let store = Self::open_on(Arc::new(Local::new(dir)))?;
+        // Not before it is known for a store: it may be any directory.
+        Local::new(dir).narrow();
+        Ok(store)
     }
 
     /// As [`Store::open`], on any disk.

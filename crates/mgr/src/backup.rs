@@ -11,8 +11,7 @@ use std::io::{self, BufReader, Write};
 use std::path::Path;
 use types::StoreId;
 
-/// The store while it is being restored, and its log beside it: under these names no mgr opens it.
-/// Name of a store that is being restored.
+/// Name of a store that is being restored, under which no mgr opens it.
 pub(crate) const RESTORING: &str = "restoring.redb";
 /// Name of its log.
 pub(crate) const RESTORING_LOG: &str = "restoring.log";

@@ -1,7 +1,6 @@
 //! Exports: which directories clients may mount, who sees which, and the way to those that are not the root.
 //!
-//! An export is known by its directory, so that filehandles outlast changes of the configuration. Paths are looked up
-//! again whenever somebody is on the way to one.
+//! An export is known by its directory. Paths are looked up again whenever somebody is on the way to one.
 //!
 //! A file belongs to the innermost export that it is in, whoever sees that, and to no other. [`Exports::enter`] decides so for every handle that a client
 //! sends, and [`Exports::descend`] and [`Exports::ascend`] for every step. Nothing moves between exports, and no directory that a path names moves at all, so
@@ -20,10 +19,10 @@ use layout::{Policy, Settings};
 use meta::{Embedded, Namespace};
 use nfs::exports::{Place, Terms, View};
 use nfs::fs::DirPage;
-use recorded::Recorded;
 pub(crate) use recorded::keep;
+use recorded::{Recorded, Rooted};
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use types::{Attrs, Cred, DirEntry, FileId, FileKind, Fsid, Status};
 
 /// Most exports of one mgr: a [`View`] has a bit for each.
@@ -74,8 +73,6 @@ struct Found {
     ways: HashMap<FileId, BTreeMap<Bytes, (FileId, u64)>>,
     /// By directory: names that are steps of a path, whether there is such a directory or not.
     steps: HashMap<FileId, HashSet<Bytes>>,
-    /// By root: the first epoch of handles that are good for all files but directories.
-    good_from: HashMap<FileId, u32>,
 }
 
 impl Found {
@@ -118,14 +115,20 @@ pub(crate) struct Exports {
     /// What was recorded of the exports when this mgr started.
     recorded: Recorded,
     found: RwLock<Found>,
+    /// Held from the first lookup until what was found is stored: an older finding must not replace a newer one.
+    looking: Mutex<()>,
 }
 
 impl Exports {
-    /// At least one rule, at most [`EXPORTS_MAX`]. It is on record before anybody is answered.
+    /// At least one rule, at most [`EXPORTS_MAX`]. It is on record before anybody is answered. `is_new`: the store was never served before.
     ///
     /// # Errors
     /// The metadata store fails.
-    pub(crate) async fn start(rules: Vec<Rule>, namespace: Arc<Namespace<Embedded>>) -> Result<Self, Status> {
+    pub(crate) async fn start(
+        rules: Vec<Rule>,
+        namespace: Arc<Namespace<Embedded>>,
+        is_new: bool,
+    ) -> Result<Self, Status> {
         let outside = Rule {
             path: Vec::new(),
             clients: Vec::new(),
@@ -139,10 +142,19 @@ impl Exports {
         let only_root = rules.iter().all(|rule| rule.path.is_empty());
         let open = rules.iter().all(|rule| rule.clients.is_empty() && !rule.privileged_ports);
         let recorded = Recorded::default();
-        let mut exports = Exports { rules, outside, only_root, open, namespace, recorded, found: RwLock::default() };
+        let mut exports = Exports {
+            rules,
+            outside,
+            only_root,
+            open,
+            namespace,
+            recorded,
+            found: RwLock::default(),
+            looking: Mutex::default(),
+        };
         exports.look();
-        exports.recorded = Recorded::at_start(&exports.namespace, &exports.roots())?;
-        exports.look();
+        let recorded = Recorded::at_start(&exports.namespace, &exports.rooted(&exports.read()), is_new)?;
+        exports.recorded = recorded;
         exports.record().await?;
         for (rule, _) in exports.rules.iter().zip(&exports.read().roots).filter(|(_, root)| root.is_none()) {
             tracing::warn!(path = %shown(rule), "there is no such directory to export yet");
@@ -156,6 +168,7 @@ impl Exports {
 
     /// Follows the paths of all rules once more.
     fn look(&self) {
+        let _one = self.looking.lock().unwrap_or_else(PoisonError::into_inner);
         let mut found = Found::default();
         for (n, rule) in self.rules.iter().enumerate() {
             let mut at = Some(FileId::ROOT);
@@ -172,25 +185,13 @@ impl Exports {
                 found.ways.entry(dir).or_default().entry(name).or_insert((child, 0)).1 |= 1 << n;
             }
         }
-        let all: Vec<(&[Bytes], FileId)> = self
-            .rules
-            .iter()
-            .map(|rule| &rule.path[..])
-            .zip(&found.roots)
-            .filter_map(|(path, root)| Some((path, (*root)?)))
-            .collect();
-        for (path, root) in &all {
-            // Its own, and those of the exports below it.
-            let below = all.iter().filter(|(other, _)| other.starts_with(path));
-            let good_from = below.map(|(_, root)| self.recorded.added(*root)).max().unwrap_or(0);
-            found.good_from.insert(*root, good_from);
-        }
         *self.found.write().unwrap_or_else(PoisonError::into_inner) = found;
     }
 
-    /// The directories of all exports that are there.
-    fn roots(&self) -> Vec<FileId> {
-        self.read().roots.iter().flatten().copied().collect()
+    /// The exports that are there.
+    fn rooted<'a>(&'a self, found: &Found) -> Vec<Rooted<'a>> {
+        let all = self.rules.iter().zip(&found.roots);
+        all.filter_map(|(rule, root)| Some((&rule.path[..], (*root)?))).collect()
     }
 
     /// A name in this directory was looked up, or made: an export may begin there that was not there before. Before anybody is told of what is there.
@@ -202,7 +203,7 @@ impl Exports {
         }
     }
 
-    /// Refuses what would take the directory of an export away, or one on the way to it, or put something (`into`) there. Whoever sees which export.
+    /// Refuses to move or remove the directory of an export or one on the way to it, and to put something (`into`) there, for every client.
     ///
     /// # Errors
     /// `XDev`, as on a mount point.
@@ -232,7 +233,7 @@ impl Exports {
 
     /// The place of what is reached in a place now.
     pub(crate) fn reached_now(&self, place: Place) -> Place {
-        Place { epoch: self.recorded.epoch(), ..place }
+        Place { epoch: self.recorded.good_from(place.root), ..place }
     }
 
     /// What a peer sees. Those of this machine that came by a Unix socket count as 127.0.0.1.
@@ -278,7 +279,8 @@ impl Exports {
 
     /// The place of an export's directory, if the caller sees it.
     fn export(&self, root: FileId, view: View) -> Option<Place> {
-        self.read().rule(root, view).map(|terms| Place { root, terms, epoch: self.recorded.epoch() })
+        let epoch = self.recorded.good_from(root);
+        self.read().rule(root, view).map(|terms| Place { root, terms, epoch })
     }
 
     /// See [`nfs::fs::FileSystem::descend`].
@@ -335,7 +337,7 @@ impl Exports {
         }
         let is_there = match self.namespace.getattr(file).map(|attrs| attrs.kind) {
             Ok(FileKind::Directory) => self.innermost(file)? == Some(place.root),
-            Ok(_) => self.read().good_from.get(&place.root).is_none_or(|good_from| *good_from <= epoch),
+            Ok(_) => self.recorded.good_from(place.root) <= epoch,
             // The operation says so.
             Err(_) => true,
         };

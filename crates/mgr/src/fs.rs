@@ -264,7 +264,8 @@ impl FileSystem for Files {
     }
 
     async fn rename(&self, ctx: &Ctx, from: (FileId, &Bytes), to: (FileId, &Bytes), how: Renaming) -> Result<Renamed> {
-        self.0.exports.may_move(from, false)?;
+        // Of two that change places, each is put where the other was.
+        self.0.exports.may_move(from, how == Renaming::Exchange)?;
         self.0.exports.may_move(to, true)?;
         let (from, to) = ((from.0, &from.1[..]), (to.0, &to.1[..]));
         let renamed = self.0.names(ctx).rename(&ctx.cred, ctx.now, from, to, how).await?;

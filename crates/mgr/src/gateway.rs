@@ -22,7 +22,7 @@ use wire::admin::{
     self, CheckArgs, CheckReply, DumpArgs, DumpReply, NearArgs, PlacementArgs, ScrubArgs, ScrubReply, Status,
 };
 use wire::nfs4::NFS4_PROGRAM;
-use wire::rpc::{AUTH_TOOWEAK, CallHeader};
+use wire::rpc::{AUTH_REJECTEDCRED, AUTH_TOOWEAK, CallHeader};
 use xdr::{Reader, Segments, Xdr};
 
 /// The NFS program's version and procedures (RFC 8881 §16).
@@ -60,9 +60,12 @@ impl Gateway {
                     caller::identity(peer, &context.header.cred).ok_or(Refusal::Auth(AUTH_TOOWEAK))?;
                 let (seen, exports) = (Seen::of(peer), &self.server.fs().0.exports);
                 let view = exports.view(seen);
+                // Nothing is kept for those who may not use anything.
                 if view == View::NONE && exports.are_for_privileged_ports(seen) {
                     self.mismatches.say(Asked::Port, peer.peer(), Instant::now());
                     return Err(Refusal::Auth(AUTH_TOOWEAK));
+                } else if view == View::NONE {
+                    return Err(Refusal::Auth(AUTH_REJECTEDCRED));
                 }
                 self.backchannel.seen(&context.peer);
                 self.server.fs().0.waited(context.arrived);

@@ -1,4 +1,4 @@
-//! Tells the log who asks for a version of NFS that is not served, or comes from a port that is not taken: all that they see themselves is a mount that fails.
+//! Logs clients that are refused for their NFS version or their port: all that they see themselves is a mount that fails.
 
 use net::Address;
 use std::sync::{Mutex, PoisonError};

@@ -100,7 +100,11 @@ async fn look(room: &Room, file: &FileState, iods: &BTreeSet<u16>) -> Looked {
     match room.has_lost_copy(file, iods).await {
         Ok(true) if is_rebuilt(room, file.id, &[]).await => Looked::Rebuilt,
         Ok(true) | Err(Status::Delay) => Looked::Waits,
-        Ok(false) | Err(_) => Looked::Whole,
+        Ok(false) => Looked::Whole,
+        Err(e) => {
+            tracing::debug!(file = file.id.0, "cannot look at its copies: {e}");
+            Looked::Waits
+        }
     }
 }
 
@@ -121,6 +125,10 @@ async fn walk(room: &Room, iods: &BTreeSet<u16>, left: &mut Suspects) -> bool {
             }
         };
         after = next;
+        // What readers meet meanwhile goes first.
+        for (file, suspects) in retry(room, room.damaged.take()).await {
+            remember(left.entry(file).or_default(), &suspects);
+        }
         let looks = files.into_iter().map(|file| async move { (file.id, look(room, &file, iods).await) });
         let looked: Vec<(FileId, Looked)> = stream::iter(looks).buffer_unordered(AT_ONCE).collect().await;
         for (file, _) in looked.iter().filter(|(_, looked)| *looked == Looked::Waits) {

@@ -126,7 +126,7 @@ impl Mgr {
             capability_secs: checked.capability_secs,
             queue: Default::default(),
             begun: tokio::time::Instant::now(),
-            exports: Exports::start(checked.exports, namespace.clone()).await.map_err(Error::Metadata)?,
+            exports: Exports::start(checked.exports, namespace.clone(), epoch == 1).await.map_err(Error::Metadata)?,
             devices: Default::default(),
             native: Default::default(),
             damaged: Default::default(),

@@ -46,7 +46,7 @@ pub async fn format(dir: &Path, cluster: &ClusterFile) -> Result<StoreId, Error>
     let io = |action| move |e| io_error(dir, action, "make the directory above it first", e);
     match net::files::make_way(dir) {
         Err(e) if e.kind() != std::io::ErrorKind::AlreadyExists => return Err(io("make the directory")(e)),
-        _ => narrow(dir),
+        _ => {}
     }
     let owner = std::fs::metadata(dir).map_err(io("look at the directory"))?;
     let (cookie_key, id) = (random()?, random()?);
@@ -64,6 +64,8 @@ pub async fn format(dir: &Path, cluster: &ClusterFile) -> Result<StoreId, Error>
         root_gid: owner.gid(),
     };
     Namespace::format(engine, format).await?;
+    // Not before it is a store: it may be any directory.
+    narrow(dir);
     tracing::info!(store = %path.display(), fsid = %cluster.fsid, "formatted");
     Ok(StoreId(id))
 }
@@ -79,7 +81,6 @@ pub(crate) async fn open(
     if !meta.is_dir() {
         return Err(Error::BadFile { path: dir.to_owned(), reason: format!("not a directory: {hint}") });
     }
-    narrow(dir);
     let path = store_path(dir);
     let namespace = Namespace::open(engine(&path).await?)?;
     if namespace.fsid() != cluster.fsid {
@@ -94,6 +95,7 @@ pub(crate) async fn open(
     if let Some(expected) = cluster.store.filter(|expected| *expected != found) {
         return Err(Error::OtherStore { store: path, found, file: cluster_file.to_owned(), expected });
     }
+    narrow(dir);
     Ok(Arc::new(namespace))
 }
 

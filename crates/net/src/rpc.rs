@@ -97,7 +97,7 @@ pub struct Limits {
     pub in_flight: usize,
     /// Connections that a server holds; further ones are closed at once.
     pub connections_max: usize,
-    /// Connections that it holds from one address, all of Unix sockets counted as one.
+    /// Connections that it holds of one machine ([`types::Machine`]); over Unix sockets, of one user.
     pub connections_per_peer: usize,
     /// Bytes of requests being worked on and of replies not yet sent that one connection may hold; while it holds as much
     /// it is not read from. At least twice `record_max` and a little more.

@@ -214,15 +214,15 @@ async fn one_peer_gets_only_its_part_of_the_connections() {
     let refused = connect(&server).await;
     assert!(matches!(call(&refused, WRITE, Bytes::new()).await, Err(Error::Broken(_))));
     assert_eq!(counters.traffic().connections_refused, 1);
-    // Another address of the same host is another peer.
+    // Other addresses of the loopback are the same machine.
     let socket = tokio::net::TcpSocket::new_v4().expect("socket");
     socket.bind("127.0.0.2:0".parse().expect("address")).expect("bind");
     let address = server.addresses()[0].socket_addr().expect("TCP");
     let mut other = socket.connect(address).await.expect("connect");
-    other.write_all(&message(WRITE, b"four")).await.expect("send");
-    other.read_u32().await.expect("an answer");
+    assert!(matches!(other.read(&mut [0]).await, Ok(0) | Err(_)));
+    assert_eq!(counters.traffic().connections_refused, 2);
     held.pop();
-    until("a place is free", &counters, |t| t.connections_open == 3).await;
+    until("a place is free", &counters, |t| t.connections_open == 2).await;
     loop {
         let again = connect(&server).await;
         if call(&again, WRITE, Bytes::new()).await.is_ok() {
@@ -262,7 +262,8 @@ async fn panics_are_answered_and_counted() {
 /// Calls that wait for something hold little: hundreds of them keep nobody from large ones.
 #[tokio::test]
 async fn waiting_calls_hold_little() {
-    let limits = Limits { total_bytes: 8 * MIB, connection_bytes: 4 * MIB, ..Limits::default() };
+    // All are of one machine, which gets on as long as it holds less than half.
+    let limits = Limits { total_bytes: 12 * MIB, connection_bytes: 4 * MIB, ..Limits::default() };
     let (server, counters) = start(limits).await;
     let waiters: Vec<_> = futures_util::future::join_all((0..3).map(|_| connect(&server))).await;
     let calls: Vec<_> = (0..300)

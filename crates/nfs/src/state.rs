@@ -32,7 +32,7 @@ use wire::nfs4::{clientid4, nfsstat4, sessionid4};
 /// The result of a state operation; the error goes on the wire as it is.
 pub type Result<T> = std::result::Result<T, nfsstat4>;
 
-/// A client id (`clientid4`): the boot epoch in the high half, a counter in the low half.
+/// A client id (`clientid4`): the boot epoch in the high half, a number that cannot be guessed in the low half.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct ClientId(pub clientid4);
 

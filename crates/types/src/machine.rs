@@ -7,13 +7,20 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 pub enum Machine {
     /// The server's own, in this user's name as the kernel says.
     Local(u32),
-    /// One with an address; those that one machine has at will are one ([`Machine::at`]).
+    /// Root of the machine with this address: it uses a port that nobody else may use.
+    Root(IpAddr),
+    /// Any account of a machine; addresses that one machine has at will are one ([`Machine::at`]).
     At(IpAddr),
 }
 
 impl Machine {
     /// Where nothing is known.
     pub const UNKNOWN: Machine = Machine::At(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+
+    /// That of a peer with this address and port.
+    pub fn of(address: IpAddr, port: u16) -> Self {
+        if port < 1024 { Machine::Root(address.to_canonical()) } else { Machine::at(address) }
+    }
 
     /// That of an address: all of IPv4's loopback is one, and so is each /64 of IPv6.
     pub fn at(address: IpAddr) -> Self {
@@ -25,8 +32,7 @@ impl Machine {
     }
 }
 
-/// Whether a machine that has `own` of the `all` that are taken may not have one more, when there are `max`: nobody may have more than is left for the others. So
-/// whoever takes all that it can leaves something to each who comes later.
+/// Whether a machine that has `own` of the `all` that are taken may not have one more, when there are `max`: no machine may hold more than remains free.
 pub fn is_share_full(own: usize, all: usize, max: usize) -> bool {
     own >= max.saturating_sub(all)
 }
@@ -43,6 +49,9 @@ mod tests {
         assert_eq!(of("fd00:1:2:3::1"), of("fd00:1:2:3:ffff::"));
         assert_ne!(of("fd00:1:2:3::1"), of("fd00:1:2:4::1"));
         assert_ne!(of("10.0.0.1"), of("10.0.0.2"));
+        let root = |text: &str| Machine::of(text.parse().unwrap(), 1023);
+        assert_ne!(root("fd00:1:2:3::1"), root("fd00:1:2:3::2"), "nodes of a cluster share a /64");
+        assert_ne!(root("10.0.0.1"), of("10.0.0.1"), "users of a machine do not keep its root out");
     }
 
     #[test]

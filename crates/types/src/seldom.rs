@@ -28,8 +28,9 @@ impl Seldom {
     pub fn is_time(&mut self, reason: &'static str, machine: Machine, now: u64) -> Option<u64> {
         let mut key = (reason, machine);
         if self.0.len() >= APART && !self.0.contains_key(&key) {
-            // Those that were quiet for long, unless something is still to be told of them.
-            self.0.retain(|_, said| said.left_out > 0 || now.abs_diff(said.at) < AGAIN);
+            // Those that were quiet for long, or for very long if something is still to be told of them.
+            let quiet = |said: &Said| now.abs_diff(said.at) >= if said.left_out > 0 { 30 * AGAIN } else { AGAIN };
+            self.0.retain(|_, said| !quiet(said));
             if self.0.len() >= APART {
                 key = (reason, Machine::UNKNOWN);
             }

@@ -195,6 +195,8 @@ pub enum RejectStat {
 
 /// `auth_stat`: the credential could not be decoded.
 pub const AUTH_BADCRED: u32 = 1;
+/// `auth_stat`: the credentials are not taken from where they come.
+pub const AUTH_REJECTEDCRED: u32 = 2;
 /// `auth_stat`: the flavor is not accepted here.
 pub const AUTH_TOOWEAK: u32 = 5;
 

@@ -112,8 +112,9 @@ impl Leaving {
         }
     }
 
-    /// The file is open again under this delegation, which stays if it is not on its way back. Whoever asks has the lock of what is delegated of the file
-    /// until it is taken over there: else it may be given back in between, and the file be written under a delegation that the mgr has back.
+    /// The file is open again under this delegation, which stays if it is not on its way back. The caller holds the
+    /// inode's delegation lock until it has stored the delegation: else another task may return it in between, and the file is written under a delegation
+    /// that the mgr has back.
     pub(crate) fn take_back(&self, stateid: stateid4, _locked: &Delegation) -> Queued {
         let mut queue = self.queue();
         let other = &stateid.other;

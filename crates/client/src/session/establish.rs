@@ -20,7 +20,7 @@ use types::{Cred, Status};
 use wire::admin::{self, NearArgs, NearReply};
 use wire::nfs4::compound::{OpNumber, Ops, OpsWriter, ResHeader};
 use wire::nfs4::*;
-use wire::rpc::{AUTH_TOOWEAK, Auth, AuthSys};
+use wire::rpc::{AUTH_REJECTEDCRED, AUTH_TOOWEAK, Auth, AuthSys};
 use xdr::Xdr;
 
 /// The lease time until the mgr was asked for it.
@@ -284,7 +284,18 @@ impl Shared {
         let sent = connection.call(NFS4_PROGRAM, NFS_V4, COMPOUND, &self.auth, body, timeout).await;
         let reply = match sent {
             Ok(reply) => reply,
+            Err(net::Error::Refused(Refusal::Auth(AUTH_REJECTEDCRED))) => {
+                let why = "none of its exports is for this machine ([[export]] in the configuration of the mgr)";
+                return Err(Error::status(Status::Access, format!("mgr {}: {why}", self.address)));
+            }
             Err(net::Error::Refused(Refusal::Auth(AUTH_TOOWEAK))) => {
+                // The next one may come from another port.
+                connection.close();
+                if rustix::process::geteuid().is_root() {
+                    let why =
+                        "it takes requests from this machine only from ports below 1024, and none of them is free here";
+                    return Err(Error::connection(format!("mgr {}: {why}", self.address)));
+                }
                 let why = "it takes requests from this machine only from ports below 1024, that is from root: run this as root, on a mount, or on the mgr's \
                            machine, or have \"privileged_ports = false\" set for the export";
                 return Err(Error::status(Status::Access, format!("mgr {}: {why}", self.address)));

@@ -64,7 +64,10 @@ impl Disk for Local {
     fn prepare(&self) -> io::Result<()> {
         let existed = self.dir.exists();
         folders().create(&self.dir)?;
-        self.narrow();
+        // The directory of something else keeps its mode, and is refused.
+        if self.list("")?.iter().all(|name| name == "lost+found") {
+            self.narrow();
+        }
         if !existed && let Some(parent) = self.dir.canonicalize()?.parent() {
             File::open(parent)?.sync_all()?;
         }

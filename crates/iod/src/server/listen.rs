@@ -188,7 +188,7 @@ fn welcome(fd: OwnedFd, peer: Option<SocketAddr>, shared: &Arc<Shared>, live: &A
 fn machine(fd: &OwnedFd, peer: Option<SocketAddr>) -> Machine {
     let user =
         || rustix::net::sockopt::socket_peercred(fd).map_or(Machine::UNKNOWN, |peer| Machine::Local(peer.uid.as_raw()));
-    peer.map_or_else(user, |peer| Machine::at(peer.ip()))
+    peer.map_or_else(user, |peer| Machine::of(peer.ip(), peer.port()))
 }
 
 fn serve((peer, machine): (Option<SocketAddr>, Machine), shared: &Arc<Shared>, socket: Arc<Socket>) {

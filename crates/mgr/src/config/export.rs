@@ -52,8 +52,7 @@ pub struct Export {
     /// Addresses and networks of the clients, as `10.1.0.0/16` or `fd00::7`; everybody where none is named.
     #[serde(default)]
     pub clients: Vec<String>,
-    /// Whether requests from other machines are taken from ports below 1024 alone, which only the superuser there may use: then it takes the superuser of a
-    /// machine, and no account of it, to say that somebody else asks.
+    /// Whether requests from other machines are taken from ports below 1024 alone. Then only root of a client machine can act for other users.
     #[serde(default = "yes")]
     pub privileged_ports: bool,
     /// What may be done.

@@ -3,6 +3,7 @@
 use super::{EXPORTS_MAX, Exports};
 use crate::handle::EPOCH_MAX;
 use crate::room::Room;
+use bytes::Bytes;
 use meta::{Embedded, Namespace};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,20 +16,24 @@ const KEY: &[u8] = b"mgr/exports";
 /// How often it is looked whether an export's directory was made meanwhile.
 const EVERY: Duration = Duration::from_secs(10);
 
+/// An export that is there: the names from the root down to it, and its directory.
+pub(super) type Rooted<'a> = (&'a [Bytes], FileId);
+
 /// The exports as the metadata store knows them.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Recorded {
     /// Rises with each start of an mgr that finds exports which were none at the start before.
     epoch: u32,
-    /// By directory: the epoch in which it became an export; 0 for one that was made after it was to be exported, as no handle is older than that.
-    added: BTreeMap<FileId, u32>,
+    /// By directory of an export: the epoch that its handles have. Handles of files other than directories with a lower one are refused, as the file may have
+    /// come into another export since. It rises when the export begins and when one below it does, and never falls: no handle changes whose old form is good.
+    good_from: BTreeMap<FileId, u32>,
 }
 
 impl Xdr for Recorded {
     fn encode(&self, out: &mut Writer) {
         out.u32(self.epoch);
-        let added: Vec<_> = self.added.iter().map(|(root, epoch)| (root.0, *epoch)).collect();
-        out.array(&added, |out, (root, epoch)| {
+        let all: Vec<_> = self.good_from.iter().map(|(root, epoch)| (root.0, *epoch)).collect();
+        out.array(&all, |out, (root, epoch)| {
             out.u64(*root);
             out.u32(*epoch);
         });
@@ -36,48 +41,68 @@ impl Xdr for Recorded {
 
     fn decode(input: &mut Reader) -> Result<Self, Malformed> {
         let epoch = input.u32()?;
-        let added = input.array(EXPORTS_MAX, |input| Ok((FileId(input.u64()?), input.u32()?)))?;
-        Ok(Recorded { epoch, added: added.into_iter().collect() })
+        let all = input.array(EXPORTS_MAX, |input| Ok((FileId(input.u64()?), input.u32()?)))?;
+        Ok(Recorded { epoch, good_from: all.into_iter().collect() })
     }
 }
 
 impl Recorded {
-    /// What holds for these exports after what was on record before.
-    pub(super) fn at_start(namespace: &Namespace<Embedded>, roots: &[FileId]) -> Result<Self, Status> {
+    /// What holds for these exports after what was on record before. A store that has none is a new one, or was served by a version that gave out handles of
+    /// closed exports: then those of files are refused wherever an export is inside another one.
+    pub(super) fn at_start(
+        namespace: &Namespace<Embedded>,
+        exports: &[Rooted<'_>],
+        is_new: bool,
+    ) -> Result<Self, Status> {
         let before = namespace.registry(KEY)?;
         let before = before.map(|record| Recorded::from_bytes(&record).map_err(|_| Status::Corrupt)).transpose()?;
-        // A store from before this was recorded has handles of epoch 0 alone, and so has a new one.
-        Ok(before.map_or_else(|| Recorded::default().with(roots, 0), |before| before.followed_by(roots)))
+        Ok(match before {
+            Some(before) => before.followed_by(exports),
+            None if is_new => Recorded::default().with(exports),
+            None => {
+                let outer = exports.iter().filter(|outer| exports.iter().any(|inner| is_below(inner, outer)));
+                let good_from: BTreeMap<_, _> = outer.map(|(_, root)| (*root, 1)).collect();
+                Recorded { epoch: u32::from(!good_from.is_empty()), good_from }.with(exports)
+            }
+        })
     }
 
     /// After a start with these exports: those that are new begin an epoch, those that are gone are forgotten.
-    fn followed_by(&self, roots: &[FileId]) -> Self {
-        let is_new = |root: &FileId| !self.added.contains_key(root);
-        let epoch = if roots.iter().any(is_new) { (self.epoch + 1).min(EPOCH_MAX) } else { self.epoch };
-        Recorded { epoch, added: self.added.clone() }.with(roots, epoch)
+    fn followed_by(&self, exports: &[Rooted<'_>]) -> Self {
+        let is_new = |(_, root): &Rooted<'_>| !self.good_from.contains_key(root);
+        let new: Vec<_> = exports.iter().filter(|export| is_new(export)).collect();
+        if new.is_empty() {
+            return self.with(exports);
+        }
+        let epoch = (self.epoch + 1).min(EPOCH_MAX);
+        let rises = |export: &Rooted<'_>| is_new(export) || new.iter().any(|new| is_below(new, export));
+        let mut next = self.with(exports);
+        next.epoch = epoch;
+        next.good_from.extend(exports.iter().filter(|export| rises(export)).map(|(_, root)| (*root, epoch)));
+        next
     }
 
-    /// These exports alone, those that are not known since `epoch`.
-    fn with(&self, roots: &[FileId], epoch: u32) -> Self {
-        let added = roots.iter().map(|root| (*root, self.added.get(root).copied().unwrap_or(epoch))).collect();
-        Recorded { epoch: self.epoch, added }
+    /// These exports alone. One that is not known was made after it was configured: there is no older handle of what is in it.
+    fn with(&self, exports: &[Rooted<'_>]) -> Self {
+        let good_from = exports.iter().map(|(_, root)| (*root, self.good_from(*root))).collect();
+        Recorded { epoch: self.epoch, good_from }
     }
 
-    /// The epoch of handles that are given out now.
-    pub(super) fn epoch(&self) -> u32 {
-        self.epoch
+    /// The epoch of the handles of an export, and the lowest that is good for files.
+    pub(super) fn good_from(&self, root: FileId) -> u32 {
+        self.good_from.get(&root).copied().unwrap_or(0)
     }
+}
 
-    /// The epoch in which a directory became an export.
-    pub(super) fn added(&self, root: FileId) -> u32 {
-        self.added.get(&root).copied().unwrap_or(0)
-    }
+/// Whether an export is inside another one.
+fn is_below((inner, _): &Rooted<'_>, (outer, _): &Rooted<'_>) -> bool {
+    inner.len() > outer.len() && inner.starts_with(outer)
 }
 
 impl Exports {
     /// Has the exports on record as they are now.
     pub(super) async fn record(&self) -> Result<(), Status> {
-        let now = self.recorded.with(&self.roots(), 0).to_bytes();
+        let now = self.recorded.with(&self.rooted(&self.read())).to_bytes();
         if self.namespace.registry(KEY)?.is_some_and(|record| record[..] == now[..]) {
             return Ok(());
         }
@@ -103,32 +128,42 @@ mod tests {
     const A: FileId = FileId(7);
     const B: FileId = FileId(9);
 
+    fn names(path: &str) -> Vec<Bytes> {
+        path.split('/').filter(|name| !name.is_empty()).map(|name| Bytes::copy_from_slice(name.as_bytes())).collect()
+    }
+
     #[test]
-    fn new_exports_begin_an_epoch_and_old_ones_keep_theirs() {
-        let first = Recorded::default().with(&[A], 0);
-        assert_eq!((first.epoch(), first.added(A)), (0, 0));
-        assert_eq!(first.followed_by(&[A]), first);
-        let second = first.followed_by(&[B, A]);
-        assert_eq!((second.epoch(), second.added(A), second.added(B)), (1, 0, 1));
-        // One that was none for a while is a new one.
-        let third = second.followed_by(&[A]);
-        assert_eq!((third.epoch(), third.added(B)), (1, 0));
-        let fourth = third.followed_by(&[A, B]);
-        assert_eq!((fourth.epoch(), fourth.added(A), fourth.added(B)), (2, 0, 2));
+    fn handles_change_where_an_export_begins_and_around_it() {
+        let (top, a, b) = (names("/"), names("/a"), names("/b"));
+        let (top, a, b): (Rooted<'_>, _, _) = ((&top, FileId::ROOT), (&a[..], A), (&b[..], B));
+        let of = |recorded: &Recorded| [FileId::ROOT, A, B].map(|root| recorded.good_from(root));
+        let first = Recorded::default().with(&[a]);
+        assert_eq!((first.epoch, of(&first)), (0, [0, 0, 0]));
+        assert_eq!(first.followed_by(&[a]), first);
+        // Beside it: the handles of the other one stay as they are.
+        let second = first.followed_by(&[b, a]);
+        assert_eq!((second.epoch, of(&second)), (1, [0, 0, 1]));
+        let third = second.followed_by(&[top, a, b]);
+        assert_eq!((third.epoch, of(&third)), (2, [2, 0, 1]));
+        // One that is gone changes nothing; when it comes back it is a new one, and what is around it has other handles.
+        let fourth = third.followed_by(&[top, a]);
+        assert_eq!((fourth.epoch, of(&fourth)), (2, [2, 0, 0]));
+        let fifth = fourth.followed_by(&[top, a, b]);
+        assert_eq!((fifth.epoch, of(&fifth)), (3, [3, 0, 3]));
         let last = Recorded { epoch: EPOCH_MAX, ..first };
-        assert_eq!(last.followed_by(&[B]).epoch(), EPOCH_MAX);
+        assert_eq!(last.followed_by(&[b]).epoch, EPOCH_MAX);
     }
 
     #[test]
     fn bytes_are_these() {
-        let recorded = Recorded { epoch: 258, added: BTreeMap::from([(A, 3)]) };
+        let recorded = Recorded { epoch: 258, good_from: BTreeMap::from([(A, 3)]) };
         assert_eq!(recorded.to_bytes(), &[0, 0, 1, 2, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 3][..]);
         assert_eq!(Recorded::from_bytes(&recorded.to_bytes()), Ok(recorded));
     }
 
     #[test]
     fn damaged_records_are_refused_or_read_again_unchanged() {
-        let bytes = Recorded { epoch: 4, added: BTreeMap::from([(A, 3), (B, 0)]) }.to_bytes();
+        let bytes = Recorded { epoch: 4, good_from: BTreeMap::from([(A, 3), (B, 0)]) }.to_bytes();
         for seed in 0..5000 {
             if let Ok(read) = Recorded::from_bytes(&mutate::mutate(&bytes, seed).into()) {
                 assert_eq!(Recorded::from_bytes(&read.to_bytes()), Ok(read));

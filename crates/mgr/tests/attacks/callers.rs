@@ -12,7 +12,7 @@ use std::time::Duration;
 use wire::admin::{self, Status};
 use wire::nfs4::nfs_argop4 as Op;
 use wire::nfs4::*;
-use wire::rpc::{Message, decode_message};
+use wire::rpc::{AUTH_REJECTEDCRED, Message, RejectStat, ReplyStat, decode_message};
 use xdr::{Reader, Segments, Xdr};
 
 const HERE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 1);
@@ -61,19 +61,14 @@ async fn strangers_are_told_that_there_is_an_mgr_and_no_more() {
     let names: Vec<&str> = told.groups[0].values.iter().map(|(name, _)| &name[..]).collect();
     assert_eq!(names, ["state", "software"]);
     assert!(status(Ipv4Addr::new(127, 0, 0, 2), mgr).group("iod").is_some());
-    // Tickets come with the addresses of iods.
-    let mut stranger = Peer::new(HERE, mgr, 0);
-    let device = GETDEVICEINFO4args {
-        gdia_device_id: [0; 16],
-        gdia_layout_type: layout::kinds::native::KIND,
-        gdia_maxcount: 4096,
-        gdia_notify_types: vec![],
-    };
-    let iod = cluster.iods[0].as_ref().unwrap().store().iod();
-    let args = GETDEVICEINFO4args { gdia_device_id: iod.0, ..device };
-    let ask = vec![Op::OP_GETDEVICEINFO(args)];
-    assert_ne!(stranger.patiently(ask.clone()).0, NFS4_OK);
-    assert_eq!(Peer::new(Ipv4Addr::new(127, 0, 0, 2), mgr, 0).patiently(ask).0, NFS4_OK);
+    // They do not even get a record of themselves.
+    let mut link = Link::over(connect_from(HERE, mgr));
+    let body = COMPOUND4args { argarray: vec![Op::OP_PUTROOTFH], minorversion: 2, ..COMPOUND4args::default() };
+    link.send(call(7, (NFS4_PROGRAM, 4), 1, Some(0), body.to_bytes().into())).unwrap();
+    let reply = decode_message(&mut Reader::new(link.receive().unwrap())).unwrap();
+    let Message::Reply(reply) = reply else { panic!("{reply:?}") };
+    assert!(matches!(reply.stat, ReplyStat::Denied(RejectStat::AuthError(AUTH_REJECTEDCRED))), "{reply:?}");
+    assert!(Peer::new(Ipv4Addr::new(127, 0, 0, 2), mgr, 0).walk("/").is_ok());
 }
 
 /// By a Unix socket the kernel says who asks.

@@ -437,10 +437,10 @@ async fn watch(link: Weak<Link>, mut at: Instant) {
 
 /// The machine that a peer is on; by a Unix socket, its user on this one.
 pub(super) fn machine(peer: &Address, user: Option<u32>) -> Machine {
-    match (user, peer.ip()) {
+    match (user, peer) {
         (Some(user), _) => Machine::Local(user),
-        (None, Some(ip)) => Machine::at(ip),
-        (None, None) => Machine::UNKNOWN,
+        (None, Address::Tcp { port, .. }) => peer.ip().map_or(Machine::UNKNOWN, |ip| Machine::of(ip, *port)),
+        (None, Address::Unix(_)) => Machine::UNKNOWN,
     }
 }
 

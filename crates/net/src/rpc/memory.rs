@@ -151,7 +151,7 @@ impl Account {
             if let Some(charge) = self.try_admit(bytes) {
                 return Some(charge);
             }
-            if tokio::time::timeout(LOOK, freed).await.is_err() && memory.used.load(SeqCst) > memory.total / 2 {
+            if tokio::time::timeout(LOOK, freed).await.is_err() && memory.used.load(SeqCst) > memory.total / 4 {
                 memory.relieve();
             }
         }
@@ -267,7 +267,7 @@ mod tests {
     #[test]
     fn a_connection_has_its_limit_and_a_share_of_what_is_free() {
         let memory = memory(8000 * K, 500 * K);
-        let (one, other) = (memory.account(Machine::UNKNOWN), memory.account(Machine::UNKNOWN));
+        let (one, other) = (memory.account(Machine::Local(1)), memory.account(Machine::Local(2)));
         let first = now(&one, 400 * K).expect("within its limit");
         assert!(now(&one, 200 * K).is_none(), "beyond its own limit");
         let more = now(&one, 100 * K).expect("up to its limit");
@@ -282,9 +282,26 @@ mod tests {
     }
 
     #[test]
+    fn the_connections_of_a_machine_hold_no_more_than_they_leave() {
+        let memory = memory(1000 * K, 1000 * K);
+        let of = |machine| memory.account(Machine::Local(machine));
+        let held: Vec<_> = (0..9).map_while(|_| now(&of(1), 100 * K)).collect();
+        assert_eq!(held.len(), 5);
+        assert!(now(&of(1), SMALL).is_some(), "what ends a wait gets in");
+        let other: Vec<_> = (0..9).map_while(|_| now(&of(2), 100 * K)).collect();
+        assert_eq!(other.len(), 3, "half of what was left, and what it had begun");
+        drop(held);
+        assert!(now(&of(1), 300 * K).is_some());
+        drop(other);
+        assert_eq!(memory.used.load(SeqCst), 0);
+        drop(of(3));
+        assert!(memory.machines.lock().unwrap().len() <= 1, "machines that are gone are forgotten");
+    }
+
+    #[test]
     fn all_together_have_a_limit_and_small_charges_some_more() {
         let memory = memory(1000 * K, 1000 * K);
-        let accounts: Vec<_> = (0..4).map(|_| memory.account(Machine::UNKNOWN)).collect();
+        let accounts: Vec<_> = (0..4).map(|n| memory.account(Machine::Local(n))).collect();
         let full = now(&accounts[0], 1000 * K).expect("the whole");
         assert!(now(&accounts[1], SMALL + 1).is_none());
         let small = now(&accounts[1], SMALL).expect("some more");
@@ -301,7 +318,7 @@ mod tests {
     #[tokio::test]
     async fn who_waits_is_let_in_by_what_is_freed_or_ends_with_the_connection() {
         let memory = memory(1000 * K, 1000 * K);
-        let (one, other) = (memory.account(Machine::UNKNOWN), memory.account(Machine::UNKNOWN));
+        let (one, other) = (memory.account(Machine::Local(1)), memory.account(Machine::Local(2)));
         let full = one.admit(1000 * K).await.expect("open");
         let mut waits = Box::pin(other.admit(500 * K));
         assert!(waits.as_mut().now_or_never().is_none());
@@ -331,7 +348,7 @@ mod tests {
     async fn who_stalls_gives_way() {
         let memory = memory(1000 * K, 1000 * K);
         let hold = |id, stalled, bytes| {
-            let charge = memory.account(Machine::UNKNOWN).try_admit(bytes);
+            let charge = memory.account(Machine::Local(id as u32)).try_admit(bytes);
             let staller: Arc<dyn Holder> = Arc::new(Staller(stalled, Mutex::new(charge)));
             memory.watch(id, Arc::downgrade(&staller));
             staller

@@ -4,6 +4,7 @@ use crate::Address;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::AsFd;
+use std::time::Duration;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
 /// The congestion control asked for: over loopback and in one rack it beats the machine's default by far when that is
@@ -12,20 +13,31 @@ const CONGESTION: &str = "cubic";
 /// How long unacknowledged data or keepalive probes may stay unanswered before the connection counts as dead.
 const DEAD_PEER_MS: u32 = 60_000;
 
-/// The ports below 1024 that are tried, from the highest down, as other NFS clients do: none with a service of its own.
+/// The ports below 1024 that are tried, from the highest down, as the NFS client of Linux does.
 const RESERVED: std::ops::RangeInclusive<u16> = 665..=1023;
 
 /// Connects; a host name's addresses are tried in turn. `reserved`: from a port of the superuser's, if the other end is another machine and there is one to be had.
 pub(super) async fn connect(host: &str, port: u16, reserved: bool) -> io::Result<TcpStream> {
     if reserved && rustix::process::geteuid().is_root() {
+        let mut last = None;
         for address in tokio::net::lookup_host((host, port)).await?.filter(|address| !address.ip().is_loopback()) {
             match connect_reserved(address).await {
                 Ok(stream) => return Ok(prepared(stream)),
-                Err(e) => tracing::debug!(%address, "not from a port below 1024: {e}"),
+                // All are taken, or this is root of a container alone. From another port the other end may refuse what this one would have been given.
+                Err(e) if is_of_the_port(&e) => tracing::warn!(%address, "no port below 1024 can be used: {e}"),
+                Err(e) => last = Some(e),
             }
+        }
+        if let Some(e) = last {
+            return Err(e);
         }
     }
     TcpStream::connect((host, port)).await.map(prepared)
+}
+
+fn is_of_the_port(error: &io::Error) -> bool {
+    use io::ErrorKind::{AddrInUse, AddrNotAvailable, PermissionDenied};
+    matches!(error.kind(), AddrInUse | AddrNotAvailable | PermissionDenied)
 }
 
 async fn connect_reserved(to: SocketAddr) -> io::Result<TcpStream> {
@@ -37,11 +49,16 @@ async fn connect_reserved(to: SocketAddr) -> io::Result<TcpStream> {
         socket.set_reuseaddr(true)?;
         let connected = match socket.bind(SocketAddr::new(from, port)) {
             Ok(()) => socket.connect(to).await,
-            bound => bound.and(Err(io::ErrorKind::AddrInUse.into())),
+            Err(e) => Err(e),
         };
         match connected {
-            Err(e) if matches!(e.kind(), io::ErrorKind::AddrInUse | io::ErrorKind::AddrNotAvailable) => last = e,
-            connected => return connected,
+            Err(e) if is_of_the_port(&e) => last = e,
+            connected => {
+                let stream = connected?;
+                // It is closed once everything was answered. Otherwise the port could not be used again for a minute, and there are few.
+                rustix::net::sockopt::set_socket_linger(stream.as_fd(), Some(Duration::ZERO))?;
+                return Ok(stream);
+            }
         }
     }
     Err(last)

@@ -176,12 +176,7 @@ impl<F: FileSystem, C: Callbacks> Compound<'_, F, C> {
         self.fs().info(self.ctx.place)
     }
 
-    /// Changes the current filehandle to another one of the same export; the stateid that went with the old one is gone.
-    pub(super) fn set_file(&mut self, file: FileId) {
-        self.set_place(file, self.fs().reached_now(self.ctx.place));
-    }
-
-    /// Changes the current filehandle and, with it, whose permissions count.
+    /// Changes the current filehandle and, with it, whose permissions count; the stateid that went with the old one is gone.
     pub(super) fn set_place(&mut self, file: FileId, place: Place) {
         self.enter(place);
         self.current = Some(Handle { file, stateid: ANONYMOUS, place });

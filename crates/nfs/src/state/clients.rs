@@ -180,11 +180,11 @@ impl Clients {
         id
     }
 
-    /// Makes room for another record from this origin at the cost of one that nobody has confirmed: one from there if there are any, as whoever floods with
-    /// introductions is to push out its own. `false` if there is no such record.
-    fn make_room(&mut self, origin: Machine) -> bool {
+    /// Makes room for another record from this origin at the cost of one that nobody has confirmed: one from there if there are any, so that a flood evicts its
+    /// own records only; one of `others` if they may be evicted. `false` if there is no such record.
+    fn make_room(&mut self, origin: Machine, others: bool) -> bool {
         let own = self.by_origin.get(&origin).and_then(|same| same.unconfirmed.first());
-        let one = own.or(self.unconfirmed.first()).copied();
+        let one = own.or(self.unconfirmed.first().filter(|_| others)).copied();
         one.and_then(|id| self.remove(id)).is_some()
     }
 
@@ -233,7 +233,7 @@ impl State {
     ///
     /// # Errors
     /// INVAL (unknown flags, or state protection, which needs RPCSEC_GSS), CLID_INUSE, NOENT, NOT_SAME, PERM,
-    /// DELAY (too many client records, altogether or of one address).
+    /// DELAY (too many client records, altogether or of one machine).
     pub fn exchange_id(
         &mut self,
         args: &EXCHANGE_ID4args,
@@ -261,7 +261,7 @@ impl State {
                 }
             };
         }
-        // The owner string is no secret: who has it and knows neither the verifier nor is where the client is may be somebody else.
+        // The owner string is no secret: a caller with another verifier on another machine may be another client.
         let is_elsewhere = |id| self.clients.get(id).is_some_and(|client| client.origin != caller.origin);
         if let Some((id, v, p)) = confirmed
             && (p != principal || (v != verifier && is_elsewhere(id)))
@@ -280,7 +280,7 @@ impl State {
         self.drop_unconfirmed(records.unconfirmed);
         let crowded = self.clients.unconfirmed.len() >= limits::UNCONFIRMED_MAX;
         let full = is_share_full(self.clients.of_origin(caller.origin), self.clients.len(), limits::CLIENTS_MAX);
-        if (crowded || full) && !self.clients.make_room(caller.origin) {
+        if (crowded || full) && !self.clients.make_room(caller.origin, !full) {
             return Err(NFS4ERR_DELAY);
         }
         let id = self.clients.add(args, caller, now);
@@ -337,7 +337,7 @@ impl State {
         }
     }
 
-    /// DESTROY_CLIENTID (§18.50), which only who established the record may send, from where that was.
+    /// DESTROY_CLIENTID (§18.50): only the creator of the record may send it, from the same machine.
     ///
     /// # Errors
     /// STALE_CLIENTID, CLIENTID_BUSY, WRONG_CRED.

@@ -245,7 +245,7 @@ impl State {
     /// Opens in the way whose clients' leases have run out are taken away (§8.4.3).
     ///
     /// # Errors
-    /// INVAL, SHARE_DENIED, DELAY (the client has too many opens, or its address).
+    /// INVAL, SHARE_DENIED, DELAY (the client has too many opens, or its machine).
     pub fn open(
         &mut self,
         client: ClientId,

@@ -5,7 +5,7 @@ use crate::state::slots::{Fingerprint, SlotTable, Verdict};
 use crate::state::{ClientId, ConnectionId, Effect, Principal, Result, State};
 use bytes::Bytes;
 use std::collections::{BTreeSet, HashMap};
-use types::{Timestamp, limits};
+use types::{Machine, Timestamp, limits};
 use wire::nfs4::nfsstat4::*;
 use wire::nfs4::{
     BACKCHANNEL_CTL4args, BIND_CONN_TO_SESSION4args, BIND_CONN_TO_SESSION4resok, CB_SEQUENCE4args,
@@ -48,6 +48,8 @@ pub struct Session {
     slots: SlotTable,
     /// Bytes of the reply cache budget set aside for this session.
     reserved: u64,
+    /// For which machine.
+    machine: Machine,
     /// Connections that carried its requests and are alive.
     fore_connections: BTreeSet<ConnectionId>,
     /// Connections that callbacks may use.
@@ -65,13 +67,16 @@ pub struct Sessions {
     boot_epoch: u32,
     next: u32,
     reserved: u64,
+    /// What of that is for the sessions of each machine.
+    by_machine: HashMap<Machine, u64>,
     by_id: HashMap<sessionid4, Session>,
     by_connection: HashMap<ConnectionId, BTreeSet<sessionid4>>,
 }
 
 impl Sessions {
     pub(crate) fn new(boot_epoch: u32) -> Self {
-        Sessions { boot_epoch, next: 1, reserved: 0, by_id: HashMap::new(), by_connection: HashMap::new() }
+        let (by_machine, by_id, by_connection) = (HashMap::new(), HashMap::new(), HashMap::new());
+        Sessions { boot_epoch, next: 1, reserved: 0, by_machine, by_id, by_connection }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -279,7 +284,8 @@ impl State {
             return Err(NFS4ERR_NOSPC);
         }
         let back_channel = args.csa_flags & CREATE_SESSION4_FLAG_CONN_BACK_CHAN;
-        let reserved = self.reserve(&mut fore)?;
+        let machine = self.clients.get(client).map_or(Machine::UNKNOWN, |client| client.origin);
+        let reserved = self.reserve(machine, &mut fore)?;
         let session = Session {
             id: self.sessions.new_id(random),
             client,
@@ -290,6 +296,7 @@ impl State {
             cb_program: args.csa_cb_program,
             cb_security: security(&args.csa_sec_parms),
             reserved,
+            machine,
             fore_connections: BTreeSet::new(),
             back_connections: BTreeSet::new(),
             wants_back: back_channel != 0,
@@ -311,16 +318,19 @@ impl State {
         Ok(result)
     }
 
-    /// Sets memory aside for the reply cache of a session, granting fewer slots as the budget runs low.
-    fn reserve(&mut self, fore: &mut channel_attrs4) -> Result<u64> {
+    /// Sets memory aside for the reply cache of a session from this machine, granting fewer slots as the budget runs low: no machine may hold more than remains
+    /// free.
+    fn reserve(&mut self, machine: Machine, fore: &mut channel_attrs4) -> Result<u64> {
         let per_slot = u64::from(fore.ca_maxresponsesize_cached.max(CACHED_MIN));
-        let left = self.config.reply_cache_bytes.saturating_sub(self.sessions.reserved);
+        let own = self.sessions.by_machine.get(&machine).copied().unwrap_or(0);
+        let left = self.config.reply_cache_bytes.saturating_sub(self.sessions.reserved).saturating_sub(own);
         let slots = (left / limits::REPLY_CACHE_SHARE / per_slot).max(1).min(u64::from(fore.ca_maxrequests));
         if slots * per_slot > left {
             return Err(NFS4ERR_NOSPC);
         }
         fore.ca_maxrequests = slots as u32;
         self.sessions.reserved += slots * per_slot;
+        *self.sessions.by_machine.entry(machine).or_default() += slots * per_slot;
         Ok(slots * per_slot)
     }
 
@@ -472,6 +482,12 @@ impl State {
     pub(crate) fn remove_session(&mut self, id: sessionid4) {
         let Some(session) = self.sessions.by_id.remove(&id) else { return };
         self.sessions.reserved -= session.reserved;
+        if let Some(own) = self.sessions.by_machine.get_mut(&session.machine) {
+            *own -= session.reserved;
+            if *own == 0 {
+                self.sessions.by_machine.remove(&session.machine);
+            }
+        }
         for connection in session.fore_connections.union(&session.back_connections) {
             self.sessions.unbind(*connection, id);
         }

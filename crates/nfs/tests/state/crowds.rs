@@ -67,7 +67,8 @@ fn clients_with_sessions_are_limited_and_each_has_a_slot() {
     let mut state = new_state();
     let mut slots = Vec::new();
     let refused = loop {
-        let client = introduce(&mut state, format!("client {}", slots.len())).unwrap();
+        let origin = Machine::Local(slots.len() as u32);
+        let client = introduce_from(&mut state, format!("client {}", slots.len()), origin).unwrap();
         match confirm(&mut state, client) {
             Ok(session) => slots.push(session.csr_fore_chan_attrs.ca_maxrequests),
             Err(status) => break status,
@@ -79,6 +80,22 @@ fn clients_with_sessions_are_limited_and_each_has_a_slot() {
     assert!(slots[limits::CONNECTIONS_MAX / 4] >= 16, "a quarter of them leaves plenty: {slots:?}");
     let bytes = slots.iter().map(|n| u64::from(*n) * 7584).sum::<u64>();
     assert!(bytes <= limits::REPLY_CACHE_BYTES);
+}
+
+/// One machine does not take all memory for reply caches.
+#[test]
+fn sessions_of_one_machine_leave_room_for_others() {
+    let mut state = new_state();
+    for n in 0.. {
+        let client = introduce_from(&mut state, format!("flood {n}"), machine(1)).unwrap();
+        if confirm(&mut state, client).is_err() {
+            break;
+        }
+    }
+    for n in 0..100 {
+        let client = introduce_from(&mut state, format!("other {n}"), machine(2)).unwrap();
+        confirm(&mut state, client).unwrap();
+    }
 }
 
 #[test]

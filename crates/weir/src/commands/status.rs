@@ -55,7 +55,10 @@ pub fn run(args: Args, details: bool) -> Outcome {
     let status = status?;
     if status.group("work").is_none() {
         return Err(Failure::new("the mgr runs, and tells no more to those who see none of its exports")
-            .next("ask from a machine that an [[export]] names, or as root on the mgr's machine"));
+            .next(
+                "ask as root of a machine that an [[export]] names, as root on the mgr's machine, or have \"privileged_ports = false\" set for the \
+                 export",
+            ));
     }
     let health = Health::of(&status);
     if args.json {

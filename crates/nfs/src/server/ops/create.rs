@@ -31,10 +31,10 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
     }
     cx.make_way_in(dir).await?;
     let created = cx.fs().create(&cx.ctx, dir, &args.objname, kind, set).await?;
-    // A new directory may be where an export begins; who does not see that may not use its handle.
+    // A new directory may be where an export begins. Who does not see that one goes on without a current file.
     match cx.fs().descend(&cx.ctx, created.attrs.id) {
         Ok(place) => cx.set_place(created.attrs.id, place),
-        Err(_) => cx.set_file(created.attrs.id),
+        Err(_) => cx.current = None,
     }
     Ok(CREATE4resok { cinfo: change_info(created.change), attrset: attrs::set_mask(&set).to_bitmap() })
 }
