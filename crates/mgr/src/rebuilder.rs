@@ -115,7 +115,8 @@ async fn walk(room: &Room, iods: &BTreeSet<u16>, left: &mut Suspects) -> bool {
     let mut done = true;
     while let Some(from) = after {
         let begun = Instant::now();
-        room.damaged.set_left(left.len(), Some(from));
+        // The first page is looked at in no time, and small file systems have no other.
+        room.damaged.set_left(left.len(), Some(from).filter(|from| from.0 > 0));
         let page = room.namespace.files_after(from, PAGE);
         let (files, next) = match page {
             Ok(page) => page,
