@@ -36,7 +36,9 @@ impl Seen {
 
     /// The other end of a connection.
     pub(crate) fn of(peer: &Connection) -> Self {
-        Seen::at(peer.peer(), peer.local())
+        let seen = Seen::at(peer.peer(), peer.local());
+        // Within this process a peer has the address that the mgr listens at, and no port of its own.
+        Seen { privileged: seen.privileged || peer.peer_user().is_some(), ..seen }
     }
 
     fn at(peer: &Address, local: Option<&Address>) -> Self {

@@ -20,7 +20,9 @@ const RESERVED: std::ops::RangeInclusive<u16> = 665..=1023;
 pub(super) async fn connect(host: &str, port: u16, reserved: bool) -> io::Result<TcpStream> {
     if reserved && rustix::process::geteuid().is_root() {
         let mut last = None;
-        for address in tokio::net::lookup_host((host, port)).await?.filter(|address| !address.ip().is_loopback()) {
+        let (here, elsewhere): (Vec<_>, Vec<_>) =
+            tokio::net::lookup_host((host, port)).await?.partition(|address| address.ip().is_loopback());
+        for address in elsewhere {
             match connect_reserved(address).await {
                 Ok(stream) => return Ok(prepared(stream)),
                 // All are taken, or this is root of a container alone. From another port the other end may refuse what this one would have been given.
@@ -28,7 +30,7 @@ pub(super) async fn connect(host: &str, port: u16, reserved: bool) -> io::Result
                 Err(e) => last = Some(e),
             }
         }
-        if let Some(e) = last {
+        if let Some(e) = last.filter(|_| here.is_empty()) {
             return Err(e);
         }
     }
