@@ -36,16 +36,15 @@ impl Seen {
 
     /// The other end of a connection.
     pub(crate) fn of(peer: &Connection) -> Self {
-        let seen = Seen::at(peer.peer(), peer.local());
-        // Within this process a peer has the address that the mgr listens at, and no port of its own.
-        Seen { privileged: seen.privileged || peer.peer_user().is_some(), ..seen }
+        Seen::at(peer.peer(), peer.local(), peer.peer_user())
     }
 
-    fn at(peer: &Address, local: Option<&Address>) -> Self {
+    fn at(peer: &Address, local: Option<&Address>, user: Option<u32>) -> Self {
         let Address::Tcp { port, .. } = peer else { return Seen::NEARBY };
         let (ip, own) = (peer.ip(), local.and_then(Address::ip));
         let is_here = ip.is_some_and(|ip| ip.is_loopback() || Some(ip) == own);
-        Seen { ip, privileged: *port < 1024 || is_here }
+        // Within this process a peer has the address that the mgr listens at, no port of its own, and a user.
+        Seen { ip, privileged: *port < 1024 || is_here || user.is_some() }
     }
 }
 
@@ -56,9 +55,11 @@ mod tests {
     #[test]
     fn ports_below_1024_are_the_superusers() {
         let here = "10.0.0.9:2049".parse().ok();
-        let privileged = |text: &str| Seen::at(&text.parse().unwrap(), here.as_ref()).privileged;
+        let privileged = |text: &str| Seen::at(&text.parse().unwrap(), here.as_ref(), None).privileged;
         assert!(privileged("10.0.0.1:1023") && privileged("127.8.0.1:40000") && privileged("[::1]:40000"));
         assert!(privileged("/a/socket") && privileged("10.0.0.9:40000") && privileged("[::ffff:127.0.0.1]:40000"));
+        let mount = Seen::at(&"10.0.0.1:2049".parse().unwrap(), None, Some(0));
+        assert!(mount.privileged, "the mount of weir up is in the process of the mgr");
         assert!(!privileged("10.0.0.1:1024") && !privileged("[fd00::7]:40000") && !privileged("somewhere:40000"));
     }
 }
