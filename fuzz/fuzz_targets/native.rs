@@ -24,6 +24,8 @@ pub fn run(data: &[u8]) {
     value::<NewsArgs>(&data);
     value::<LengthsArgs>(&data);
     value::<ClaimArgs>(&data);
+    value::<Ticket>(&data);
+    value::<ProveArgs>(&data);
     value::<DataHandle>(&data);
     reply::<HelloReply>(&data);
     reply::<ReadReply>(&data);

@@ -7,10 +7,11 @@ use bytes::Bytes;
 use std::io::Read;
 use std::time::{SystemTime, UNIX_EPOCH};
 use types::limits::PAYLOAD_MAX;
-use types::{FileId, Fsid, Generation};
+use types::{FileId, Fsid, Generation, IodId};
 use wire::native::{
-    Capability, CommitReply, Extent, HelloArgs, HelloReply, Key, ObjectArgs, Origin, PROGRAM, PieceKind, Procedure,
-    ReadArgs, ReadReply, Rights, VERSION, WriteArgs, WriteExtent, WriteHead, WriteReply, crc32c, decode_reply,
+    Capability, CommitReply, Extent, HelloArgs, HelloReply, Key, Nothing, ObjectArgs, Origin, PROGRAM, PieceKind,
+    Procedure, ReadArgs, ReadReply, Rights, VERSION, WriteArgs, WriteExtent, WriteHead, WriteReply, crc32c,
+    decode_reply,
 };
 use wire::rpc::record::mark;
 use wire::rpc::{AcceptStat, Auth, CallHeader, Message, ReplyHeader, ReplyStat, decode_message};
@@ -21,12 +22,17 @@ pub const FSID: Fsid = Fsid(*b"bench of stripes");
 /// The object that is read.
 pub const OBJECT: FileId = FileId(7);
 const SESSION: u64 = 1;
+/// Whose connections those of the tests are.
+const ORIGIN: Origin = Origin { owner: [1; 16], incarnation: 0 };
 const MARK: usize = 4;
 /// How long tickets and capabilities hold, in seconds.
 const VALID: u64 = 86_400;
 
 /// Where things are in a READ of one extent, from the end of the record.
 const EXTENT: usize = 12;
+
+/// The identity of the iod.
+pub const IOD: IodId = IodId(*b"iod of the bench");
 
 /// The secret of the cluster that consists of one iod.
 pub fn key() -> Key {
@@ -53,21 +59,17 @@ impl Client {
     pub fn new(address: &str, checksums: bool) -> Outcome<Client> {
         let expires = expires();
         let rights = Rights::READ | Rights::WRITE;
-        let cap = key().sign_capability(FSID, OBJECT, Generation(1), rights, expires, SESSION);
+        let key = key().of_iod(IOD);
+        let cap = key.sign_capability(FSID, OBJECT, Generation(1), rights, expires, SESSION);
         let args = ReadArgs { cap: cap.clone(), extents: vec![Extent { offset: 0, len: 0 }] };
         let request = record(0, Procedure::Read, &args);
         let (stream, reply) = (connect(address)?, vec![0; 2 * PAYLOAD_MAX]);
         let mut client = Client { stream, checksums, cap, request, reply, xid: 0 };
-        let ticket = key().sign_ticket(FSID, SESSION, expires);
-        let hello = HelloArgs {
-            ticket,
-            min_version: 1,
-            max_version: 1,
-            checksums,
-            max_payload: PAYLOAD_MAX as u32,
-            origin: Origin { owner: [1; 16], incarnation: 0 },
-        };
+        let ticket = key.ticket(FSID, SESSION, expires);
+        let hello = HelloArgs::new(&ticket, [8; 32], checksums);
         let agreed: HelloReply = client.call(Procedure::Hello, &hello)?;
+        let proof = ticket.check(&hello, &agreed, ORIGIN).map_err(|_| "the iod does not prove itself")?;
+        client.call::<Nothing>(Procedure::Prove, &proof)?;
         if agreed.checksums != checksums {
             return Err("the iod does not do as asked with checksums".into());
         }

@@ -21,7 +21,7 @@ use tokio::sync::{Mutex as AsyncMutex, Semaphore};
 use tokio::time::Instant;
 use types::limits::{EXTENTS_MAX, PAYLOAD_MAX};
 use types::{IodId, Status};
-use wire::native::{HelloArgs, HelloReply, Origin, PROGRAM, Procedure, REVISIONS, Ticket, VERSION, decode_reply};
+use wire::native::{HelloArgs, HelloReply, Nothing, Origin, PROGRAM, Procedure, Ticket, VERSION, decode_reply};
 use wire::rpc::Auth;
 use xdr::{Segments, Writer, Xdr};
 
@@ -318,29 +318,21 @@ impl Iod {
         // What was sent over earlier connections is sent again if need be: it must not come later still.
         let incarnation = self.shared.incarnation.fetch_add(1, Relaxed);
         let origin = Origin { owner: self.shared.owner, incarnation };
-        let args = HelloArgs {
-            ticket: Ticket::from_bytes(&device.ticket).map_err(bad)?,
-            min_version: *REVISIONS.start(),
-            max_version: *REVISIONS.end(),
-            checksums,
-            max_payload: PAYLOAD_MAX as u32,
-            origin,
-        };
-        let mut out = Writer::new();
-        args.encode(&mut out);
-        self.shared.tally.native(Procedure::Hello);
-        let timeout = self.shared.options.connect_timeout;
-        let reply: HelloReply = match exchange(connection, Procedure::Hello, out.finish(), timeout).await {
-            Ok(Ok(reply)) => reply,
-            Ok(Err(failure)) => {
-                return Err(Error::status(failure.status, format!("saying hello to iod {}: {failure}", self.id)));
-            }
-            Err(error) => return Err(self.error("saying hello", &error)),
-        };
+        let ticket = Ticket::from_bytes(&device.ticket).map_err(bad)?;
+        let mut nonce = [0; 32];
+        getrandom::fill(&mut nonce).map_err(|e| Error::usage(format!("no random numbers: {e}")))?;
+        let args = HelloArgs::new(&ticket, nonce, checksums);
+        let reply: HelloReply = self.greet(connection, Procedure::Hello, &args).await?;
         if reply.iod != self.id {
             let message = format!("{} answers as iod {} instead of {}", connection.peer(), reply.iod, self.id);
             return Err(Error::connection(message).with_iod());
         }
+        // Nothing else is said to who cannot prove that it is this iod: capabilities above all.
+        let proof = ticket.check(&args, &reply, origin).map_err(|_| {
+            let message = format!("{} says that it is iod {} and cannot prove it", connection.peer(), self.id);
+            Error::connection(message).with_iod()
+        })?;
+        let _: Nothing = self.greet(connection, Procedure::Prove, &proof).await?;
         let agreed = reply.checksums == checksums
             && reply.max_payload as usize >= PAYLOAD_MAX
             && reply.max_extents as usize >= EXTENTS_MAX;
@@ -348,6 +340,23 @@ impl Iod {
             Ok(origin)
         } else {
             Err(Error::protocol(format!("iod {} does not take full-size requests", self.id)))
+        }
+    }
+}
+
+impl Iod {
+    /// Makes one of the calls that open a session.
+    async fn greet<T: Xdr>(&self, connection: &Connection, procedure: Procedure, args: &impl Xdr) -> Result<T> {
+        let mut out = Writer::new();
+        args.encode(&mut out);
+        self.shared.tally.native(procedure);
+        let timeout = self.shared.options.connect_timeout;
+        match exchange(connection, procedure, out.finish(), timeout).await {
+            Ok(Ok(reply)) => Ok(reply),
+            Ok(Err(failure)) => {
+                Err(Error::status(failure.status, format!("saying hello to iod {}: {failure}", self.id)))
+            }
+            Err(error) => Err(self.error("saying hello", &error)),
         }
     }
 }

@@ -138,6 +138,8 @@ pub(crate) trait Layout: Send + Sync {
     fn object(&self) -> FileId;
     /// Rises whenever everything that was given out before became worthless.
     fn generation(&self) -> Generation;
+    /// Whether it is time to get another one: this one is still good, but not for long.
+    fn is_old(&self) -> bool;
     /// Every object is on its disk as long as a file of so many bytes demands: a shorter one has lost some. 0 where that is not known.
     fn whole(&self) -> u64;
     /// Whether every object is on its disk as long as a file of so many bytes demands, by what the mgr and the iods have said.

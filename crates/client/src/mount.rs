@@ -153,6 +153,11 @@ impl Inodes {
         self.table().values().filter_map(Weak::upgrade).collect()
     }
 
+    /// The open file with this number.
+    pub(crate) fn get(&self, file: FileId) -> Option<Arc<Inode>> {
+        self.table().get(&file).and_then(Weak::upgrade)
+    }
+
     /// The open file with this filehandle.
     pub(crate) fn by_handle(&self, handle: &[u8]) -> Option<Arc<Inode>> {
         self.all().into_iter().find(|inode| inode.node.handle == handle)

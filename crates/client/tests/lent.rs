@@ -16,6 +16,8 @@ use wire::rpc::{Auth, CallHeader, decode_message};
 use xdr::{Reader, Writer, Xdr};
 
 const BLOCK: usize = 4096;
+/// Whose connections those of the tests are.
+const ORIGIN: wire::native::Origin = wire::native::Origin { owner: [1; 16], incarnation: 0 };
 
 /// Nothing is read ahead: each read is one of the servers'.
 fn plain() -> Options {
@@ -87,7 +89,8 @@ fn as_mgr(
     args: impl FnOnce(Capability) -> xdr::Segments,
     object: FileId,
 ) {
-    let (fsid, key) = (cluster.file.fsid, &cluster.file.key);
+    let fsid = cluster.file.fsid;
+    let key = cluster.file.key.of_iod(cluster.iods[iod].as_ref().unwrap().iod());
     let mut peer = Peer::new(cluster.iods[iod].as_ref().unwrap().served());
     let mut call = |procedure: Procedure, args: xdr::Segments| {
         let mut out = Writer::new();
@@ -98,22 +101,15 @@ fn as_mgr(
         let mut reply = Reader::new(peer.record(message.to_bytes()).unwrap());
         decode_message(&mut reply).unwrap();
         assert_eq!(reply.u32().unwrap(), 0, "refused");
+        reply
     };
-    let encoded = |args: &dyn Fn(&mut Writer)| {
-        let mut out = Writer::new();
-        args(&mut out);
-        out.finish()
-    };
-    let hello = HelloArgs {
-        ticket: key.sign_ticket(fsid, 5, u64::MAX),
-        min_version: 1,
-        max_version: 1,
-        checksums: false,
-        max_payload: 4096,
-        origin: wire::native::Origin { owner: [7; 16], incarnation: 0 },
-    };
-    call(Procedure::Hello, encoded(&|out| hello.encode(out)));
-    let cap = key.sign_capability(fsid, object, Generation(1000), Rights::ADMIN, u64::MAX, 5);
+    // Of the last epoch that there can be.
+    let session = u64::from(u32::MAX) << 32;
+    let ticket = key.ticket(fsid, session, u64::MAX);
+    let hello = HelloArgs::new(&ticket, [8; 32], false);
+    let reply = HelloReply::decode(&mut call(Procedure::Hello, encode(&hello))).unwrap();
+    call(Procedure::Prove, encode(&ticket.check(&hello, &reply, ORIGIN).unwrap()));
+    let cap = key.sign_capability(fsid, object, Generation(1000), Rights::ADMIN, u64::MAX, session);
     call(procedure, args(cap));
 }
 

@@ -54,7 +54,7 @@ impl Objects {
         let distribution = distribution(&handle)?;
         let place = distribution.place(offset);
         let unit = distribution.stripe_unit();
-        let here = [DataHandle::ANY, place.index as u32].contains(&handle.stripe_index);
+        let here = place.index as u32 == handle.stripe_index;
         let whole = distribution.count() == 1 || len <= unit - offset % unit;
         if here && whole { Ok(Target { handle, offset: place.offset }) } else { Err(Status::NotHere) }
     }
@@ -119,7 +119,7 @@ impl DataServer for Objects {
 
     fn decode_handle(&self, handle: &[u8]) -> Result<FileId> {
         let handle = DataHandle::from_bytes(&Bytes::copy_from_slice(handle)).map_err(|_| Status::BadHandle)?;
-        handle.verify(self.served.key(), self.served.store().fsid())?;
+        self.served.check_handle(&handle)?;
         distribution(&handle)?;
         Ok(handle.object)
     }

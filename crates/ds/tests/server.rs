@@ -173,10 +173,8 @@ impl Client {
 /// A mgr that answers how long files are, `Some(None)` what it does not know; until it has no answer any more. Tells how many it gave.
 fn mgr(server: &Server, mut answer: impl FnMut() -> Option<Option<FileLength>> + Send + 'static) -> JoinHandle<usize> {
     let mut mgr = cluster::Client::new(server.iod.tcp());
-    let ticket = key().sign_ticket(FSID, MGR_SESSION, now() + 1000);
-    let origin = Origin { owner: [3; 16], incarnation: 0 };
-    let args = HelloArgs { ticket, min_version: 1, max_version: 1, checksums: false, max_payload: 1 << 20, origin };
-    mgr.call::<HelloReply>(Procedure::Hello, &args).unwrap();
+    let ticket = key().ticket(FSID, MGR_SESSION, now() + 1000);
+    mgr.hello_with(&ticket, Origin { owner: [3; 16], incarnation: 0 }, false).unwrap();
     let cap = key().sign_capability(FSID, STORE_OBJECT, Generation(1), ALL, now() + 1000, MGR_SESSION);
     let mut lengths = move |answers| {
         mgr.call::<LengthsReply>(Procedure::Lengths, &LengthsArgs { cap: cap.clone(), answers }).unwrap().asked
@@ -199,7 +197,14 @@ fn long(file: u64) -> FileLength {
 
 /// A handle of a file over two iods, of which this is the one that it begins at.
 fn handle(generation: u32, rights: Rights) -> Bytes {
-    DataHandle::sign(&key(), FSID, OBJECT, Generation(generation), rights, (UNIT, 2, 0), 1).to_bytes()
+    sign(&key(), generation, rights, now() + 1000)
+}
+
+/// A handle for the iod with this key, until then.
+fn sign(key: &IodKey, generation: u32, rights: Rights, expires: u64) -> Bytes {
+    let (striping, holder) =
+        (Striping { unit: UNIT, count: 2, index: 0 }, Holder { grant: 1, session: 1 << 32, expires });
+    DataHandle::sign(key, FSID, (OBJECT, Generation(generation)), rights, striping, holder).to_bytes()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -342,11 +347,18 @@ async fn nothing_is_done_without_a_genuine_handle() {
     for len in [0, 1, good.len() - 1] {
         assert_eq!(client.read(&good.slice(..len), 0, 4).await, Err(NFS4ERR_BADHANDLE), "{len} bytes");
     }
-    let foreign = |key: [u8; 32], fsid: [u8; 16]| {
-        DataHandle::sign(&Key::new(key), Fsid(fsid), OBJECT, Generation(1), Rights::READ, (UNIT, 2, 0), 1).to_bytes()
+    let foreign = |key: [u8; 32], fsid: [u8; 16], iod: [u8; 16]| {
+        let (striping, holder) =
+            (Striping { unit: UNIT, count: 2, index: 0 }, Holder { grant: 1, session: 1 << 32, expires: now() + 1000 });
+        let key = Key::new(key).of_iod(types::IodId(iod));
+        DataHandle::sign(&key, Fsid(fsid), (OBJECT, Generation(1)), Rights::READ, striping, holder).to_bytes()
     };
-    assert_eq!(client.read(&foreign([1; 32], FSID.0), 0, 4).await, Err(NFS4ERR_BADHANDLE));
-    assert_eq!(client.read(&foreign([3; 32], [6; 16]), 0, 4).await, Err(NFS4ERR_BADHANDLE));
+    assert_eq!(client.read(&foreign([3; 32], FSID.0, cluster::IOD.0), 0, 4).await.unwrap().data, b"text"[..]);
+    assert_eq!(client.read(&foreign([1; 32], FSID.0, cluster::IOD.0), 0, 4).await, Err(NFS4ERR_BADHANDLE));
+    assert_eq!(client.read(&foreign([3; 32], [6; 16], cluster::IOD.0), 0, 4).await, Err(NFS4ERR_BADHANDLE));
+    assert_eq!(client.read(&foreign([3; 32], FSID.0, [6; 16]), 0, 4).await, Err(NFS4ERR_BADHANDLE), "of another iod");
+    // One that has ended leads to the mgr.
+    assert_eq!(client.read(&sign(&key(), 1, Rights::READ, now()), 0, 4).await, Err(NFS4ERR_PNFS_NO_LAYOUT));
     // Rights are those of the handle.
     let reader = handle(1, Rights::READ);
     assert_eq!(client.read(&reader, 0, 4).await.unwrap().data, b"text"[..]);

@@ -1,6 +1,7 @@
 //! Serving a store over TCP and a Unix socket.
 
 mod connection;
+mod judge;
 mod lend;
 mod lengths;
 mod lines;
@@ -30,6 +31,7 @@ use wire::native::{Counter, Key, Local};
 
 use crate::buffers::Pool;
 use crate::store::{Store, StoreError};
+use judge::Judge;
 use lengths::Lengths;
 use lines::Lines;
 use listen::{Listener, Live};
@@ -116,7 +118,7 @@ pub enum StartError {
 /// What is served: a store, and the secret that tells who may use it. No thread and no socket.
 pub struct Served {
     store: Store,
-    key: Key,
+    judge: Judge,
     pool: Pool,
     local: Option<Local>,
     lend: bool,
@@ -130,11 +132,11 @@ pub struct Served {
 }
 
 impl Served {
-    /// Serves `store` to those with tickets signed by `key`.
-    pub fn new(store: Store, key: Key) -> Self {
+    /// Serves `store` to those whom the mgr of the cluster with this secret lets.
+    pub fn new(store: Store, key: &Key) -> Self {
         Served {
+            judge: Judge::new(key, store.fsid(), store.iod()),
             store,
-            key,
             pool: Pool::default(),
             local: None,
             lend: true,
@@ -223,7 +225,7 @@ impl Iod {
                 lend: config.lend,
                 data_server: config.data_server,
                 pulls: Pulls::over_sockets(),
-                ..Served::new(store, config.key)
+                ..Served::new(store, &config.key)
             }),
             congestion: config.congestion,
             max_connections: config.max_connections,

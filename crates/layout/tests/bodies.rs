@@ -21,6 +21,8 @@ fn body() -> Body {
         generation: Generation(9),
         whole: 0x11_0000_0022,
         capability: Bytes::from_static(b"token"),
+        authenticators: vec![[0xd4; 32], [0xe5; 32]],
+        secs: 600,
     }
 }
 
@@ -55,13 +57,18 @@ fn update_golden() {
 
 #[test]
 fn body_golden() {
-    let mut golden = vec![0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0, 64, 0, 0, 0, 2];
+    let mut golden = vec![0, 0, 0, 3, 0, 0, 0, 1, 0, 0, 0, 64, 0, 0, 0, 2];
     golden.extend([0xa1; 16]);
     golden.extend([0xb2; 16]);
     golden.extend([1, 2, 3, 4, 5, 6, 7, 8, 0, 0, 0, 9]);
     golden.extend([0, 0, 0, 0x11, 0, 0, 0, 0x22, 0, 0, 0, 5]);
-    golden.extend(b"token\0\0\0");
+    golden.extend(b"token\0\0\0\0\0\0\x02");
+    golden.extend([0xd4; 32]);
+    golden.extend([0xe5; 32]);
+    golden.extend([0, 0, 2, 88]);
     assert_eq!(body().to_bytes(), golden);
+    let fewer = Body { authenticators: vec![[0xd4; 32]], ..body() };
+    kinds::Body::decode(KindId::Native, &fewer.to_bytes()).unwrap_err();
     let decoded = kinds::Body::decode(KindId::Native, &golden.into());
     assert_eq!(decoded, Ok(kinds::Body::Native(body())));
 }

@@ -22,6 +22,8 @@ fn good() -> [Bytes; 4] {
         generation: Generation(100_000),
         whole: 1 << 33,
         capability: Bytes::from_static(b"capability"),
+        authenticators: vec![[5; 32], [6; 32]],
+        secs: 600,
     };
     let local = Local { boot_id: "boot".into(), path: Bytes::from_static(b"/run/x") };
     let ticket = Bytes::from_static(b"ticket");

@@ -111,8 +111,8 @@ mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
 
-    fn mac(file: &ClusterFile) -> [u8; 32] {
-        file.key.sign_ticket(file.fsid, 1, 2).mac
+    fn mac(file: &ClusterFile) -> [u8; 16] {
+        file.key.derived_id(&file.fsid.0)
     }
 
     #[test]

@@ -10,7 +10,6 @@
 use crate::counters::add;
 use crate::gateway::NfsServer;
 use crate::iods::Link;
-use crate::proxy::own_capability;
 use crate::room::Room;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -75,7 +74,7 @@ async fn walk(room: &Room, link: &Link) -> Result<(), Status> {
     for (next, entry) in strays {
         // It was some time ago that it was seen.
         if is_stray(room, next, entry.object)? {
-            remove(room, link, &entry).await?;
+            remove(link, &entry).await?;
             add(&room.counters.objects_collected, 1);
             tracing::info!(object = entry.object.0, iod = %link.hello.iod, "removed an object whose file is gone");
         }
@@ -92,7 +91,7 @@ async fn strays(room: &Room, link: &Link) -> Result<Vec<(FileId, ListEntry)>, St
         let begun = Instant::now();
         // Before the list: an object with a number from here on may be of a file that this start does not know.
         let next = room.namespace.next_id()?;
-        let page = list(room, link, after, PAGE).await?;
+        let page = list(link, after, PAGE).await?;
         add(&room.counters.objects_listed, page.entries.len() as u64);
         let last = page.entries.last().map(|entry| entry.object.0);
         for entry in page.entries {
@@ -109,9 +108,8 @@ async fn strays(room: &Room, link: &Link) -> Result<Vec<(FileId, ListEntry)>, St
 }
 
 /// The next objects of an iod behind `after`, 0 to begin.
-pub(crate) async fn list(room: &Room, link: &Link, after: u64, max: u32) -> Result<ListReply, Status> {
-    let cluster = room.iods.cluster();
-    let cap = own_capability(&cluster.key, cluster.fsid, STORE_OBJECT, Generation::default(), Rights::ADMIN);
+pub(crate) async fn list(link: &Link, after: u64, max: u32) -> Result<ListReply, Status> {
+    let cap = link.capability(STORE_OBJECT, Generation::default(), Rights::ADMIN);
     link.call(Procedure::List, &ListArgs { cap, after, max }).await
 }
 
@@ -135,8 +133,7 @@ pub(crate) fn is_of_no_file(room: &Room, next: FileId, object: FileId) -> Result
 }
 
 /// Removes an object as it was listed; one whose generation has risen meanwhile stays.
-pub(crate) async fn remove(room: &Room, link: &Link, entry: &ListEntry) -> Result<(), Status> {
-    let cluster = room.iods.cluster();
-    let cap = own_capability(&cluster.key, cluster.fsid, entry.object, entry.generation, Rights::ADMIN);
+pub(crate) async fn remove(link: &Link, entry: &ListEntry) -> Result<(), Status> {
+    let cap = link.capability(entry.object, entry.generation, Rights::ADMIN);
     link.call::<Nothing>(Procedure::Remove, &ObjectArgs { cap }).await.map(drop)
 }

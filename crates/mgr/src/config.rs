@@ -34,9 +34,13 @@ pub struct Config {
     /// How long state outlives its client's last sign of life, in seconds.
     #[serde(default = "default_lease")]
     pub lease_secs: u32,
-    /// How long a layout's capability is good for, in seconds; clients renew it by asking for the layout again.
+    /// How long a capability, or a ticket for an iod, is good for, in seconds; clients renew them in time.
     #[serde(default = "default_capability")]
     pub capability_secs: u32,
+    /// How long the filehandles of data servers are good for that kernels get with their layouts, in seconds; a kernel that has a file open for longer
+    /// gets new ones from the mgr.
+    #[serde(default = "default_data_handle")]
+    pub data_handle_secs: u32,
     /// Stripe unit of new files where no directory says otherwise, as `1M` or `65536`.
     ///
     /// 1 MiB is what one request carries: every smaller file is one object on one iod, and one request moves it;
@@ -133,7 +137,11 @@ fn default_lease() -> u32 {
 }
 
 fn default_capability() -> u32 {
-    3600
+    600
+}
+
+fn default_data_handle() -> u32 {
+    6 * 3600
 }
 
 /// A client that asks again and again, doubling its pauses from a tenth of a second, does so after 6.3 seconds; that is
@@ -165,8 +173,8 @@ fn default_stripe_unit() -> String {
 
 /// Shortest and longest lease in seconds.
 const LEASE: std::ops::RangeInclusive<u32> = 1..=3600;
-/// Shortest and longest life of a capability in seconds.
-const CAPABILITY: std::ops::RangeInclusive<u32> = 5..=7 * 86400;
+/// Shortest and longest life of a capability or a filehandle of data servers in seconds.
+pub(crate) const RIGHT_SECS: std::ops::RangeInclusive<u32> = 5..=7 * 86400;
 /// Shortest and longest time that an iod may be away, in seconds.
 const IOD_WAIT: std::ops::RangeInclusive<u32> = 0..=86400;
 /// Shortest and longest wait of gathered writes, in milliseconds.
@@ -184,6 +192,7 @@ pub(crate) struct Checked {
     pub(crate) policy: Policy,
     pub(crate) lease_secs: u32,
     pub(crate) capability_secs: u32,
+    pub(crate) data_handle_secs: u32,
     pub(crate) iod_wait_secs: u32,
     pub(crate) gather_delay: Duration,
     pub(crate) gather_bytes: usize,
@@ -201,6 +210,7 @@ impl Config {
             iods,
             lease_secs: default_lease(),
             capability_secs: default_capability(),
+            data_handle_secs: default_data_handle(),
             stripe_unit: default_stripe_unit(),
             stripe_count: 0,
             mirrors: default_mirrors(),
@@ -254,7 +264,8 @@ impl Config {
         }
         for (name, value, allowed) in [
             ("lease_secs", self.lease_secs, LEASE),
-            ("capability_secs", self.capability_secs, CAPABILITY),
+            ("capability_secs", self.capability_secs, RIGHT_SECS),
+            ("data_handle_secs", self.data_handle_secs, RIGHT_SECS),
             ("iod_wait_secs", self.iod_wait_secs, IOD_WAIT),
             ("gather_delay_ms", self.gather_delay_ms, GATHER_DELAY),
         ] {
@@ -289,6 +300,7 @@ impl Config {
             policy,
             lease_secs,
             capability_secs,
+            data_handle_secs: self.data_handle_secs,
             iod_wait_secs,
             gather_delay,
             gather_bytes,
@@ -309,7 +321,7 @@ mod tests {
         assert_eq!(config, Config::new("/d", "/c", vec!["a:1".into(), "/run/b".into()]));
         let checked = config.check().unwrap();
         assert_eq!(checked.listen, ["0.0.0.0:2049".parse().unwrap()]);
-        assert_eq!((checked.policy, checked.lease_secs, checked.capability_secs), (Policy::default(), 90, 3600));
+        assert_eq!((checked.policy, checked.lease_secs, checked.capability_secs), (Policy::default(), 90, 600));
         let more = "listen = [\"[::]\", \"/run/mgr\"]\nlease_secs = 15\ncapability_secs = 60\n\
                     stripe_unit = \"64\"\nstripe_count = 3\n";
         let checked = Config::parse(&format!("{text}{more}")).unwrap().check().unwrap();
@@ -332,6 +344,7 @@ mod tests {
             ("listen", Config { listen: vec!["a:b:c".into()], ..good.clone() }),
             ("lease_secs", Config { lease_secs: 0, ..good.clone() }),
             ("capability_secs", Config { capability_secs: u32::MAX, ..good.clone() }),
+            ("data_handle_secs", Config { data_handle_secs: 1, ..good.clone() }),
             ("iod_wait_secs", Config { iod_wait_secs: u32::MAX, ..good.clone() }),
             ("stripe_unit", Config { stripe_unit: "100".into(), ..good.clone() }),
             ("stripe_unit", Config { stripe_unit: "lots".into(), ..good.clone() }),

@@ -8,6 +8,7 @@
 //! from before are refused.
 
 mod recorded;
+mod terms;
 
 use crate::caller::Seen;
 use crate::config::KernelLayout;

@@ -142,15 +142,18 @@ impl FileSystem for Files {
     async fn setattr(&self, ctx: &Ctx, file: FileId, set: SetAttrs, opened: bool) -> Result<Attrs> {
         match set.size {
             Some(size) => {
+                let before = self.0.namespace.getattr(file)?;
                 let outcome = self.0.set_size(ctx, file, size, set, opened).await;
-                self.0.unless_lost(ctx, file, None, outcome)
+                let after = self.0.unless_lost(ctx, file, None, outcome)?;
+                self.0.end_rights(ctx, &before, &after).await?;
+                Ok(after)
             }
             None if set.mtime.is_some() && self.0.grants.is_silent(file, ctx.client) => {
                 // What it wrote before and told nobody must not be found later, and taken for a change after this one.
                 self.0.attrs(ctx, file).await?;
-                Ok(self.0.names(ctx).setattr(&ctx.cred, ctx.now, file, &set, opened).await?.after)
+                self.0.set_attributes(ctx, file, &set, opened).await
             }
-            None => Ok(self.0.names(ctx).setattr(&ctx.cred, ctx.now, file, &set, opened).await?.after),
+            None => self.0.set_attributes(ctx, file, &set, opened).await,
         }
     }
 

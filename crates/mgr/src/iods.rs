@@ -5,6 +5,7 @@
 
 mod claiming;
 mod claims;
+mod epochs;
 mod given;
 mod keeper;
 mod link;
@@ -26,7 +27,7 @@ use layout::kinds::native::Record;
 use meta::{Embedded, Namespace};
 use net::Address;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::watch;
@@ -59,6 +60,10 @@ pub(crate) struct Iods {
     /// Rises whenever an iod comes up.
     pub(crate) came_up: watch::Sender<u64>,
     claims: Claims,
+    /// The epoch of this start.
+    epoch: u32,
+    /// See [`Iods::end_earlier_rights`].
+    least_epoch: AtomicU32,
     /// The slots that have been tried since the start.
     asked: watch::Sender<usize>,
     refused: watch::Sender<Option<Refused>>,
@@ -155,6 +160,8 @@ impl Iods {
         namespace.hold_numbers(!state.members.is_empty());
         let slot = |address| Slot { address, standing: watch::channel(Standing::New).0, asked: AtomicBool::new(false) };
         Ok(Iods {
+            epoch,
+            least_epoch: AtomicU32::new(epochs::recorded(&namespace)?),
             claims: Claims::new(namespace.clone(), store, epoch),
             asked: watch::channel(0).0,
             refused: watch::channel(None).0,

@@ -35,6 +35,7 @@ mod queue;
 mod random;
 mod rebuilder;
 mod recaller;
+mod rights;
 mod room;
 mod running;
 mod scrub;

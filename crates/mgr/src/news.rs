@@ -2,7 +2,6 @@
 
 use crate::counters::add;
 use crate::iods::Link;
-use crate::proxy::own_capability;
 use crate::room::{Room, now};
 use futures_util::future::join_all;
 use net::task;
@@ -36,8 +35,7 @@ pub(crate) async fn listen(room: Arc<Room>) {
 async fn follow(room: Arc<Room>, number: u16, link: Arc<Link>) {
     let mut known = 0;
     loop {
-        let cluster = room.iods.cluster();
-        let cap = own_capability(&cluster.key, cluster.fsid, STORE_OBJECT, Generation(0), Rights::ADMIN);
+        let cap = link.capability(STORE_OBJECT, Generation(0), Rights::ADMIN);
         let Ok(news) = link.news(&NewsArgs { cap, known }).await else { return };
         // All at once: they share the flush of the metadata.
         let heard = join_all(news.written.iter().map(|object| room.written_at(*object, number))).await;
@@ -56,8 +54,7 @@ async fn follow(room: Arc<Room>, number: u16, link: Arc<Link>) {
 async fn tell_lengths(room: Arc<Room>, number: u16, link: Arc<Link>) {
     let mut answers = Vec::new();
     loop {
-        let cluster = room.iods.cluster();
-        let cap = own_capability(&cluster.key, cluster.fsid, STORE_OBJECT, Generation(0), Rights::ADMIN);
+        let cap = link.capability(STORE_OBJECT, Generation(0), Rights::ADMIN);
         let Ok(reply) = link.lengths(&LengthsArgs { cap, answers }).await else { return };
         let length = |file| room.known_length(file, number);
         let answer = |asked: &LengthQuestion| Length { number: asked.number, length: length(asked.object) };

@@ -21,17 +21,13 @@ pub(crate) use heal::{Suspect, remember};
 use layout::Distribution;
 use layout::kinds::native::{KIND, Record};
 use layout::list_io::{RequestLimits, plan};
-use net::clock::unix_now;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
-use types::{ByteRange, FileId, Fsid, Generation, Status};
-use wire::native::{Capability, Key, MGR_SESSION, Procedure, Rights};
+use types::{ByteRange, FileId, Generation, Status};
+use wire::native::{Capability, Procedure, Rights};
 use write::Written;
 use xdr::{Segments, Xdr};
-
-/// How long a capability that the mgr makes for itself is good for, in seconds: far longer than any request takes.
-const OWN_CAPABILITY_SECS: u64 = 3600;
 
 /// How often a request is made that fences overtake.
 const OVERTAKEN_MAX: usize = 8;
@@ -160,13 +156,9 @@ impl<'a> Objects<'a> {
         first.map_or(range.len, |first| first - range.offset)
     }
 
-    /// What the mgr shows to use these objects.
-    fn capability(&self, rights: Rights) -> Capability {
-        self.capability_of(self.generation, rights)
-    }
-
-    fn capability_of(&self, generation: Generation, rights: Rights) -> Capability {
-        own_capability(&self.iods.cluster().key, self.iods.cluster().fsid, self.file, generation, rights)
+    /// What the mgr shows this iod to use the object there.
+    fn capability(&self, link: &Link, rights: Rights) -> Capability {
+        link.capability(self.file, self.generation, rights)
     }
 
     /// Calls a procedure that changes no bytes of an object.
@@ -183,7 +175,7 @@ impl<'a> Objects<'a> {
     ) -> Result<R, Status> {
         let mut generation = self.generation;
         for _ in 0..OVERTAKEN_MAX {
-            match link.attempt(procedure, &arguments(self.capability_of(generation, rights))).await {
+            match link.attempt(procedure, &arguments(link.capability(self.file, generation, rights))).await {
                 Err(Status::Fenced) => {}
                 other => return other,
             }
@@ -228,15 +220,4 @@ impl<'a> Objects<'a> {
 /// The bytes of a file that has a size but no objects.
 pub(crate) fn zeros(range: ByteRange) -> Segments {
     data::assemble(range, Vec::new())
-}
-
-/// A capability for the mgr's own session.
-pub(crate) fn own_capability(
-    key: &Key,
-    fsid: Fsid,
-    file: FileId,
-    generation: Generation,
-    rights: Rights,
-) -> Capability {
-    key.sign_capability(fsid, file, generation, rights, unix_now() + OWN_CAPABILITY_SECS, MGR_SESSION)
 }

@@ -22,6 +22,7 @@ use crate::locks::FileLocks;
 use crate::notes::Notes;
 use crate::proxy::Objects;
 use crate::queue::Queue;
+use crate::rights::Rights;
 use crate::scrub::Scrubs;
 use crate::space::Space;
 use damaged::Damaged;
@@ -66,6 +67,9 @@ pub(crate) struct Room {
     pub(crate) policy: Policy,
     pub(crate) lease_secs: u32,
     pub(crate) capability_secs: u32,
+    pub(crate) data_handle_secs: u32,
+    /// Who may still have the right to use objects past the mgr.
+    pub(crate) rights: Rights,
     /// How long requests wait before they are worked on.
     pub(crate) queue: Arc<Mutex<Queue>>,
     /// When this mgr began to work.

@@ -3,20 +3,22 @@
 use crate::backchannel::Backchannel;
 use crate::clients::Clients;
 use crate::cluster_file::ClusterFile;
-use crate::config::{Checked, Config};
+use crate::config::{Checked, Config, RIGHT_SECS};
 use crate::counters::Counters;
 use crate::error::{Error, random};
-use crate::exports::{self, Exports};
+use crate::exports::{self, Exports, Rule};
 use crate::fs::{Files, own_ctx};
 use crate::gateway::{Gateway, NfsServer};
 use crate::gathered::Gathered;
 use crate::iods::{self, Iods, Keeping};
 use crate::near::{self, Near};
 use crate::notes::Notes;
+use crate::rights::Rights;
 use crate::room::{Room, gathering, now};
 use crate::scrub::Scrubs;
 use crate::{collector, news, rebuilder, recaller, scrub, settler, status, store, sweeper};
 use meta::{Embedded, Namespace};
+use net::clock::unix_now;
 use net::rpc::{Door, Limits, serve};
 use net::{Address, Listener, task};
 use nfs::server::{self, Server};
@@ -27,7 +29,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
-use types::{FileId, Status};
+use types::{FileId, Fsid, Status};
 use wire::admin::{CheckArgs, CheckReply};
 use wire::nfs4::EXCHGID4_FLAG_USE_PNFS_MDS;
 
@@ -105,7 +107,9 @@ impl Mgr {
         let nonce = u64::from_be_bytes(random()?);
         let network = net::Counters::default();
         let fsid = cluster.fsid;
+        let rights = earlier_rights(&namespace).map_err(Error::Metadata)?;
         let (epoch, iods, keeping) = keep_iods(config, &checked, cluster, &namespace, nonce, &network).await?;
+        let exports = start_exports(checked.exports, &namespace, &iods, epoch).await.map_err(Error::Metadata)?;
         let room = Arc::new(Room {
             namespace: namespace.clone(),
             boot,
@@ -124,21 +128,18 @@ impl Mgr {
             policy: checked.policy,
             lease_secs: checked.lease_secs,
             capability_secs: checked.capability_secs,
+            data_handle_secs: checked.data_handle_secs,
+            rights,
             queue: Default::default(),
             begun: tokio::time::Instant::now(),
-            exports: Exports::start(checked.exports, namespace.clone(), epoch == 1).await.map_err(Error::Metadata)?,
+            exports,
             devices: Default::default(),
             native: Default::default(),
             damaged: Default::default(),
             doomed: Notify::new(),
             orphans_left: AtomicBool::new(true),
         });
-        let lease = Duration::from_secs(checked.lease_secs.into());
-        let config = server::Config {
-            state: state::Config::new(epoch, EXCHGID4_FLAG_USE_PNFS_MDS, lease),
-            major_id: format!("weir/{fsid}").into(),
-            implementation: concat!("weir ", env!("CARGO_PKG_VERSION")).into(),
-        };
+        let config = server_config(fsid, epoch, checked.lease_secs);
         let backchannel = Backchannel::default();
         let server = Server::start(Files(room.clone()), backchannel.clone(), config, now()).await;
         let server = Arc::new(server.map_err(Error::Metadata)?);
@@ -163,6 +164,39 @@ impl Mgr {
         }
         Ok(Running { network, listening, gateway, namespace, _keeping: keeping, background })
     }
+}
+
+/// What the NFS server is to know.
+fn server_config(fsid: Fsid, epoch: u32, lease_secs: u32) -> server::Config {
+    let lease = Duration::from_secs(lease_secs.into());
+    server::Config {
+        state: state::Config::new(epoch, EXCHGID4_FLAG_USE_PNFS_MDS, lease),
+        major_id: format!("weir/{fsid}").into(),
+        implementation: concat!("weir ", env!("CARGO_PKG_VERSION")).into(),
+    }
+}
+
+/// What earlier starts may have given to clients: for as long as any configuration may have let it last.
+fn earlier_rights(namespace: &Namespace<Embedded>) -> Result<Rights, Status> {
+    Ok(Rights::new(namespace.next_id()?, unix_now() + u64::from(*RIGHT_SECS.end())))
+}
+
+/// The exports. If they are not what they were, what clients were given at earlier starts ends.
+async fn start_exports(
+    rules: Vec<Rule>,
+    namespace: &Arc<Namespace<Embedded>>,
+    iods: &Iods,
+    epoch: u32,
+) -> Result<Exports, Status> {
+    let exports = Exports::start(rules, namespace.clone(), epoch == 1).await?;
+    let key = &iods.cluster().key;
+    if exports.have_changed(key)? {
+        if epoch > 1 {
+            iods.end_earlier_rights().await?;
+        }
+        exports.record_terms(key).await?;
+    }
+    Ok(exports)
 }
 
 /// Counts this start and connects the iods, none of which may be used by another store or by a later state of this one.

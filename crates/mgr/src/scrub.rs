@@ -5,7 +5,7 @@ mod job;
 use crate::collector;
 use crate::iods::Link;
 use crate::paths;
-use crate::proxy::{Objects, Suspect, own_capability};
+use crate::proxy::{Objects, Suspect};
 use crate::room::{Room, now};
 use job::{Found, Job};
 use layout::kinds::native::{KIND, Record};
@@ -261,7 +261,7 @@ async fn count(room: &Room, serial: u64, iods: &[u16]) -> Result<(), Status> {
     for iod in iods {
         let mut after = 0;
         loop {
-            let page = collector::list(room, &*room.iods.link(*iod)?, after, LIST_MAX as u32).await?;
+            let page = collector::list(&*room.iods.link(*iod)?, after, LIST_MAX as u32).await?;
             objects += page.entries.len() as u64;
             // What is allocated has the head in it; what is read has not, and no holes.
             let data = page.entries.iter().map(|e| e.size.min(e.allocated.saturating_sub(4096)));
@@ -281,8 +281,7 @@ async fn count(room: &Room, serial: u64, iods: &[u16]) -> Result<(), Status> {
 /// Has one iod look at its next part, and waits as long as the limit demands.
 async fn step(room: &Room, serial: u64, iod: u16, job: &Job, due: &mut Instant) -> Result<(), Status> {
     let link: Arc<Link> = room.iods.link(iod)?;
-    let cluster = room.iods.cluster();
-    let cap = own_capability(&cluster.key, cluster.fsid, STORE_OBJECT, Generation::default(), Rights::ADMIN);
+    let cap = link.capability(STORE_OBJECT, Generation::default(), Rights::ADMIN);
     let budget = match job.rate {
         0 => STEP,
         rate => (rate / 4).clamp(STEP_MIN, STEP.into()) as u32,

@@ -12,6 +12,8 @@ mod copy;
 mod exports;
 #[path = "room/failures.rs"]
 mod failures;
+#[path = "../../iod/tests/serving/false_iod.rs"]
+mod false_iod;
 #[path = "room/gather.rs"]
 mod gather;
 #[path = "room/inline.rs"]
@@ -32,6 +34,8 @@ mod names;
 mod policy;
 #[path = "room/port.rs"]
 mod port;
+#[path = "room/rights.rs"]
+mod rights;
 #[path = "room/space.rs"]
 mod space;
 #[path = "room/start.rs"]

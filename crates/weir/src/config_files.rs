@@ -21,7 +21,9 @@ iods = ["node1:2050", "node2:2050"]
 # How long the state of a client outlives its last sign of life.
 #lease_secs = 90
 # How long a layout may be used before the client renews it.
-#capability_secs = 3600
+#capability_secs = 600
+# How long kernel NFS clients use the filehandles of data servers before they ask for new ones.
+#data_handle_secs = 21600
 # How long kernel NFS clients wait for an unreachable iod before its data return EIO.
 #iod_wait_secs = 6
 

@@ -18,11 +18,11 @@ mod pull;
 mod scrub;
 
 pub use admin::{Counter, ListArgs, ListEntry, ListReply, StatsReply};
-pub use capability::{Capability, Key, Rights, STORE_OBJECT, Ticket};
+pub use capability::{Capability, IodKey, Key, Proof, Rights, STORE_OBJECT, Said, Ticket};
 pub use checksum::{Crc32c, crc32c};
 pub use claim::{Claim, ClaimArgs, ClaimReply, Claiming};
-pub use data_handle::{DATA_HANDLE_LEN, DataHandle};
-pub use hello::{HelloArgs, HelloReply, Local, Origin};
+pub use data_handle::{DATA_HANDLE_LEN, DataHandle, Holder, Striping};
+pub use hello::{HelloArgs, HelloReply, Local, Origin, ProveArgs};
 pub use io::{Extent, Piece, PieceKind, ReadArgs, ReadHead, ReadReply, WriteArgs, WriteExtent, WriteHead, WriteReply};
 pub use lend::{LendReply, Loan};
 pub use lengths::{FileLength, Length, LengthQuestion, LengthsArgs, LengthsReply};
@@ -45,7 +45,7 @@ pub const PROGRAM: u32 = 0x2057_4549;
 /// The only RPC version of the program.
 pub const VERSION: u32 = 1;
 /// Oldest and newest revision of the messages inside [`VERSION`] that this build speaks; HELLO agrees on one.
-pub const REVISIONS: std::ops::RangeInclusive<u32> = 1..=1;
+pub const REVISIONS: std::ops::RangeInclusive<u32> = 2..=2;
 
 /// The generation of the capability of a REMOVE that says that the file is gone for good. No file ever has it.
 pub const GENERATION_GONE: Generation = Generation(u32::MAX);
@@ -97,7 +97,7 @@ macro_rules! procedures {
 procedures! {
     /// Does nothing; needs no HELLO.
     Null = 0,
-    /// Opens the session of a connection: [`HelloArgs`] to [`HelloReply`].
+    /// Names the session of a connection, and has the iod prove itself: [`HelloArgs`] to [`HelloReply`].
     Hello = 1,
     /// Reads extents of one object: [`ReadArgs`] to [`ReadReply`].
     Read = 2,
@@ -135,6 +135,8 @@ procedures! {
     Lend = 18,
     /// Has the iod remember the metadata store that uses it, durably, or asks which one it remembers: [`ClaimArgs`] to [`ClaimReply`].
     Claim = 19,
+    /// Proves that the client knows the secret of its ticket, which opens the session: [`ProveArgs`] to nothing. Follows HELLO.
+    Prove = 20,
 }
 
 impl Procedure {

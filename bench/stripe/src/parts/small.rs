@@ -58,7 +58,7 @@ struct Round {
 
 /// Serves a store until killed, as `weir iod` does.
 pub fn serve_iod(dir: &Path) -> Outcome<()> {
-    iod::Store::format(dir, native::FSID)?;
+    iod::Store::format_as(&iod::Local::new(dir), native::FSID, iod::Features::default(), native::IOD)?;
     let config = iod::Config::new(dir, native::FSID, native::key(), vec!["127.0.0.1:0".parse()?]);
     let running = iod::Iod::start(config)?;
     let unix = running.unix_path().ok_or("the iod has no Unix socket")?;

@@ -15,10 +15,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use tokio::sync::Mutex;
-use types::limits::PAYLOAD_MAX;
 use types::{IodId, Status};
 use wire::native::{
-    Capability, Failure, HelloArgs, HelloReply, LendReply, ObjectArgs, Origin, PROGRAM, Procedure, REVISIONS, Ticket,
+    Capability, Failure, HelloArgs, HelloReply, LendReply, Nothing, ObjectArgs, Origin, PROGRAM, Procedure, Ticket,
     VERSION, decode_reply,
 };
 use wire::rpc::record::{Mark, mark};
@@ -181,11 +180,16 @@ impl Lender {
         stream.set_read_timeout(Some(self.patience))?;
         stream.set_write_timeout(Some(self.patience))?;
         let mut socket = Socket { stream, xid: 0 };
-        let (min_version, max_version) = (*REVISIONS.start(), *REVISIONS.end());
-        let (checksums, max_payload) = (false, PAYLOAD_MAX as u32);
-        let hello = HelloArgs { ticket, min_version, max_version, checksums, max_payload, origin: self.origin };
+        let mut nonce = [0; 32];
+        getrandom::fill(&mut nonce).map_err(io::Error::other)?;
+        let hello = HelloArgs::new(&ticket, nonce, false);
         let (reply, _) = socket.call::<HelloReply>(Procedure::Hello, &hello)?;
-        if reply.iod == self.iod { Ok(socket) } else { Err(nonsense(format!("that of iod {}", reply.iod))) }
+        if reply.iod != self.iod {
+            return Err(nonsense(format!("that of iod {}", reply.iod)));
+        }
+        let proof = ticket.check(&hello, &reply, self.origin).map_err(|_| nonsense("no proof that it is this iod"))?;
+        socket.call::<Nothing>(Procedure::Prove, &proof)?;
+        Ok(socket)
     }
 }
 

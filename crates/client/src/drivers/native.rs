@@ -13,6 +13,8 @@ use layout::kinds::Body;
 use lengths::Lengths;
 use net::clock::unix_now;
 use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
 use types::{ByteRange, FileId, Generation, IodId, Status, Verifier};
 use wire::native::*;
 use xdr::{Segments, Writer, Xdr};
@@ -42,12 +44,26 @@ impl Driver for Native {
         };
         let distribution = body.distribution().map_err(|e| bad(&e))?;
         let cap = Capability::from_bytes(&body.capability).map_err(|e| bad(&e))?;
+        let caps = body.authenticators.iter().map(|mac| Capability { mac: *mac, ..cap.clone() }).collect();
+        let old_from = Instant::now() + Duration::from_secs(body.secs.into()) / 2;
         let iods: Vec<_> = body.devices.iter().map(|id| self.devices.iod(*id)).collect();
         let places = iods.iter().map(|_| Arc::default()).collect();
         let loans = self.devices.loans().clone();
         let tally = self.tally.clone();
         let (object, ids, lengths) = (body.object, body.devices, Lengths::new(&distribution, body.whole));
-        Ok(Arc::new(Objects { distribution, object, lengths, cap, ids, iods, places, loans, tally }))
+        Ok(Arc::new(Objects {
+            distribution,
+            object,
+            lengths,
+            generation: cap.generation,
+            caps,
+            old_from,
+            ids,
+            iods,
+            places,
+            loans,
+            tally,
+        }))
     }
 }
 
@@ -56,7 +72,11 @@ struct Objects {
     distribution: Distribution,
     object: FileId,
     lengths: Lengths,
-    cap: Capability,
+    generation: Generation,
+    /// What is shown to each iod.
+    caps: Vec<Capability>,
+    /// When it is time to get other ones: half of their time is over.
+    old_from: Instant,
     ids: Vec<IodId>,
     iods: Vec<Arc<Iod>>,
     /// The loan of each, as long as this layout is used.
@@ -84,6 +104,12 @@ fn refused(refusal: Refused) -> NotDone {
 }
 
 impl Objects {
+    /// What is shown to the iod of this object.
+    fn cap(&self, index: usize) -> Attempt<Capability> {
+        let none = || NotDone::Failed(Error::usage(format!("the layout has no object {index}")));
+        self.caps.get(index).cloned().ok_or_else(none)
+    }
+
     async fn call<T: Xdr>(&self, index: usize, procedure: Procedure, args: &Segments, what: &str) -> Attempt<T> {
         self.call_for_bytes(index, procedure, |_| args.clone(), what).await.map(|(result, _)| result)
     }
@@ -126,8 +152,8 @@ impl Objects {
             }
             Read::Ask => {}
             Read::AskAndBorrow => {
-                let (iod, loans, cap, place) =
-                    (iod.clone(), self.loans.clone(), self.cap.clone(), Arc::downgrade(place));
+                let cap = self.caps.get(index)?.clone();
+                let (iod, loans, place) = (iod.clone(), self.loans.clone(), Arc::downgrade(place));
                 net::task::spawn(async move { loans.told(&place, iod.borrow(&cap).await) });
             }
         }
@@ -142,7 +168,8 @@ impl Objects {
             let mut at = extent.offset;
             while at < end {
                 let len = (end - at).min(DAMAGE_STEP - at % DAMAGE_STEP);
-                let args = ReadArgs { cap: self.cap.clone(), extents: vec![Extent { offset: at, len: len as u32 }] };
+                let Ok(cap) = self.cap(index) else { return error };
+                let args = ReadArgs { cap, extents: vec![Extent { offset: at, len: len as u32 }] };
                 let bad = match self.call::<ReadReply>(index, Procedure::Read, &encode(&args), "reading").await {
                     Err(NotDone::Failed(e)) => e.is(Status::Corrupt),
                     _ => false,
@@ -209,7 +236,11 @@ impl Layout for Objects {
     }
 
     fn generation(&self) -> Generation {
-        self.cap.generation
+        self.generation
+    }
+
+    fn is_old(&self) -> bool {
+        Instant::now() >= self.old_from
     }
 
     fn whole(&self) -> u64 {
@@ -234,7 +265,7 @@ impl Layout for Objects {
         }
         let extents: Vec<Extent> = extents.iter().map(|e| Extent { offset: e.offset, len: e.len as u32 }).collect();
         let wanted = extents.iter().map(|e| u64::from(e.len)).sum();
-        let args = encode(&ReadArgs { cap: self.cap.clone(), extents: extents.clone() });
+        let args = encode(&ReadArgs { cap: self.cap(index)?, extents: extents.clone() });
         for attempt in 1.. {
             let (reply, checksums) =
                 match self.call_for_bytes(index, Procedure::Read, |_| args.clone(), "reading").await {
@@ -258,13 +289,14 @@ impl Layout for Objects {
     }
 
     async fn write(&self, index: usize, payload: &Payload, stable: bool) -> Attempt<Written> {
+        let cap = self.cap(index)?;
         let args = |checksums: bool| {
             let sums: &[u32] = if checksums { payload.checksums() } else { &[] };
             let sums = sums.iter().copied().chain(std::iter::repeat(0));
             let extent = |(e, crc32c): (&ByteRange, u32)| WriteExtent { offset: e.offset, len: e.len as u32, crc32c };
             let extents = payload.extents.iter().zip(sums).map(extent).collect();
             let least = self.distribution.object_size(self.whole(), index);
-            let head = WriteHead { cap: self.cap.clone(), stable, least, extents };
+            let head = WriteHead { cap: cap.clone(), stable, least, extents };
             encode(&WriteArgs { head, data: payload.data.clone() })
         };
         let mut attempt = 1;
@@ -287,14 +319,14 @@ impl Layout for Objects {
     }
 
     async fn commit(&self, index: usize) -> Attempt<Verifier> {
-        let args = encode(&ObjectArgs { cap: self.cap.clone() });
+        let args = encode(&ObjectArgs { cap: self.cap(index)? });
         let reply: CommitReply = self.call(index, Procedure::Commit, &args, "committing").await?;
         self.lengths.learn(index, reply.size);
         Ok(reply.verifier)
     }
 
     async fn punch(&self, index: usize, range: ByteRange) -> Attempt<()> {
-        let args = encode(&PunchArgs { cap: self.cap.clone(), offset: range.offset, len: range.len });
+        let args = encode(&PunchArgs { cap: self.cap(index)?, offset: range.offset, len: range.len });
         self.call::<Nothing>(index, Procedure::Punch, &args, "punching a hole").await.map(|_| ())
     }
 
@@ -303,12 +335,12 @@ impl Layout for Objects {
             Sought::Data => SeekWhat::Data,
             Sought::Hole => SeekWhat::Hole,
         };
-        let args = encode(&SeekArgs { cap: self.cap.clone(), offset, what });
+        let args = encode(&SeekArgs { cap: self.cap(index)?, offset, what });
         self.call::<SeekReply>(index, Procedure::Seek, &args, "seeking").await.map(|reply| reply.offset)
     }
 
     async fn size(&self, index: usize) -> Attempt<ObjectSize> {
-        let args = encode(&ObjectArgs { cap: self.cap.clone() });
+        let args = encode(&ObjectArgs { cap: self.cap(index)? });
         let reply: SizeReply = self.call(index, Procedure::Size, &args, "asking for the size").await?;
         Ok(ObjectSize { size: reply.size, allocated: reply.allocated })
     }

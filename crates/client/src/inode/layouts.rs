@@ -42,6 +42,8 @@ struct Held {
     spent: bool,
     /// Whether it was this client that had the mgr make it worthless.
     outdated: bool,
+    /// Whether somebody is about to replace it, as it ends soon.
+    renewing: bool,
 }
 
 /// The LAYOUTGET that clients of this kind send: everything, whole file.
@@ -99,8 +101,17 @@ impl Inode {
                         if !state.held.as_ref().is_some_and(|held| held.goes_on_as(&layout)) {
                             self.state().granted_anew();
                         }
-                        let (stateid, spent, outdated) = (got.logr_stateid, false, false);
-                        state.held = Some(Held { layout: layout.clone(), kind, stateid, write, read, spent, outdated });
+                        let held = Held {
+                            layout: layout.clone(),
+                            kind,
+                            stateid: got.logr_stateid,
+                            write,
+                            read,
+                            spent: false,
+                            outdated: false,
+                            renewing: false,
+                        };
+                        state.held = Some(held);
                         return Some(layout);
                     }
                     Err(error) => error.to_string(),
@@ -138,11 +149,47 @@ impl Inode {
         if let Some(held) = state.held.as_ref().filter(|held| !held.spent)
             && (if write { held.write } else { held.read || !self.is_open_for_reading() })
         {
-            return Ok(Some(held.layout.clone()));
+            let layout = held.layout.clone();
+            if layout.is_old() {
+                self.renew_soon(&mut state);
+            }
+            return Ok(Some(layout));
         }
         if state.refused {
             return Ok(None);
         }
+        self.ask_for_layout(&mut state, write).await
+    }
+
+    /// Has a layout that is still good replaced before it ends, while whoever needs it goes on.
+    fn renew_soon(&self, state: &mut LayoutState) {
+        let Some(held) = state.held.as_mut().filter(|held| !held.renewing) else { return };
+        // An inode that nobody has open any more needs none.
+        let Some(inode) = self.mount.inodes.get(self.node.id) else { return };
+        held.renewing = true;
+        let (old, write) = (held.layout.clone(), held.write);
+        net::task::spawn_on(&self.mount.runtime, async move {
+            if let Err(error) = inode.renew(&old, write).await {
+                tracing::debug!(file = %inode.node.id, "the layout is not renewed: {error}");
+            }
+        });
+    }
+
+    async fn renew(&self, old: &Arc<dyn Layout>, write: bool) -> Result<()> {
+        // While the mgr is away nobody need wait for it: the layout is locked only once it answers.
+        let there = self.mount.session.answers().await;
+        let mut state = self.layout.lock().await;
+        let Some(held) = state.held.as_mut().filter(|held| same(old, &held.layout)) else { return Ok(()) };
+        // The next one who needs it has it tried again.
+        held.renewing = false;
+        there?;
+        if !held.spent {
+            self.ask_for_layout(&mut state, write).await?;
+        }
+        Ok(())
+    }
+
+    async fn ask_for_layout(&self, state: &mut LayoutState, write: bool) -> Result<Option<Arc<dyn Layout>>> {
         let mut tries = TRIES;
         let got = loop {
             // Only an open for writing can be given a layout for writing; ask for the most, so as to ask once.
@@ -163,7 +210,7 @@ impl Inode {
                 got => break got,
             }
         };
-        Ok(self.adopt(&mut state, got).await)
+        Ok(self.adopt(state, got).await)
     }
 
     /// Tells the mgr what was written since it was last told: size and time (RFC 8881 §18.42). Where there is no layout to

@@ -20,6 +20,8 @@ pub struct Cluster {
     unix: bool,
     /// The lease from the next start of the mgr on.
     pub lease_secs: Option<u32>,
+    /// How long capabilities and tickets are good for, from the next start of the mgr on.
+    pub capability_secs: Option<u32>,
     /// The policy of the mgr from its next start on.
     pub policy: Option<String>,
     pub target: Target,
@@ -61,9 +63,20 @@ impl Cluster {
         }
         let target = Target::parse("weir://nowhere/").unwrap();
         let told = addresses.iter().copied().map(door).collect();
-        let (mgr, iod_addresses, lease_secs, policy) = (None, addresses, None, None);
-        let mut cluster =
-            Cluster { dir, file, mgr, iods: running, iod_addresses, told, unix, lease_secs, policy, target };
+        let (mgr, iod_addresses, lease_secs, capability_secs, policy) = (None, addresses, None, None, None);
+        let mut cluster = Cluster {
+            dir,
+            file,
+            mgr,
+            iods: running,
+            iod_addresses,
+            told,
+            unix,
+            lease_secs,
+            capability_secs,
+            policy,
+            target,
+        };
         cluster.start_mgr("127.0.0.1:0".into()).await;
         cluster
     }
@@ -74,6 +87,7 @@ impl Cluster {
         let mut config =
             mgr::Config { listen: vec![listen], ..mgr::Config::new(path("mgr"), path("cluster.toml"), iods) };
         config.lease_secs = self.lease_secs.unwrap_or(config.lease_secs);
+        config.capability_secs = self.capability_secs.unwrap_or(config.capability_secs);
         config.policy.clone_from(&self.policy);
         let mgr = Mgr::start(config).await.unwrap();
         let Address::Tcp { host, port } = &mgr.addresses()[0] else { panic!("not TCP") };

@@ -13,7 +13,7 @@ use xdr::{Malformed, Reader, Writer, Xdr};
 
 use super::Served;
 use super::lines::{Change, Replaced};
-use super::procedures::Session;
+use super::procedures::{Greeted, Session};
 use super::socket::{Channel, Received};
 use crate::buffers::Permit;
 use crate::store::{ReadPlan, Store};
@@ -22,7 +22,7 @@ use crate::store::{ReadPlan, Store};
 const INPUT: usize = 32 << 10;
 /// No request has more than this before its payload: RPC header, capability and 1024 extents.
 const BEFORE_PAYLOAD: usize = 20 << 10;
-/// Longest record before HELLO was said.
+/// Longest record before the peer has proven itself.
 const STRANGER_MAX: usize = 4 << 10;
 /// Replies with at most this much data use memory of the connection, larger ones borrow a buffer.
 pub(super) const SMALL: usize = 16 << 10;
@@ -48,6 +48,8 @@ pub(super) struct Connection<C> {
     /// Where the peer is.
     pub(super) machine: Machine,
     pub(super) session: Option<Session>,
+    /// Between HELLO and PROVE.
+    pub(super) greeted: Option<Greeted>,
     input: BytesMut,
     pub(super) output: Vec<u8>,
     pub(super) small: Vec<u8>,
@@ -85,6 +87,7 @@ impl<C: Channel> Connection<C> {
             socket,
             machine,
             session: None,
+            greeted: None,
             input: BytesMut::new(),
             output: Vec::new(),
             small: Vec::new(),
@@ -240,7 +243,7 @@ impl<C: Channel> Connection<C> {
         }
     }
 
-    /// Begins a change, which ends when the answer is dropped. `None` before HELLO, when nothing can be changed.
+    /// Begins a change, which ends when the answer is dropped. `None` before PROVE, when nothing can be changed.
     fn change(&self) -> Result<Option<Change>, Replaced> {
         self.session.as_ref().map(|session| session.membership.change()).transpose()
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use types::{FileId, Generation, Machine, Status, Verifier};
-use wire::native::{Extent, Failure, FileLength, Key, PieceKind, WriteExtent};
+use wire::native::{DataHandle, Extent, Failure, FileLength, PieceKind, WriteExtent};
 
 use super::Served;
 use super::news::Written;
@@ -27,9 +27,12 @@ pub struct ObjectBytes {
 }
 
 impl Served {
-    /// The secret of the cluster.
-    pub fn key(&self) -> &Key {
-        &self.key
+    /// Checks that a filehandle is genuine, for this iod, and in force.
+    ///
+    /// # Errors
+    /// `BadHandle` for one that is not genuine or not for this iod; `Fenced` for one that has ended.
+    pub fn check_handle(&self, handle: &DataHandle) -> Result<(), Status> {
+        self.judge.data_handle(handle)
     }
 
     /// The write verifier of this run.

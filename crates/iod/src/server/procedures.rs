@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use net::clock::unix_now;
 use types::limits::{EXTENTS_MAX, PAYLOAD_MAX};
 use types::{Generation, Status};
 use wire::native::{
     Capability, ClaimArgs, ClaimReply, CommitReply, Crc32c, Failure, FenceArgs, HelloArgs, HelloReply, LengthsArgs,
     LengthsReply, ListArgs, ListReply, MGR_SESSION, NewsArgs, NewsReply, Nothing, ObjectArgs, PieceKind, Procedure,
-    PunchArgs, REVISIONS, ReadArgs, ReadHead, ReserveArgs, Rights, STORE_OBJECT, ScrubArgs, ScrubReply, SeekArgs,
-    SeekReply, SizeReply, StatsReply, TruncateArgs, TruncateReply, WriteExtent, WriteHead, WriteReply, crc32c,
+    Proof, ProveArgs, PunchArgs, REVISIONS, ReadArgs, ReadHead, ReserveArgs, Rights, Said, ScrubArgs, ScrubReply,
+    SeekArgs, SeekReply, SizeReply, StatsReply, Ticket, TruncateArgs, TruncateReply, WriteExtent, WriteHead,
+    WriteReply, crc32c,
 };
 use wire::rpc::{AcceptStat, ReplyHeader};
 use xdr::{Malformed, Reader, Xdr};
@@ -31,7 +31,15 @@ const PAYLOAD_MIN: u32 = 512;
 /// How long NEWS waits for some, and LENGTHS for questions.
 const NEWS_WAIT: Duration = Duration::from_secs(5);
 
-/// What HELLO agreed on.
+/// What HELLO agreed on, until the peer proves that the session is its own.
+pub(super) struct Greeted {
+    ticket: Ticket,
+    said: Said,
+    checksums: bool,
+    max_payload: u32,
+}
+
+/// What HELLO agreed on with a peer that has proven itself.
 pub(super) struct Session {
     number: u64,
     /// Its place among the connections of the peer.
@@ -55,6 +63,7 @@ impl<C: Channel> Connection<C> {
         match procedure {
             Procedure::Null => self.refuse(xid, AcceptStat::Success),
             Procedure::Hello => self.with(xid, &mut input, Self::hello),
+            Procedure::Prove => self.with(xid, &mut input, Self::prove),
             _ if !session => self.answer::<Nothing>(xid, Err(Status::NoSession.into())),
             Procedure::Read => match take(&mut input) {
                 Ok(args) => self.read(xid, &args),
@@ -105,29 +114,31 @@ impl<C: Channel> Connection<C> {
         Err(error.into())
     }
 
+    /// Agrees on how to talk, and proves to be this iod. What it sends says nothing of the peer yet: that is as good as a stranger until PROVE.
     fn hello(&mut self, args: HelloArgs) -> Result<HelloReply, Failure> {
-        if self.session.is_some() {
+        if self.session.is_some() || self.greeted.is_some() {
             return Err(Failure { status: Status::Inval, detail: Some("HELLO was said before".into()) });
         }
-        args.ticket.verify(&self.shared.key, self.store().fsid(), unix_now())?;
         let version = args.max_version.min(*REVISIONS.end());
         if version < args.min_version || version < *REVISIONS.start() {
-            let detail = format!("this iod speaks revisions {} to {}", REVISIONS.start(), REVISIONS.end());
+            let (oldest, newest) = (args.min_version, args.max_version);
+            let detail = format!(
+                "this iod speaks revisions {} to {} of the native protocol, and you {oldest} to {newest}: use the same version of weir on all hosts",
+                REVISIONS.start(),
+                REVISIONS.end()
+            );
             return Err(Failure { status: Status::BadVersion, detail: Some(detail) });
         }
+        let ticket = self.shared.judge.ticket(&args)?;
         if args.max_payload < PAYLOAD_MIN {
             let detail = format!("payloads of less than {PAYLOAD_MIN} bytes");
             return Err(Failure { status: Status::Inval, detail: Some(detail) });
         }
-        let max_payload = args.max_payload.min(PAYLOAD_MAX as u32);
-        let membership = self.shared.lines.join(args.origin, self.socket.hanger()).map_err(|Replaced| Failure {
-            status: Status::Delay,
-            detail: Some("a newer connection of the same owner has come".into()),
-        })?;
-        let session = Session { number: args.ticket.session, membership, checksums: args.checksums, max_payload };
-        self.session = Some(session);
+        let (max_payload, mut nonce) = (args.max_payload.min(PAYLOAD_MAX as u32), [0; 32]);
+        getrandom::fill(&mut nonce)
+            .map_err(|e| Failure { status: Status::ServerFault, detail: Some(format!("no random numbers: {e}")) })?;
         let store = self.store();
-        Ok(HelloReply {
+        let mut reply = HelloReply {
             iod: store.iod(),
             fsid: store.fsid(),
             verifier: store.verifier(),
@@ -138,17 +149,38 @@ impl<C: Channel> Connection<C> {
             local: self.shared.local.clone(),
             data_server: self.shared.data_server.clone(),
             software: concat!("weir ", env!("CARGO_PKG_VERSION")).into(),
-        })
+            nonce,
+            proof: Proof::default(),
+        };
+        let said = ticket.answer(&args, &mut reply);
+        self.greeted = Some(Greeted { ticket, said, checksums: args.checksums, max_payload });
+        Ok(reply)
+    }
+
+    /// Opens the session that HELLO named, for who has the secret of its ticket.
+    fn prove(&mut self, args: ProveArgs) -> Result<Nothing, Failure> {
+        let Some(Greeted { ticket, said, checksums, max_payload }) = self.greeted.take() else {
+            return Err(Failure { status: Status::Inval, detail: Some("PROVE follows HELLO, once".into()) });
+        };
+        if !ticket.is_proven(&said, &args) {
+            return Err(Status::CapRefused.into());
+        }
+        let membership = self.shared.lines.join(args.origin, self.socket.hanger()).map_err(|Replaced| Failure {
+            status: Status::Delay,
+            detail: Some("a newer connection of the same owner has come".into()),
+        })?;
+        self.session = Some(Session { number: ticket.session, membership, checksums, max_payload });
+        Ok(Nothing)
     }
 
     /// Checks a capability for `needed` and for one object.
     fn check(&self, cap: &Capability, needed: Rights) -> Result<(), Failure> {
         let session = self.session.as_ref().ok_or(Status::NoSession)?;
-        cap.verify(&self.shared.key, self.store().fsid(), unix_now(), session.number, needed)?;
+        self.shared.judge.object(cap, session.number, needed)?;
         if session.number != MGR_SESSION {
             self.store().check_confirmed()?;
         }
-        if cap.object == STORE_OBJECT { Err(Status::CapRefused.into()) } else { Ok(()) }
+        Ok(())
     }
 
     /// Checks a capability and finds its object.
@@ -353,8 +385,7 @@ impl<C: Channel> Connection<C> {
     /// Checks a capability for the whole store.
     fn check_store(&self, cap: &Capability) -> Result<(), Failure> {
         let session = self.session.as_ref().ok_or(Status::NoSession)?;
-        cap.verify(&self.shared.key, self.store().fsid(), unix_now(), session.number, Rights::ADMIN)?;
-        if cap.object == STORE_OBJECT { Ok(()) } else { Err(Status::CapRefused.into()) }
+        Ok(self.shared.judge.store(cap, session.number)?)
     }
 
     fn list(&mut self, args: ListArgs) -> Result<ListReply, Failure> {
@@ -364,7 +395,11 @@ impl<C: Channel> Connection<C> {
 
     fn claim(&mut self, args: ClaimArgs) -> Result<ClaimReply, Failure> {
         self.check_store(&args.cap)?;
-        self.store().claim(args.claiming.as_ref(), args.highest)
+        let reply = self.store().claim(args.claiming.as_ref(), args.highest)?;
+        if reply.taken {
+            self.shared.judge.claimed(args.now, args.least_epoch);
+        }
+        Ok(reply)
     }
 
     fn scrub(&mut self, args: ScrubArgs) -> Result<ScrubReply, Failure> {

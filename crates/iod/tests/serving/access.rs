@@ -1,9 +1,9 @@
 //! Who may do what: sessions, capabilities, rights, fences.
 
-use types::{FileId, Fsid, Generation, Status, StoreId};
+use types::{FileId, Fsid, Generation, IodId, Status, StoreId};
 use wire::native::*;
 
-use crate::cluster::{ALL, Client, FSID, Fault, SESSION, Server, cap, cap_of, key, now};
+use crate::cluster::{ALL, Client, FSID, Fault, IOD, SESSION, Server, cap, cap_of, cluster_key, key, now};
 
 /// Sends every procedure that takes a capability; answers the statuses.
 fn everything(client: &mut Client, cap: &Capability) -> Vec<(Procedure, Result<(), Fault>)> {
@@ -48,11 +48,15 @@ fn bad_capabilities_open_nothing() {
     forged.mac[0] ^= 1;
     let mut stretched = cap(2, ALL);
     stretched.object = FileId(1);
-    let of_other_key = Key::new([9; 32]).sign_capability(FSID, FileId(1), Generation(1), ALL, now() + 1000, SESSION);
+    let of_other_key =
+        Key::new([9; 32]).of_iod(IOD).sign_capability(FSID, FileId(1), Generation(1), ALL, now() + 1000, SESSION);
+    let of_other_iod = cluster_key().of_iod(IodId([6; 16]));
+    let of_other_iod = of_other_iod.sign_capability(FSID, FileId(1), Generation(1), ALL, now() + 1000, SESSION);
     let cases = [
         (forged, Status::CapRefused),
         (stretched, Status::CapRefused),
         (of_other_key, Status::CapRefused),
+        (of_other_iod, Status::CapRefused),
         (sign(|p| p.0 = Fsid([0; 16])), Status::CapRefused),
         (sign(|p| p.3 = Rights(0)), Status::CapRefused),
         (sign(|p| p.4 = now()), Status::CapExpired),
@@ -101,7 +105,13 @@ fn claims_need_the_right_to_administer_the_whole_store() {
     let server = Server::new();
     let mut client = server.local_client(true);
     let claim = Claim { store: StoreId([1; 16]), epoch: 1, mark: 2, numbers: 3 };
-    let args = |cap| ClaimArgs { cap, claiming: Some(Claiming { expected: 0, next: 1, claim }), highest: false };
+    let args = |cap| ClaimArgs {
+        cap,
+        claiming: Some(Claiming { expected: 0, next: 1, claim }),
+        now: now(),
+        least_epoch: 0,
+        highest: false,
+    };
     for cap in [cap(1, ALL), cap(0, Rights::READ | Rights::WRITE)] {
         let refused = client.call::<ClaimReply>(Procedure::Claim, &args(cap)).unwrap_err();
         assert_eq!(refused.status(), Status::CapRefused);
@@ -117,7 +127,7 @@ fn clients_wait_until_an_iod_is_claimed_after_its_start() {
     let claim = Claim { store: StoreId([1; 16]), epoch: 1, mark: 2, numbers: 3 };
     let args = |expected| {
         let claiming = Some(Claiming { expected, next: 1, claim });
-        ClaimArgs { cap: cap(0, Rights::ADMIN), claiming, highest: false }
+        ClaimArgs { cap: cap(0, Rights::ADMIN), claiming, now: now(), least_epoch: 0, highest: false }
     };
     let size = |client: &mut Client| {
         client.call::<SizeReply>(Procedure::Size, &ObjectArgs { cap: cap(1, ALL) }).map_err(|fault| fault.status())
@@ -154,40 +164,127 @@ fn nothing_but_null_before_hello() {
     client.write(1, 0, b"now").unwrap();
 }
 
+const ORIGIN: Origin = Origin { owner: [1; 16], incarnation: 0 };
+
+fn made_up(proof: Proof) -> ProveArgs {
+    ProveArgs { origin: ORIGIN, proof }
+}
+
 #[test]
 fn bad_tickets_open_no_session() {
     let server = Server::new();
-    let mut client = Client::new(server.tcp());
-    let good = key().sign_ticket(FSID, SESSION, now() + 1000);
-    let mut forged = good.clone();
-    forged.session += 1;
-    let args = |ticket, min_version, max_version, max_payload| HelloArgs {
-        ticket,
-        min_version,
-        max_version,
-        checksums: false,
-        max_payload,
-        origin: Origin { owner: [1; 16], incarnation: 0 },
+    let good = key().ticket(FSID, SESSION, now() + 1000);
+    let hello = |ticket: &Ticket| HelloArgs::new(ticket, [8; 32], false);
+    let with = |change: fn(&mut HelloArgs)| {
+        let mut args = hello(&good);
+        change(&mut args);
+        args
     };
+    let mut client = Client::new(server.tcp());
     for (args, status) in [
-        (args(forged, 1, 1, 4096), Status::CapRefused),
-        (args(key().sign_ticket(FSID, SESSION, now()), 1, 1, 4096), Status::CapExpired),
-        (args(key().sign_ticket(Fsid([1; 16]), SESSION, now() + 9), 1, 1, 4096), Status::CapRefused),
-        (args(Key::new([4; 32]).sign_ticket(FSID, SESSION, now() + 9), 1, 1, 4096), Status::CapRefused),
-        (args(good.clone(), 2, 9, 4096), Status::BadVersion),
-        (args(good.clone(), 0, 0, 4096), Status::BadVersion),
-        (args(good.clone(), 1, 1, 0), Status::Inval),
+        (hello(&key().ticket(FSID, SESSION, now())), Status::CapExpired),
+        (hello(&key().ticket(Fsid([1; 16]), SESSION, now() + 9)), Status::CapRefused),
+        (with(|args| (args.min_version, args.max_version) = (3, 9)), Status::BadVersion),
+        (with(|args| (args.min_version, args.max_version) = (1, 1)), Status::BadVersion),
+        (with(|args| args.max_payload = 0), Status::Inval),
     ] {
         let reply = client.call::<HelloReply>(Procedure::Hello, &args);
         assert_eq!(reply.unwrap_err().status(), status, "{args:?}");
+        assert_eq!(
+            client.call::<Nothing>(Procedure::Prove, &made_up(Proof([0; 32]))).unwrap_err().status(),
+            Status::Inval
+        );
         assert_eq!(client.stats().unwrap_err().status(), Status::NoSession);
     }
-    let reply = client.call::<HelloReply>(Procedure::Hello, &args(good, 1, 1, 4096)).unwrap();
+    let args = with(|args| args.max_payload = 4096);
+    let reply = client.call::<HelloReply>(Procedure::Hello, &args).unwrap();
     assert_eq!((reply.max_payload, reply.checksums), (4096, false));
+    client.call::<Nothing>(Procedure::Prove, &good.check(&args, &reply, ORIGIN).unwrap()).unwrap();
     let data = vec![1; 4097];
     assert_eq!(client.write(1, 0, &data).unwrap_err().status(), Status::TooBig);
     client.write(1, 0, &data[1..]).unwrap();
     assert_eq!(client.read_list(1, &[(0, 4000), (0, 97)]).unwrap_err().status(), Status::TooBig);
+}
+
+#[test]
+fn without_the_secret_of_a_ticket_no_session_opens_and_no_answer_convinces() {
+    let server = Server::new();
+    let good = key().ticket(FSID, SESSION, now() + 1000);
+    let args = HelloArgs::new(&good, [8; 32], false);
+    // All that HELLO says can be said by anybody. The proof cannot: neither made up, nor that of the iod, of another connection, or of another ticket.
+    let mut other = Client::new(server.tcp());
+    let reply: HelloReply = other.call(Procedure::Hello, &args).unwrap();
+    let of_other = good.check(&args, &reply, ORIGIN).unwrap();
+    let foreign: [Ticket; 3] = [
+        cluster_key().of_iod(IodId([6; 16])).ticket(FSID, SESSION, args.expires),
+        key().ticket(FSID, SESSION + 1, args.expires),
+        key().ticket(FSID, SESSION, args.expires + 1),
+    ];
+    let proofs: [fn(&HelloReply, Proof) -> Proof; 3] =
+        [|_, _| Proof([0; 32]), |reply, _| reply.proof, |_, of_other| of_other];
+    for proof in proofs {
+        let mut client = Client::new(server.tcp());
+        let reply: HelloReply = client.call(Procedure::Hello, &args).unwrap();
+        let refused = client.call::<Nothing>(Procedure::Prove, &made_up(proof(&reply, of_other.proof))).unwrap_err();
+        assert_eq!(refused.status(), Status::CapRefused);
+        assert_eq!(client.write(1, 0, b"x").unwrap_err().status(), Status::NoSession);
+        // There is one try: the genuine proof comes too late.
+        let genuine = good.check(&args, &reply, ORIGIN).unwrap();
+        assert_eq!(client.call::<Nothing>(Procedure::Prove, &genuine).unwrap_err().status(), Status::Inval);
+        assert_eq!(client.stats().unwrap_err().status(), Status::NoSession);
+        foreign.iter().for_each(|ticket| assert_eq!(ticket.check(&args, &reply, ORIGIN), Err(Status::CapRefused)));
+    }
+    // And whoever changes anything on the way is found out.
+    let changes: [fn(&mut HelloReply); 5] = [
+        |reply| reply.iod.0[0] ^= 1,
+        |reply| reply.verifier.0[0] ^= 1,
+        |reply| reply.checksums ^= true,
+        |reply| reply.local = Some(Local { host: "h".into(), path: "/tmp/trap".into() }),
+        |reply| reply.proof.0[31] ^= 1,
+    ];
+    for change in changes {
+        let mut changed = reply.clone();
+        change(&mut changed);
+        assert_eq!(good.check(&args, &changed, ORIGIN), Err(Status::CapRefused), "{changed:?}");
+    }
+    other.call::<Nothing>(Procedure::Prove, &of_other).unwrap();
+    other.write(1, 0, b"genuine").unwrap();
+}
+
+#[test]
+fn a_connection_that_has_not_proven_itself_replaces_no_other() {
+    let server = Server::new();
+    let mut old = server.client();
+    old.write(1, 0, b"mine").unwrap();
+    let mut client = Client::new(server.tcp());
+    let ticket = key().ticket(FSID, SESSION, now() + 1000);
+    let newer = Origin { owner: ORIGIN.owner, incarnation: 9 };
+    client.call::<HelloReply>(Procedure::Hello, &HelloArgs::new(&ticket, [8; 32], false)).unwrap();
+    let newer = ProveArgs { origin: newer, proof: Proof([7; 32]) };
+    client.call::<Nothing>(Procedure::Prove, &newer).unwrap_err();
+    assert_eq!(old.read(1, 0, 9).unwrap(), b"mine");
+}
+
+#[test]
+fn rights_of_earlier_epochs_end_with_a_claim() {
+    let server = Server::new();
+    let (mut mgr, mut client) = (server.local_client(true), server.client());
+    client.write(1, 0, b"before").unwrap();
+    // That of the tests is of epoch 0.
+    let claim = Claim { store: StoreId([1; 16]), epoch: 3, mark: 2, numbers: 3 };
+    let claiming = Some(Claiming { expected: 0, next: 100, claim });
+    let args = ClaimArgs { cap: mgr.cap(0, Rights::ADMIN), claiming, now: now(), least_epoch: 3, highest: false };
+    assert!(mgr.call::<ClaimReply>(Procedure::Claim, &args).unwrap().taken);
+    assert_eq!(client.read(1, 0, 9).unwrap_err().status(), Status::Fenced);
+    let mut late = Client::new(server.tcp());
+    assert_eq!(late.hello(true).unwrap_err().status(), Status::CapExpired);
+    let session = 3 << 32 | 5;
+    let ticket = key().ticket(FSID, session, now() + 1000);
+    let mut next = Client::new(server.tcp());
+    next.hello_with(&ticket, ORIGIN, false).unwrap();
+    let cap = key().sign_capability(FSID, FileId(1), Generation(1), Rights::READ, now() + 1000, session);
+    let read = ReadArgs { cap, extents: vec![Extent { offset: 0, len: 9 }] };
+    assert_eq!(&next.call::<ReadReply>(Procedure::Read, &read).unwrap().data[..], b"before");
 }
 
 #[test]

@@ -7,8 +7,8 @@ use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
-use iod::{Config, Iod, Running, Store};
-use types::{FileId, Fsid, Generation, Status, Verifier};
+use iod::{Config, Disk, Features, Iod, Local, Running, Store};
+use types::{FileId, Fsid, Generation, IodId, Status, Verifier};
 use wire::native::*;
 use wire::rpc::record::{Mark, mark};
 use wire::rpc::{AcceptStat, Auth, CallHeader, Message, ReplyHeader, ReplyStat, decode_message};
@@ -18,8 +18,22 @@ pub const FSID: Fsid = Fsid(*b"file system test");
 pub const SESSION: u64 = 77;
 pub const ALL: Rights = Rights(7);
 
-pub fn key() -> Key {
+/// The identity of every iod, where a test does not say otherwise.
+pub const IOD: IodId = IodId([5; 16]);
+
+/// The secret of the cluster.
+pub fn cluster_key() -> Key {
     Key::new([3; 32])
+}
+
+/// What is signed for [`IOD`].
+pub fn key() -> IodKey {
+    cluster_key().of_iod(IOD)
+}
+
+/// An empty store of [`IOD`].
+pub fn format_store(disk: &dyn Disk, features: Features) {
+    Store::format_as(disk, FSID, features, IOD).unwrap();
 }
 
 pub fn now() -> u64 {
@@ -27,7 +41,7 @@ pub fn now() -> u64 {
 }
 
 pub fn config(dir: &Path) -> Config {
-    Config::new(dir, FSID, key(), vec!["127.0.0.1:0".parse().unwrap()])
+    Config::new(dir, FSID, cluster_key(), vec!["127.0.0.1:0".parse().unwrap()])
 }
 
 /// An iod whose directory goes with it.
@@ -43,7 +57,7 @@ impl Server {
 
     pub fn with(change: impl FnOnce(&mut Config)) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        Store::format(&dir.path().join("store"), FSID).unwrap();
+        format_store(&Local::new(dir.path().join("store")), Features::default());
         let mut config = config(&dir.path().join("store"));
         change(&mut config);
         Server { running: Some(Iod::start(config).unwrap()), dir }
@@ -73,6 +87,7 @@ impl Server {
 
     pub fn client_with(&self, checksums: bool) -> Client {
         let mut client = Client::new(self.tcp());
+        client.key = cluster_key().of_iod(self.running().iod());
         client.hello(checksums).unwrap();
         client
     }
@@ -152,6 +167,8 @@ impl Fault {
 pub struct Client {
     pub stream: Box<dyn Stream>,
     pub checksums: bool,
+    /// The secret of the iod.
+    pub key: IodKey,
     xid: u32,
 }
 
@@ -159,7 +176,7 @@ impl Client {
     pub fn new(stream: impl Stream + 'static) -> Self {
         // Nothing should ever take this long: a hanging test shall fail, not hang.
         stream.set_timeout(Duration::from_secs(60));
-        Client { stream: Box::new(stream), checksums: false, xid: 100 }
+        Client { stream: Box::new(stream), checksums: false, key: key(), xid: 100 }
     }
 
     pub fn hello(&mut self, checksums: bool) -> Result<HelloReply, Fault> {
@@ -168,11 +185,18 @@ impl Client {
     }
 
     pub fn hello_from(&mut self, origin: Origin, checksums: bool) -> Result<HelloReply, Fault> {
-        let ticket = key().sign_ticket(FSID, SESSION, now() + 1000);
-        let args = HelloArgs { ticket, min_version: 1, max_version: 9, checksums, max_payload: 1 << 20, origin };
-        let reply: HelloReply = self.call(Procedure::Hello, &args)?;
+        let ticket = self.key.ticket(FSID, SESSION, now() + 1000);
+        let reply = self.hello_with(&ticket, origin, checksums)?;
         self.checksums = reply.checksums;
         Ok(reply)
+    }
+
+    /// Opens a session with this ticket.
+    pub fn hello_with(&mut self, ticket: &Ticket, origin: Origin, checksums: bool) -> Result<HelloReply, Fault> {
+        greet(ticket, origin, checksums, self, |client, procedure, args| {
+            let xid = client.send(procedure, args);
+            client.receive().map(|record| (record, xid))
+        })
     }
 
     pub fn message(&mut self, procedure: u32, args: &impl Xdr) -> Segments {
@@ -223,6 +247,15 @@ impl Client {
         self.reply(xid)
     }
 
+    /// A right at the iod of this client.
+    pub fn cap(&self, object: u64, rights: Rights) -> Capability {
+        self.cap_of(object, 1, rights)
+    }
+
+    fn cap_of(&self, object: u64, generation: u32, rights: Rights) -> Capability {
+        self.key.sign_capability(FSID, FileId(object), Generation(generation), rights, now() + 1000, SESSION)
+    }
+
     pub fn write_args(&self, object: u64, stable: bool, parts: &[(u64, &[u8])]) -> WriteArgs {
         let extents = parts
             .iter()
@@ -233,7 +266,7 @@ impl Client {
             })
             .collect();
         let data: Vec<u8> = parts.iter().flat_map(|(_, data)| data.iter().copied()).collect();
-        let head = WriteHead { cap: cap(object, ALL), stable, least: 0, extents };
+        let head = WriteHead { cap: self.cap(object, ALL), stable, least: 0, extents };
         WriteArgs { head, data: Segments::from(Bytes::from(data)) }
     }
 
@@ -251,7 +284,7 @@ impl Client {
     pub fn read_list(&mut self, object: u64, extents: &[(u64, u32)]) -> Result<ReadReply, Fault> {
         let list = extents.iter().map(|(offset, len)| Extent { offset: *offset, len: *len }).collect();
         let reply: ReadReply =
-            self.call(Procedure::Read, &ReadArgs { cap: cap(object, Rights::READ), extents: list })?;
+            self.call(Procedure::Read, &ReadArgs { cap: self.cap(object, Rights::READ), extents: list })?;
         check_read(&reply, extents, self.checksums);
         Ok(reply)
     }
@@ -262,41 +295,41 @@ impl Client {
     }
 
     pub fn commit(&mut self, object: u64) -> Result<CommitReply, Fault> {
-        self.call(Procedure::Commit, &ObjectArgs { cap: cap(object, ALL) })
+        self.call(Procedure::Commit, &ObjectArgs { cap: self.cap(object, ALL) })
     }
 
     pub fn size(&mut self, object: u64) -> Result<SizeReply, Fault> {
-        self.call(Procedure::Size, &ObjectArgs { cap: cap(object, Rights::READ) })
+        self.call(Procedure::Size, &ObjectArgs { cap: self.cap(object, Rights::READ) })
     }
 
     pub fn truncate(&mut self, object: u64, size: u64) -> Result<TruncateReply, Fault> {
-        self.call(Procedure::Truncate, &TruncateArgs { cap: cap(object, Rights::WRITE), size })
+        self.call(Procedure::Truncate, &TruncateArgs { cap: self.cap(object, Rights::WRITE), size })
     }
 
     pub fn punch(&mut self, object: u64, offset: u64, len: u64) -> Result<Nothing, Fault> {
-        self.call(Procedure::Punch, &PunchArgs { cap: cap(object, Rights::WRITE), offset, len })
+        self.call(Procedure::Punch, &PunchArgs { cap: self.cap(object, Rights::WRITE), offset, len })
     }
 
     pub fn reserve(&mut self, object: u64, offset: u64, len: u64) -> Result<Nothing, Fault> {
-        self.call(Procedure::Reserve, &ReserveArgs { cap: cap(object, Rights::WRITE), offset, len })
+        self.call(Procedure::Reserve, &ReserveArgs { cap: self.cap(object, Rights::WRITE), offset, len })
     }
 
     pub fn seek(&mut self, object: u64, offset: u64, what: SeekWhat) -> Result<Option<u64>, Fault> {
-        let args = SeekArgs { cap: cap(object, Rights::READ), offset, what };
+        let args = SeekArgs { cap: self.cap(object, Rights::READ), offset, what };
         self.call::<SeekReply>(Procedure::Seek, &args).map(|r| r.offset)
     }
 
     pub fn remove(&mut self, object: u64) -> Result<Nothing, Fault> {
-        self.call(Procedure::Remove, &ObjectArgs { cap: cap(object, ALL) })
+        self.call(Procedure::Remove, &ObjectArgs { cap: self.cap(object, ALL) })
     }
 
     pub fn fence(&mut self, object: u64, generation: u32) -> Result<Nothing, Fault> {
-        let args = FenceArgs { cap: cap_of(object, generation, ALL), generation: Generation(generation) };
+        let args = FenceArgs { cap: self.cap_of(object, generation, ALL), generation: Generation(generation) };
         self.call(Procedure::Fence, &args)
     }
 
     pub fn list(&mut self, after: u64, max: u32) -> Result<ListReply, Fault> {
-        self.call(Procedure::List, &ListArgs { cap: cap(STORE_OBJECT.0, Rights::ADMIN), after, max })
+        self.call(Procedure::List, &ListArgs { cap: self.cap(STORE_OBJECT.0, Rights::ADMIN), after, max })
     }
 
     pub fn stats(&mut self) -> Result<StatsReply, Fault> {
@@ -311,6 +344,42 @@ impl Client {
     pub fn is_closed(&mut self) -> bool {
         matches!(self.stream.read(&mut [0; 64]), Ok(0) | Err(_))
     }
+}
+
+/// Arguments of HELLO or PROVE.
+pub enum Greeting {
+    Hello(HelloArgs),
+    Prove(ProveArgs),
+}
+
+impl Xdr for Greeting {
+    fn encode(&self, out: &mut Writer) {
+        match self {
+            Greeting::Hello(args) => args.encode(out),
+            Greeting::Prove(proof) => proof.encode(out),
+        }
+    }
+
+    fn decode(_: &mut Reader) -> Result<Self, xdr::Malformed> {
+        unreachable!("never read")
+    }
+}
+
+/// Says HELLO with a ticket, checks that the iod has its secret and proves that we have, by a way to exchange records.
+pub fn greet<C>(
+    ticket: &Ticket,
+    origin: Origin,
+    checksums: bool,
+    client: &mut C,
+    mut exchange: impl FnMut(&mut C, Procedure, &Greeting) -> Result<(Bytes, u32), Fault>,
+) -> Result<HelloReply, Fault> {
+    let args = HelloArgs::new(ticket, [8; 32], checksums);
+    let (record, xid) = exchange(client, Procedure::Hello, &Greeting::Hello(args.clone()))?;
+    let reply: HelloReply = decoded(record, xid)?;
+    let proof = ticket.check(&args, &reply, origin).expect("a genuine iod");
+    let (record, xid) = exchange(client, Procedure::Prove, &Greeting::Prove(proof))?;
+    decoded::<Nothing>(record, xid)?;
+    Ok(reply)
 }
 
 pub fn object_args(object: u64) -> ObjectArgs {

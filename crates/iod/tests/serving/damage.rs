@@ -77,13 +77,8 @@ fn garbage_arguments_end_the_connection_after_an_answer() {
         let mut client = if *procedure == Procedure::Hello { Client::new(server.tcp()) } else { server.client() };
         let xid = client.send(
             *procedure,
-            &wire::native::ListEntry {
-                object: types::FileId(1),
-                size: 2,
-                allocated: 3,
-                generation: types::Generation(4),
-                damaged: false,
-            },
+            // As long as the arguments of none.
+            &wire::native::WriteReply { verifier: types::Verifier([1; 8]), stable: true, size: 3 },
         );
         assert_eq!(not_executed(client.reply::<Nothing>(xid)), AcceptStat::GarbageArgs, "{procedure:?}");
         assert!(client.is_closed(), "{procedure:?}");

@@ -167,21 +167,24 @@ fn stores_with_block_checksums_and_stores_in_memory_lend_nothing() {
     let mut server = Server::new();
     server.running.take().unwrap().stop();
     let dir = server.dir.path().join("summed");
-    Store::format_with(&Local::new(&dir), FSID, Features { block_checksums: true }).unwrap();
+    crate::cluster::format_store(&Local::new(&dir), Features { block_checksums: true });
     server.running = Some(iod::Iod::start(crate::cluster::config(&dir)).unwrap());
     let mut borrower = Borrower::new(&server);
     borrower.client.write(1, 0, b"bytes").unwrap();
     assert_eq!(borrower.lend(cap(1, Rights::READ)).map(drop).unwrap_err().status(), Status::NotSupp);
 
     let disk = Memory::new("m", 1 << 20);
-    Store::format_on(&disk, FSID).unwrap();
-    let mut peer = Peer::new(Arc::new(Served::new(Store::open_on(Arc::new(disk)).unwrap(), key())));
+    crate::cluster::format_store(&disk, Features::default());
+    let mut peer =
+        Peer::new(Arc::new(Served::new(Store::open_on(Arc::new(disk)).unwrap(), &crate::cluster::cluster_key())));
     let mut client = Client::new(Nowhere);
-    let ticket = key().sign_ticket(FSID, crate::cluster::SESSION, crate::cluster::now() + 9);
+    let ticket = key().ticket(FSID, crate::cluster::SESSION, crate::cluster::now() + 9);
     let origin = Origin { owner: [1; 16], incarnation: 0 };
-    let hello = HelloArgs { ticket, min_version: 1, max_version: 1, checksums: false, max_payload: 4096, origin };
-    let message = client.message(Procedure::Hello as u32, &hello).to_bytes();
-    decoded::<HelloReply>(peer.record(message).unwrap(), client.xid()).unwrap();
+    crate::cluster::greet(&ticket, origin, false, &mut client, |client, procedure, args| {
+        let message = client.message(procedure as u32, args).to_bytes();
+        Ok((peer.record(message).unwrap(), client.xid()))
+    })
+    .unwrap();
     let write = client.write_args(1, false, &[(0, b"bytes")]);
     let message = client.message(Procedure::Write as u32, &write).to_bytes();
     decoded::<WriteReply>(peer.record(message).unwrap(), client.xid()).unwrap();

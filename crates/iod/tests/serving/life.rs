@@ -12,7 +12,7 @@ use types::{Fsid, Status};
 use wire::native::{Key, Procedure};
 use wire::rpc::record::mark;
 
-use crate::cluster::{Client, FSID, Server, config, pattern, wait_until};
+use crate::cluster::{Client, FSID, Server, config, format_store, pattern, wait_until};
 
 fn start_error(dir: &Path) -> StoreError {
     match Iod::start(config(dir)) {
@@ -192,7 +192,7 @@ const TO_BE_KILLED: &str = "WEIR_TEST_IOD_TO_BE_KILLED";
 #[test]
 fn killing_an_iod_loses_nothing_that_it_had() {
     let dir = tempfile::tempdir().unwrap();
-    Store::format(&dir.path().join("store"), FSID).unwrap();
+    format_store(&iod::Local::new(dir.path().join("store")), iod::Features::default());
     let store = dir.path().join("store");
     let data = pattern(200_000, 1);
     let mut before = None;

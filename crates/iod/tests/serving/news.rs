@@ -12,10 +12,8 @@ const OBJECT: FileId = FileId(7);
 /// A client with the session of the mgr.
 fn mgr(server: &Server) -> Client {
     let mut client = Client::new(server.tcp());
-    let ticket = key().sign_ticket(FSID, MGR_SESSION, now() + 1000);
-    let origin = Origin { owner: [3; 16], incarnation: 0 };
-    let args = HelloArgs { ticket, min_version: 1, max_version: 1, checksums: false, max_payload: 1 << 20, origin };
-    client.call::<HelloReply>(Procedure::Hello, &args).unwrap();
+    let ticket = key().ticket(FSID, MGR_SESSION, now() + 1000);
+    client.hello_with(&ticket, Origin { owner: [3; 16], incarnation: 0 }, false).unwrap();
     client
 }
 

@@ -13,7 +13,7 @@ fn hello_tells_who_and_how() {
     let mut client = crate::cluster::Client::new(server.tcp());
     let reply = client.hello(true).unwrap();
     assert_eq!((reply.iod, reply.fsid), (server.running().iod(), crate::cluster::FSID));
-    assert_eq!((reply.version, reply.checksums, reply.max_payload, reply.max_extents), (1, true, 1 << 20, 1024));
+    assert_eq!((reply.version, reply.checksums, reply.max_payload, reply.max_extents), (2, true, 1 << 20, 1024));
     let local = reply.local.unwrap();
     assert_eq!(std::path::Path::new(&local.path), server.running().unix_path().unwrap());
     assert_eq!(local.host, std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap().trim());

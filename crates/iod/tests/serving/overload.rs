@@ -7,13 +7,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use iod::{Iod, Store};
+use iod::Iod;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use types::limits::{IDLE_BYTES_MAX, IOD_BUFFERS_MAX};
 use wire::native::*;
 use wire::rpc::record::mark;
 
-use crate::cluster::{ALL, Client, FSID, Server, cap, config, pattern, wait_until};
+use crate::cluster::{ALL, Client, Server, cap, config, pattern, wait_until};
 
 /// Every byte is progress, but it would never end.
 #[test]
@@ -120,7 +120,7 @@ fn a_thousand_idle_sessions_take_little_memory() {
     }
     let dir = tempfile::tempdir().unwrap();
     let store = dir.path().join("store");
-    Store::format(&store, FSID).unwrap();
+    crate::cluster::format_store(&iod::Local::new(&store), iod::Features::default());
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "overload::the_iod_to_be_measured", "--nocapture"])
         .env(TO_BE_MEASURED, &store)

@@ -9,7 +9,9 @@ use wire::native::*;
 use wire::rpc::record::mark;
 use xdr::Xdr;
 
-use crate::cluster::{Client, FSID, Fault, Nowhere, decoded, key, now, object_args, pattern};
+use crate::cluster::{
+    Client, FSID, Fault, Nowhere, cluster_key, decoded, format_store, greet, key, now, object_args, pattern,
+};
 
 fn record<R: Xdr>(peer: &mut Peer, client: &mut Client, procedure: Procedure, args: &impl Xdr) -> Result<R, Fault> {
     let mut request = mark(client.message(procedure as u32, args)).to_bytes();
@@ -17,32 +19,31 @@ fn record<R: Xdr>(peer: &mut Peer, client: &mut Client, procedure: Procedure, ar
     decoded(peer.record(request).map_err(|_| Fault::Closed)?, client.xid())
 }
 
-fn hello(incarnation: u64) -> HelloArgs {
-    let ticket = key().sign_ticket(FSID, crate::cluster::SESSION, now() + 1000);
-    HelloArgs {
-        ticket,
-        min_version: 1,
-        max_version: 1,
-        checksums: true,
-        max_payload: 1 << 20,
-        origin: Origin { owner: [7; 16], incarnation },
-    }
+fn hello(peer: &mut Peer, client: &mut Client) -> HelloReply {
+    let ticket = key().ticket(FSID, crate::cluster::SESSION, now() + 1000);
+    let origin = Origin { owner: [7; 16], incarnation: 0 };
+    let exchange = |peer: &mut Peer, procedure, args: &crate::cluster::Greeting| {
+        let mut request = mark(client.message(procedure as u32, args)).to_bytes();
+        request.advance(4);
+        Ok((peer.record(request).map_err(|_| Fault::Closed)?, client.xid()))
+    };
+    greet(&ticket, origin, true, peer, exchange).unwrap()
 }
 
 #[test]
 fn a_whole_life_without_a_socket() {
     let disk = Memory::new("disk of a test", 1 << 30);
-    Store::format_on(&disk, FSID).unwrap();
+    format_store(&disk, iod::Features::default());
     let mut client = Client::new(Nowhere);
     client.checksums = true;
     let data = pattern(1 << 20, 1);
     let mut verifiers = Vec::new();
     for life in 0..3u64 {
-        let served = Arc::new(Served::new(Store::open_on(Arc::new(disk.clone())).unwrap(), key()));
+        let served = Arc::new(Served::new(Store::open_on(Arc::new(disk.clone())).unwrap(), &cluster_key()));
         let mut peer = Peer::new(served.clone());
         let early = record::<Nothing>(&mut peer, &mut client, Procedure::Commit, &object_args(1));
         assert_eq!(early.unwrap_err().status(), Status::NoSession);
-        let reply: HelloReply = record(&mut peer, &mut client, Procedure::Hello, &hello(0)).unwrap();
+        let reply = hello(&mut peer, &mut client);
         verifiers.push(reply.verifier);
         if life > 0 {
             let args = ReadArgs { cap: object_args(1).cap, extents: vec![Extent { offset: 0, len: 1 << 20 }] };

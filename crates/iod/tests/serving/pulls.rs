@@ -6,36 +6,53 @@ use iod::{Features, Iod, Local, Store};
 use types::{FileId, Generation, IodId, Status};
 use wire::native::*;
 
-use crate::cluster::{ALL, Client, FSID, Fault, Server, config, key, now, pattern};
+use crate::cluster::{ALL, Client, FSID, Fault, Server, cluster_key, config, format_store, now, pattern};
 
-fn sign(object: u64, generation: u32, rights: Rights, session: u64) -> Capability {
-    key().sign_capability(FSID, FileId(object), Generation(generation), rights, now() + 1000, session)
+const OTHER: IodId = IodId([6; 16]);
+
+/// A right of the mgr at an iod, or of another iod there on its behalf.
+fn sign(at: &Server, object: u64, generation: u32, rights: Rights, session: u64) -> Capability {
+    let key = cluster_key().of_iod(at.running().iod());
+    key.sign_capability(FSID, FileId(object), Generation(generation), rights, now() + 1000, session)
 }
 
 fn server(sums: bool) -> Server {
     let dir = tempfile::tempdir().unwrap();
     let store = dir.path().join("store");
-    Store::format_with(&Local::new(&store), FSID, Features { block_checksums: sums }).unwrap();
+    format_store(&Local::new(&store), Features { block_checksums: sums });
+    Server { running: Some(Iod::start(config(&store)).unwrap()), dir }
+}
+
+/// Another iod, which has objects of the same numbers.
+fn another(sums: bool) -> Server {
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("store");
+    Store::format_as(&Local::new(&store), FSID, Features { block_checksums: sums }, OTHER).unwrap();
     Server { running: Some(Iod::start(config(&store)).unwrap()), dir }
 }
 
 /// A client that is the mgr.
 fn mgr(server: &Server) -> Client {
+    session(server, MGR_SESSION)
+}
+
+fn session(server: &Server, number: u64) -> Client {
     let mut client = Client::new(server.tcp());
-    let ticket = key().sign_ticket(FSID, MGR_SESSION, now() + 1000);
-    let origin = Origin { owner: [2; 16], incarnation: 0 };
-    let hello = HelloArgs { ticket, min_version: 1, max_version: 1, checksums: true, max_payload: 1 << 20, origin };
-    client.call::<HelloReply>(Procedure::Hello, &hello).unwrap();
+    let ticket = cluster_key().of_iod(server.running().iod()).ticket(FSID, number, now() + 1000);
+    client.hello_with(&ticket, Origin { owner: [2; 16], incarnation: 0 }, true).unwrap();
+    client.checksums = true;
     client
 }
 
-/// Into object 1, from object 2 of `source`.
-fn args(source: &Server, extents: &[(u64, u64, u32)]) -> PullArgs {
+/// Into object 1 of `target`, from object 2 of `source`.
+fn args(target: &Server, source: &Server, extents: &[(u64, u64, u32)]) -> PullArgs {
     let extents = extents.iter().map(|(from, to, len)| PullExtent { from: *from, to: *to, len: *len }).collect();
     let (iod, address) = (source.running().iod(), source.running().addrs()[0]);
     let addresses = vec!["not an address".into(), address.to_string()];
-    let source = PullSource { cap: sign(2, 1, Rights::READ, PULL_SESSION), iod, addresses };
-    PullArgs { cap: sign(1, 1, Rights::WRITE, MGR_SESSION), stable: false, source, extents }
+    let cap = sign(source, 2, 1, Rights::READ, PULL_SESSION);
+    let ticket = cluster_key().of_iod(iod).ticket(FSID, PULL_SESSION, now() + 1000);
+    let source = PullSource { cap, ticket, iod, addresses };
+    PullArgs { cap: sign(target, 1, 1, Rights::WRITE, MGR_SESSION), stable: false, source, extents }
 }
 
 fn pull(client: &mut Client, args: &PullArgs) -> Result<PullReply, Fault> {
@@ -53,7 +70,7 @@ fn content(server: &Server, object: u64) -> Vec<u8> {
 fn bytes_are_copied_between_iods_and_within_one() {
     for (of_source, of_target) in [(false, false), (true, false), (false, true), (true, true)] {
         for within in [false, true] {
-            let (one, other) = (server(of_target), server(of_source));
+            let (one, other) = (server(of_target), another(of_source));
             let source = if within { &one } else { &other };
             let mut from = pattern(3 << 20, 1);
             source.client().write(2, 0, &from[..1 << 20]).unwrap();
@@ -66,7 +83,7 @@ fn bytes_are_copied_between_iods_and_within_one() {
                 one.client().write(1, at as u64, &want[at..at + (1 << 20)]).unwrap();
             }
             let extents = [(5, 4097, 10), (1000, 70_000, (1 << 20) + 333), (2 << 20, 3 << 20, 1 << 20), (0, 9, 0)];
-            let mut asked = args(source, &extents);
+            let mut asked = args(&one, source, &extents);
             asked.stable = true;
             let reply = pull(&mut mgr(&one), &asked).unwrap();
             assert_eq!((reply.stable, reply.size, reply.done, reply.stopped), (true, 4 << 20, asked.len(), None));
@@ -77,8 +94,8 @@ fn bytes_are_copied_between_iods_and_within_one() {
             let (pulled, copied) = (one.counter("bytes.pulled"), one.counter("bytes.copied"));
             assert_eq!((pulled, copied), if within { (0, asked.len()) } else { (asked.len(), 0) });
             // What is copied is made where there was nothing.
-            let mut asked = args(source, &[(0, 100, 1 << 20)]);
-            asked.cap = sign(3, 1, Rights::WRITE, MGR_SESSION);
+            let mut asked = args(&one, source, &[(0, 100, 1 << 20)]);
+            asked.cap = sign(&one, 3, 1, Rights::WRITE, MGR_SESSION);
             assert_eq!(pull(&mut mgr(&one), &asked).unwrap().size, 100 + (1 << 20));
             assert!(content(&one, 3)[100..] == from[..1 << 20]);
         }
@@ -87,9 +104,9 @@ fn bytes_are_copied_between_iods_and_within_one() {
 
 #[test]
 fn only_the_mgr_may_ask() {
-    let (one, other) = (server(false), server(false));
+    let (one, other) = (server(false), another(false));
     other.client().write(2, 0, b"secret").unwrap();
-    let good = args(&other, &[(0, 0, 6)]);
+    let good = args(&one, &other, &[(0, 0, 6)]);
     let refused = |args: &PullArgs| pull(&mut mgr(&one), args).unwrap_err().status();
     assert_eq!(pull(&mut one.client(), &good).unwrap_err().status(), Status::CapRefused);
     let with = |change: fn(&mut PullArgs)| {
@@ -97,38 +114,51 @@ fn only_the_mgr_may_ask() {
         change(&mut args);
         args
     };
+    let mut bad = good.clone();
+    bad.cap = sign(&one, 1, 1, Rights::READ, MGR_SESSION);
+    assert_eq!(refused(&bad), Status::CapRefused);
     for (bad, status) in [
-        (with(|args| args.cap = sign(1, 1, Rights::READ, MGR_SESSION)), Status::CapRefused),
-        (with(|args| args.source.cap = sign(2, 1, ALL, MGR_SESSION)), Status::CapRefused),
-        (with(|args| args.source.cap = sign(2, 1, Rights::WRITE, PULL_SESSION)), Status::CapRefused),
-        (with(|args| args.source.cap.mac[0] ^= 1), Status::CapRefused),
-        (with(|args| args.source.cap = sign(0, 1, Rights::READ, PULL_SESSION)), Status::Inval),
         (with(|args| args.extents = vec![PullExtent { from: 0, to: 0, len: 1 << 22 }; 2]), Status::TooBig),
         (with(|args| args.extents[0].from = u64::MAX), Status::FBig),
         (with(|args| args.extents[0].to = types::limits::FILE_SIZE_MAX), Status::FBig),
     ] {
         assert_eq!(refused(&bad), status, "{bad:?}");
     }
-    let mut same = args(&one, &[(0, 10, 5)]);
-    same.source.cap = sign(1, 1, Rights::READ, PULL_SESSION);
+    // What is shown to the source it judges itself; of its own this one judges it.
+    let source_cap = |at: &Server, object, rights, session| sign(at, object, 1, rights, session);
+    for (object, rights, session) in [
+        (2, ALL, MGR_SESSION),
+        (2, Rights::WRITE, PULL_SESSION),
+        (0, Rights::READ, PULL_SESSION),
+        (2, Rights::ADMIN, PULL_SESSION),
+    ] {
+        let mut bad = good.clone();
+        bad.source.cap = source_cap(&other, object, rights, session);
+        let reply = pull(&mut mgr(&one), &bad).unwrap();
+        assert!(reply.done == 0 && reply.stopped.is_some(), "{bad:?}");
+        let mut within = args(&one, &one, &[(0, 0, 6)]);
+        within.source.cap = source_cap(&one, object, rights, session);
+        assert_eq!(refused(&within), Status::CapRefused, "{within:?}");
+    }
+    let mut bad = good.clone();
+    bad.source.cap = source_cap(&one, 2, Rights::READ, PULL_SESSION);
+    assert!(pull(&mut mgr(&one), &bad).unwrap().stopped.is_some(), "a right of one iod at another one");
+    let mut same = args(&one, &one, &[(0, 10, 5)]);
+    same.source.cap = sign(&one, 1, 1, Rights::READ, PULL_SESSION);
     assert_eq!(refused(&same), Status::Inval);
     assert_eq!(one.client().size(1).unwrap().size, 0, "nothing of this has written");
     assert_eq!(pull(&mut mgr(&one), &good).unwrap().done, 6);
     // Who reads for the mgr may do nothing else.
-    let mut reader = Client::new(other.tcp());
-    let ticket = key().sign_ticket(FSID, PULL_SESSION, now() + 1000);
-    let origin = Origin { owner: [3; 16], incarnation: 0 };
-    let hello = HelloArgs { ticket, min_version: 1, max_version: 1, checksums: true, max_payload: 1 << 20, origin };
-    reader.call::<HelloReply>(Procedure::Hello, &hello).unwrap();
+    let mut reader = session(&other, PULL_SESSION);
     assert_eq!(pull(&mut reader, &good).unwrap_err().status(), Status::CapRefused);
 }
 
 #[test]
 fn a_source_that_cannot_be_read_stops_it_and_nothing_else_does() {
-    let (one, other) = (server(false), server(false));
+    let (one, other) = (server(false), another(false));
     other.client().write(2, 0, &pattern(1 << 20, 1)).unwrap();
     let mut mgr = mgr(&one);
-    let good = args(&other, &[(0, 0, 1 << 20)]);
+    let good = args(&one, &other, &[(0, 0, 1 << 20)]);
     let mut stopped = |args: &PullArgs| {
         let reply = pull(&mut mgr, args).unwrap();
         assert_eq!(reply.size, 0);
@@ -153,7 +183,7 @@ fn a_source_that_cannot_be_read_stops_it_and_nothing_else_does() {
     assert_eq!(stopped(&good), (0, true));
     assert_eq!(one.counter("pulls.stopped"), 6);
     let mut newer = good;
-    newer.source.cap = sign(2, 5, Rights::READ, PULL_SESSION);
+    newer.source.cap = sign(&other, 2, 5, Rights::READ, PULL_SESSION);
     assert_eq!(pull(&mut mgr, &newer).unwrap().done, 1 << 20);
     // Fenced here.
     one.client().fence(1, 5).unwrap();
@@ -162,7 +192,7 @@ fn a_source_that_cannot_be_read_stops_it_and_nothing_else_does() {
 
 #[test]
 fn two_iods_pull_from_each_other_at_once() {
-    let servers = [server(false), server(true)];
+    let servers = [server(false), another(true)];
     for server in &servers {
         for at in 0..4 {
             server.client().write(2, at << 20, &pattern(1 << 20, at)).unwrap();
@@ -172,8 +202,8 @@ fn two_iods_pull_from_each_other_at_once() {
         for way in 0..24u64 {
             let (one, other) = (&servers[way as usize % 2], &servers[(way as usize + 1) % 2]);
             scope.spawn(move || {
-                let mut asked = args(other, &[(0, 0, 4 << 20)]);
-                asked.cap = sign(10 + way, 1, Rights::WRITE, MGR_SESSION);
+                let mut asked = args(one, other, &[(0, 0, 4 << 20)]);
+                asked.cap = sign(one, 10 + way, 1, Rights::WRITE, MGR_SESSION);
                 let mut client = mgr(one);
                 let reply = pull(&mut client, &asked).unwrap();
                 assert_eq!((reply.done, reply.stopped), (4 << 20, None));

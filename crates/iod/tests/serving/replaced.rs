@@ -11,7 +11,10 @@ use wire::native::*;
 use wire::rpc::record::mark;
 use xdr::Xdr;
 
-use crate::cluster::{Client, FSID, Fault, Nowhere, SESSION, Server, decoded, key, now, pattern, wait_until};
+use crate::cluster::{
+    Client, FSID, Fault, Nowhere, SESSION, Server, cluster_key, decoded, format_store, greet, key, now, pattern,
+    wait_until,
+};
 
 fn origin(incarnation: u64) -> Origin {
     Origin { owner: [5; 16], incarnation }
@@ -61,18 +64,28 @@ fn record<R: Xdr>(peer: &mut Peer, client: &mut Client, procedure: Procedure, ar
     decoded(peer.record(request).map_err(|_| Fault::Closed)?, client.xid())
 }
 
+fn exchange(
+    peer: &mut Peer,
+    client: &mut Client,
+    procedure: Procedure,
+    args: &impl Xdr,
+) -> Result<(Bytes, u32), Fault> {
+    let mut request = mark(client.message(procedure as u32, args)).to_bytes();
+    request.advance(4);
+    Ok((peer.record(request).map_err(|_| Fault::Closed)?, client.xid()))
+}
+
 fn hello(peer: &mut Peer, client: &mut Client, incarnation: u64) {
-    let ticket = key().sign_ticket(FSID, SESSION, now() + 1000);
-    let origin = origin(incarnation);
-    let args = HelloArgs { ticket, min_version: 1, max_version: 1, checksums: false, max_payload: 1 << 20, origin };
-    record::<HelloReply>(peer, client, Procedure::Hello, &args).unwrap();
+    let ticket = key().ticket(FSID, SESSION, now() + 1000);
+    greet(&ticket, origin(incarnation), false, peer, |peer, procedure, args| exchange(peer, client, procedure, args))
+        .unwrap();
 }
 
 #[test]
 fn hello_is_answered_after_the_changes_under_way_and_before_the_others() {
     let disk = Memory::new("disk of a test", 1 << 20);
-    Store::format_on(&disk, FSID).unwrap();
-    let served = Arc::new(Served::new(Store::open_on(Arc::new(disk.clone())).unwrap(), key()));
+    format_store(&disk, iod::Features::default());
+    let served = Arc::new(Served::new(Store::open_on(Arc::new(disk.clone())).unwrap(), &cluster_key()));
     let mut client = Client::new(Nowhere);
     let mut peers = [Peer::new(served.clone()), Peer::new(served.clone()), Peer::new(served.clone())];
     let [slow, waiting, new] = &mut peers;

@@ -13,7 +13,7 @@ pub const KIND: u32 = 0x8000_5745;
 /// Version of the other bodies, and of records of files with one copy.
 pub const VERSION: u32 = 1;
 /// Version of the body of a layout.
-pub const BODY_VERSION: u32 = 2;
+pub const BODY_VERSION: u32 = 3;
 /// Version of records of files with several copies, whose number follows.
 pub const MIRRORED_VERSION: u32 = 2;
 
@@ -23,6 +23,8 @@ pub const ADDRESSES_MAX: usize = 16;
 pub const ADDRESS_MAX: usize = 255;
 /// Longest capability in bytes.
 pub const CAPABILITY_MAX: usize = 256;
+/// Length of the authenticator of a capability in bytes.
+pub const AUTHENTICATOR_LEN: usize = 32;
 /// Longest session ticket in bytes.
 pub const TICKET_MAX: usize = 256;
 /// Longest path of a Unix socket in bytes (`sun_path` without its NUL).
@@ -155,8 +157,12 @@ pub struct Body {
     /// Up to here each byte of the file was written and is on the disk of an iod: an object that ends before has lost bytes, and the mgr knows
     /// what to do. 0 where that is not known.
     pub whole: u64,
-    /// What to show the iods with each request; opaque to the client.
+    /// What to show the first iod with each request.
     pub capability: Bytes,
+    /// What stands in the place of its authenticator at each of the devices, in index order.
+    pub authenticators: Vec<[u8; AUTHENTICATOR_LEN]>,
+    /// How long that is good for, in seconds.
+    pub secs: u32,
 }
 
 impl Body {
@@ -176,6 +182,8 @@ impl Xdr for Body {
         out.u32(self.generation.0);
         out.u64(self.whole);
         out.opaque(&self.capability);
+        out.array(&self.authenticators, |out, authenticator| out.fixed(authenticator));
+        out.u32(self.secs);
     }
 
     fn decode(input: &mut Reader) -> Result<Self, Malformed> {
@@ -189,7 +197,12 @@ impl Xdr for Body {
         let generation = Generation(input.u32()?);
         let whole = input.u64()?;
         let capability = input.opaque(CAPABILITY_MAX)?;
-        Ok(Body { distribution, stripe_unit, devices, object, generation, whole, capability })
+        let authenticators = input.array(STRIPE_COUNT_MAX, Reader::fixed)?;
+        if authenticators.len() != devices.len() {
+            return Err(Malformed::Invalid("a layout with another number of authenticators than of iods"));
+        }
+        let secs = input.u32()?;
+        Ok(Body { distribution, stripe_unit, devices, object, generation, whole, capability, authenticators, secs })
     }
 }
 

@@ -43,7 +43,7 @@ impl Check {
         let mut after = 0;
         loop {
             let next = self.room.namespace.next_id()?;
-            let page = collector::list(&self.room, link, after, PAGE).await?;
+            let page = collector::list(link, after, PAGE).await?;
             self.counts.objects += page.entries.len() as u64;
             for entry in &page.entries {
                 self.object(iod, link, (next, after), entry).await?;
@@ -95,7 +95,7 @@ impl Check {
         if !self.repair {
             return self.found(finding).await;
         }
-        let removed = collector::remove(&self.room, link, entry).await;
+        let removed = collector::remove(link, entry).await;
         self.mended(finding, removed.map(|()| true)).await
     }
 
@@ -154,7 +154,7 @@ impl Check {
 
     /// An object as it is now, given where the list began that showed it.
     async fn again(&self, link: &Link, from: u64, entry: &ListEntry) -> Result<Option<ListEntry>, Status> {
-        let page = collector::list(&self.room, link, from, LIST_MAX as u32).await?;
+        let page = collector::list(link, from, LIST_MAX as u32).await?;
         Ok(page.entries.into_iter().find(|now| now.object == entry.object))
     }
 

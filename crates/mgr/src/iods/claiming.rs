@@ -3,9 +3,9 @@
 use super::claims::Refusal;
 use super::link::{Asked, Link};
 use super::{Iods, Refused};
-use crate::proxy::own_capability;
 use futures_util::future::join_all;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 use types::{Generation, Status};
 use wire::native::{Claim, ClaimArgs, ClaimReply, Claiming, Procedure, Rights, STORE_OBJECT};
@@ -40,11 +40,11 @@ pub(super) enum Unclaimed {
 
 impl Iods {
     async fn ask_claim(&self, link: &Link, claiming: Option<Claiming>, highest: bool) -> Result<ClaimReply, String> {
-        let cluster = self.cluster();
-        let cap = own_capability(&cluster.key, cluster.fsid, STORE_OBJECT, Generation::default(), Rights::ADMIN);
+        let cap = link.capability(STORE_OBJECT, Generation::default(), Rights::ADMIN);
+        let (now, least_epoch) = (net::clock::unix_now(), self.least_epoch.load(SeqCst));
+        let arguments = ClaimArgs { cap, claiming, now, least_epoch, highest };
         let limit = if highest { LISTED } else { SILENT };
-        let answer =
-            tokio::time::timeout(limit, link.ask(Procedure::Claim, &ClaimArgs { cap, claiming, highest })).await;
+        let answer = tokio::time::timeout(limit, link.ask(Procedure::Claim, &arguments)).await;
         answer.unwrap_or(Err(Asked::Away)).map_err(|asked| match asked {
             Asked::Away => "no answer to CLAIM; every host needs the same version of weir".to_owned(),
             Asked::Refused(status, why) if why.is_empty() => format!("CLAIM failed: {status}"),
@@ -127,7 +127,7 @@ impl Iods {
     }
 
     /// Claims a member again; one that cannot be claimed is connected, and claimed, again.
-    async fn leave_with(&self, number: u16, link: &Arc<Link>) {
+    pub(super) async fn leave_with(&self, number: u16, link: &Arc<Link>) {
         match self.claim_again(number, link).await {
             Ok(()) => return,
             Err(Unclaimed::Failed(why)) => {

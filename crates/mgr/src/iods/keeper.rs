@@ -3,7 +3,6 @@
 use super::claiming::Unclaimed;
 use super::link::Link;
 use super::{Iods, Member, Registered, Standing, register};
-use crate::proxy::own_capability;
 use futures_util::{StreamExt, stream};
 use layout::kinds::native::{BOOT_ID_MAX, KIND, Local, Record, SOCKET_PATH_MAX};
 use meta::schema::Intent;
@@ -141,8 +140,7 @@ async fn fence_one(iods: &Iods, number: u16, link: &Link, file: FileId) -> Resul
     if !record.is_some_and(|record| record.is_ok_and(|record| record.iods.contains(&number))) {
         return Ok(());
     }
-    let cluster = &iods.cluster;
-    let cap = own_capability(&cluster.key, cluster.fsid, file, info.generation, Rights::ADMIN);
+    let cap = link.capability(file, info.generation, Rights::ADMIN);
     let arguments = FenceArgs { cap, generation: info.generation };
     match within(SILENT, link.call::<Nothing>(Procedure::Fence, &arguments)).await {
         Ok(Nothing) => Ok(()),

@@ -9,10 +9,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::{OnceCell, Semaphore};
 use tokio::time::Instant;
-use types::{Fsid, Status};
+use types::{FileId, Fsid, Generation, IodId, Status};
 use wire::native::{
-    HelloArgs, HelloReply, Key, LengthsArgs, LengthsReply, MGR_SESSION, NewsArgs, NewsReply, Origin, PROGRAM,
-    Procedure, PullArgs, PullReply, REVISIONS, VERSION, decode_reply,
+    Capability, HelloArgs, HelloReply, IodKey, Key, LengthsArgs, LengthsReply, MGR_SESSION, NewsArgs, NewsReply,
+    Nothing, Origin, PROGRAM, PULL_SESSION, Procedure, PullArgs, PullReply, PullSource, Rights, VERSION, decode_reply,
 };
 use wire::rpc::Auth;
 use xdr::{Writer, Xdr};
@@ -30,13 +30,17 @@ const PULL_REST: Duration = Duration::from_secs(30);
 const PULLS: usize = 2;
 /// How long looking up the address of an iod may take.
 const LOOKUP: Duration = Duration::from_secs(1);
-/// How long a session ticket of the mgr is good for, in seconds.
-const TICKET_SECS: u64 = 3600;
+/// How long tickets and capabilities that the mgr makes for itself are good for, in seconds: far longer than any request takes, and than clocks of
+/// hosts differ.
+const RIGHT_SECS: u64 = 3600;
 
 /// An iod being reached.
 #[derive(Debug)]
 pub(crate) struct Link {
     pub(crate) hello: HelloReply,
+    fsid: Fsid,
+    /// What is signed for this iod.
+    key: IodKey,
     connections: Vec<Connection>,
     turn: AtomicUsize,
     /// For NEWS, when the iod has any.
@@ -60,8 +64,15 @@ pub(crate) struct Link {
 pub(super) enum LinkError {
     #[error(transparent)]
     Net(#[from] Error),
-    #[error("it refused the session ({0}): it belongs to another file system or has another cluster file")]
+    #[error(
+        "it refused the session ({0}): it belongs to another file system, has another cluster file, runs an older version of weir, or its clock is \
+         more than an hour ahead"
+    )]
     Refused(wire::native::Failure),
+    #[error(
+        "it says that it is iod {0} and cannot prove it: it has another cluster file, or something else answers at its address; it was told nothing"
+    )]
+    Unproven(IodId),
     #[error("it does not speak a protocol version of this mgr ({0}): use the same version of weir on all hosts")]
     Version(wire::native::Failure),
     #[error("{0}")]
@@ -122,6 +133,8 @@ impl Link {
         };
         let reached = reached.map(|address| address.ip());
         Ok(Link {
+            fsid,
+            key: key.of_iod(hello.iod),
             hello,
             connections,
             turn: AtomicUsize::new(0),
@@ -133,6 +146,25 @@ impl Link {
             rests_until: Mutex::default(),
             reached,
         })
+    }
+
+    /// What the mgr shows the iod to use an object; [`wire::native::STORE_OBJECT`] for the whole store.
+    pub(crate) fn capability(&self, object: FileId, generation: Generation, rights: Rights) -> Capability {
+        self.sign(object, generation, rights, MGR_SESSION)
+    }
+
+    fn sign(&self, object: FileId, generation: Generation, rights: Rights, session: u64) -> Capability {
+        self.key.sign_capability(self.fsid, object, generation, rights, unix_now() + RIGHT_SECS, session)
+    }
+
+    /// What another iod shows this one to copy from an object.
+    pub(crate) async fn to_pull(&self, object: FileId, generation: Generation) -> PullSource {
+        PullSource {
+            cap: self.sign(object, generation, Rights::READ, PULL_SESSION),
+            ticket: self.key.ticket(self.fsid, PULL_SESSION, unix_now() + RIGHT_SECS),
+            iod: self.hello.iod,
+            addresses: self.numeric_addresses().await,
+        }
     }
 
     /// Whether any of the connections has ended: the iod may have restarted, so none is used any more.
@@ -222,7 +254,7 @@ impl Link {
     }
 
     /// Where other iods reach it, `address:port`; nowhere when it is known by a Unix socket alone.
-    pub(crate) async fn numeric_addresses(&self) -> Vec<String> {
+    async fn numeric_addresses(&self) -> Vec<String> {
         let look_up = async {
             let Address::Tcp { host, port } = &self.address else { return Vec::new() };
             if let Some(address) = self.address.socket_addr() {
@@ -306,6 +338,19 @@ enum CallError {
     Failed(wire::native::Failure),
 }
 
+impl From<CallError> for LinkError {
+    fn from(error: CallError) -> Self {
+        match error {
+            CallError::Net(e) => e.into(),
+            CallError::Failed(failure) => match failure.status {
+                Status::CapRefused | Status::CapExpired => LinkError::Refused(failure),
+                Status::BadVersion => LinkError::Version(failure),
+                _ => LinkError::Failed(failure),
+            },
+        }
+    }
+}
+
 async fn call<R: Xdr>(
     connection: &Connection,
     procedure: Procedure,
@@ -339,28 +384,18 @@ async fn greet(
         true => Connection::connect_sent(address, service, limits, counters, CONNECT_TIMEOUT).await?,
         false => Connection::connect(address, service, limits, counters, CONNECT_TIMEOUT).await?,
     };
-    let hello = HelloArgs {
-        ticket: key.sign_ticket(fsid, MGR_SESSION, unix_now() + TICKET_SECS),
-        min_version: *REVISIONS.start(),
-        max_version: *REVISIONS.end(),
-        checksums: true,
-        max_payload: types::limits::PAYLOAD_MAX as u32,
-        origin,
-    };
-    let reply: HelloReply = match call(&connection, Procedure::Hello, &hello, CONNECT_TIMEOUT).await {
-        Ok(reply) => reply,
-        Err(CallError::Net(e)) => return Err(e.into()),
-        Err(CallError::Failed(failure)) => {
-            return Err(match failure.status {
-                Status::CapRefused | Status::CapExpired => LinkError::Refused(failure),
-                Status::BadVersion => LinkError::Version(failure),
-                _ => LinkError::Failed(failure),
-            });
-        }
-    };
+    let mut nonce = [0; 32];
+    getrandom::fill(&mut nonce).map_err(|_| LinkError::Failed(Status::ServerFault.into()))?;
+    let expires = unix_now() + RIGHT_SECS;
+    // Nothing in it is secret: which iod answers, and whether it is one, is not known before it does.
+    let hello = HelloArgs::new(&key.of_iod(IodId([0; 16])).ticket(fsid, MGR_SESSION, expires), nonce, true);
+    let reply: HelloReply = call(&connection, Procedure::Hello, &hello, CONNECT_TIMEOUT).await?;
     if reply.fsid != fsid {
         return Err(LinkError::Foreign(reply.fsid));
     }
+    let ticket = key.of_iod(reply.iod).ticket(fsid, MGR_SESSION, expires);
+    let proof = ticket.check(&hello, &reply, origin).map_err(|_| LinkError::Unproven(reply.iod))?;
+    call::<Nothing>(&connection, Procedure::Prove, &proof, CONNECT_TIMEOUT).await?;
     Ok((connection, reply))
 }
 

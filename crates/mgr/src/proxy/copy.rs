@@ -1,15 +1,14 @@
 //! Bytes of one file into another, from iod to iod.
 
-use super::{OWN_CAPABILITY_SECS, Objects, Written};
+use super::{Objects, Written};
 use crate::iods::Link;
 use futures_util::future;
 use layout::Distribution;
-use net::clock::unix_now;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use types::limits::EXTENTS_MAX;
 use types::{ByteRange, Status};
-use wire::native::{PULL_MAX, PULL_SESSION, PullArgs, PullExtent, PullReply, PullSource, Rights};
+use wire::native::{PULL_MAX, PullArgs, PullExtent, PullReply, Rights};
 
 /// Most bytes copied in one go.
 const COPIED_MAX: u64 = 32 << 20;
@@ -78,15 +77,10 @@ impl Objects<'_> {
         extents: &[PullExtent],
         stable: bool,
     ) -> Result<Option<PullReply>, Status> {
-        let cluster = self.iods.cluster();
-        let expires = unix_now() + OWN_CAPABILITY_SECS;
-        let read = (cluster.fsid, source.file, source.generation, Rights::READ);
-        let cap = cluster.key.sign_capability(read.0, read.1, read.2, read.3, expires, PULL_SESSION);
-        let (iod, addresses) = (from.hello.iod, from.numeric_addresses().await);
         let arguments = PullArgs {
-            cap: self.capability(Rights::WRITE),
+            cap: self.capability(link, Rights::WRITE),
             stable,
-            source: PullSource { cap, iod, addresses },
+            source: from.to_pull(source.file, source.generation).await,
             extents: extents.to_vec(),
         };
         link.pull(&arguments).await

@@ -15,8 +15,9 @@ impl Objects<'_> {
             if len == 0 {
                 return Ok(Nothing);
             }
-            let arguments = PunchArgs { cap: self.capability(Rights::WRITE), offset, len };
-            self.link(index)?.call(Procedure::Punch, &arguments).await
+            let link = self.link(index)?;
+            let arguments = PunchArgs { cap: self.capability(&link, Rights::WRITE), offset, len };
+            link.call(Procedure::Punch, &arguments).await
         };
         self.each(punch).await.map(drop)
     }

@@ -100,7 +100,7 @@ impl Objects<'_> {
     /// Fills a copy with what another one has, durably; holes stay holes.
     async fn replace(&self, copy: &Copy, best: &Copy) -> Result<(), Status> {
         if copy.damaged {
-            let arguments = ObjectArgs { cap: self.capability(Rights::ADMIN) };
+            let arguments = ObjectArgs { cap: self.capability(&copy.link, Rights::ADMIN) };
             copy.link.call::<Nothing>(Procedure::Remove, &arguments).await?;
         }
         let mut at = 0;
@@ -108,7 +108,7 @@ impl Objects<'_> {
             at = data.end();
             self.copy_range(copy, best, data).await?;
         }
-        let arguments = TruncateArgs { cap: self.capability(Rights::WRITE), size: best.size };
+        let arguments = TruncateArgs { cap: self.capability(&copy.link, Rights::WRITE), size: best.size };
         copy.link.call::<TruncateReply>(Procedure::Truncate, &arguments).await.map(drop)
     }
 
@@ -132,8 +132,10 @@ impl Objects<'_> {
         let (_, stretches) = self.read_copy(&request, &*self.link(from)?).await?;
         let data = assemble(range, stretches).to_bytes();
         let extent = WriteExtent { offset: range.offset, len: range.len as u32, crc32c: crc32c(&data) };
-        let head = WriteHead { cap: self.capability(Rights::WRITE), stable: true, least: 0, extents: vec![extent] };
-        let reply: WriteReply = self.link(to)?.call(Procedure::Write, &WriteArgs { head, data: data.into() }).await?;
+        let link = self.link(to)?;
+        let cap = self.capability(&link, Rights::WRITE);
+        let head = WriteHead { cap, stable: true, least: 0, extents: vec![extent] };
+        let reply: WriteReply = link.call(Procedure::Write, &WriteArgs { head, data: data.into() }).await?;
         if reply.stable { Ok(()) } else { Err(Status::Io) }
     }
 

@@ -1,6 +1,6 @@
 //! The end of a file's objects, and fencing them.
 
-use super::{Objects, own_capability};
+use super::Objects;
 use types::{Generation, Status};
 use wire::native::{FenceArgs, GENERATION_GONE, Nothing, ObjectArgs, Procedure, Rights};
 
@@ -8,10 +8,11 @@ impl Objects<'_> {
     /// Deletes every object of a file that is gone; one that is not there is as good. Fails with `Delay` while an iod is down, after all others
     /// have deleted theirs.
     pub(crate) async fn remove(&self) -> Result<(), Status> {
-        let cluster = self.iods.cluster();
-        let cap = own_capability(&cluster.key, cluster.fsid, self.file, GENERATION_GONE, Rights::ADMIN);
-        let arguments = &ObjectArgs { cap };
-        let remove = |index| async move { self.link(index)?.call::<Nothing>(Procedure::Remove, arguments).await };
+        let remove = |index| async move {
+            let link = self.link(index)?;
+            let arguments = ObjectArgs { cap: link.capability(self.file, GENERATION_GONE, Rights::ADMIN) };
+            link.call::<Nothing>(Procedure::Remove, &arguments).await
+        };
         self.each(remove).await.map(drop)
     }
 
@@ -19,8 +20,9 @@ impl Objects<'_> {
     /// do so.
     pub(crate) async fn fence(&self, generation: Generation) -> Result<(), Status> {
         let fence = |index| async move {
-            let arguments = FenceArgs { cap: self.capability(Rights::ADMIN), generation };
-            self.link(index)?.call::<Nothing>(Procedure::Fence, &arguments).await
+            let link = self.link(index)?;
+            let arguments = FenceArgs { cap: self.capability(&link, Rights::ADMIN), generation };
+            link.call::<Nothing>(Procedure::Fence, &arguments).await
         };
         self.each(fence).await.map(drop)
     }

@@ -19,8 +19,9 @@ impl Objects<'_> {
             if len == 0 {
                 return Ok(Nothing);
             }
-            let arguments = ReserveArgs { cap: self.capability(Rights::WRITE), offset, len };
-            self.link(index)?.call(Procedure::Reserve, &arguments).await
+            let link = self.link(index)?;
+            let arguments = ReserveArgs { cap: self.capability(&link, Rights::WRITE), offset, len };
+            link.call(Procedure::Reserve, &arguments).await
         };
         self.each(reserve).await.map(drop)
     }

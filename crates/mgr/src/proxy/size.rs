@@ -23,8 +23,8 @@ pub(crate) struct End {
 impl Objects<'_> {
     /// Size and room of one object, or why its iod does not tell.
     pub(crate) async fn ask_size(&self, index: usize) -> Result<SizeReply, Asked> {
-        let arguments = ObjectArgs { cap: self.capability(Rights::READ) };
         let link = self.link(index).map_err(|_| Asked::Away)?;
+        let arguments = ObjectArgs { cap: self.capability(&link, Rights::READ) };
         link.ask(Procedure::Size, &arguments).await
     }
 

@@ -45,7 +45,7 @@ impl Objects<'_> {
                 continue;
             }
             for copy in copies.iter().filter(is_longer) {
-                let arguments = TruncateArgs { cap: self.capability(Rights::WRITE), size: most };
+                let arguments = TruncateArgs { cap: self.capability(&copy.link, Rights::WRITE), size: most };
                 copy.link.call::<TruncateReply>(Procedure::Truncate, &arguments).await?;
                 cut = true;
             }
@@ -60,8 +60,9 @@ impl Objects<'_> {
         self.all_up()?;
         let cut = |index| async move {
             let size = self.distribution.object_size(size, self.column(index));
-            let arguments = TruncateArgs { cap: self.capability(Rights::WRITE), size };
-            self.link(index)?.call::<TruncateReply>(Procedure::Truncate, &arguments).await
+            let link = self.link(index)?;
+            let arguments = TruncateArgs { cap: self.capability(&link, Rights::WRITE), size };
+            link.call::<TruncateReply>(Procedure::Truncate, &arguments).await
         };
         self.each(cut).await.map(drop)
     }

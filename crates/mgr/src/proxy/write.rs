@@ -44,7 +44,8 @@ impl Objects<'_> {
         let extents = extents(&request.extents, &parts, link.hello.checksums);
         let mut payload = Segments::default();
         parts.into_iter().for_each(|part| payload.push(part));
-        let head = WriteHead { cap: self.capability(Rights::WRITE), stable, least: self.least(index), extents };
+        let cap = self.capability(&link, Rights::WRITE);
+        let head = WriteHead { cap, stable, least: self.least(index), extents };
         link.call(Procedure::Write, &WriteArgs { head, data: payload }).await
     }
 

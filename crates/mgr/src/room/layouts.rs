@@ -14,7 +14,7 @@ use meta::schema::{Holes, Reach, Whole};
 use net::clock::unix_now;
 use nfs::fs::{Ctx, Iomode, LayoutAsk, LayoutGone, LayoutOut, Threshold};
 use types::{ByteRange, FileId, Generation, IodId, Status, Timestamp, limits};
-use wire::native::{DATA_HANDLE_LEN, DataHandle, Rights};
+use wire::native::{DATA_HANDLE_LEN, DataHandle, Holder, Rights, Striping};
 use xdr::Xdr;
 
 impl Room {
@@ -30,6 +30,9 @@ impl Room {
             return Err(Status::NoLayout);
         }
         let write = ask.iomode == Iomode::ReadWrite;
+        // Before anything is looked at: who takes rights away looks for those that were given before.
+        let expires = self.expires(ask.kind);
+        self.rights.give(ask.file, ctx.cred.uid, unix_now(), expires);
         let info = self.regular(ask.file)?;
         if !write && !self.is_in_objects(&info) && info.attrs.size <= self.inline_max {
             // Whoever only reads finds it here.
@@ -48,7 +51,7 @@ impl Room {
             Iomode::ReadWrite => (Rights::WRITE, &self.counters.layouts_write),
         };
         let body = match ask.kind {
-            files::KIND => self.files_body(&objects, info.generation, rights, ask.max_body)?,
+            files::KIND => self.files_body(ctx, &objects, (info.generation, rights), ask.max_body)?,
             flexfiles::KIND => self.flexfiles_body(ctx, &objects, info.generation, rights)?,
             _ => self.native_body(ctx, &objects, info.generation, rights)?,
         };
@@ -78,21 +81,37 @@ impl Room {
             // A kind without copies.
             return Err(Status::NoLayout);
         }
-        let devices = objects.record.iods.iter().map(|number| Ok(self.iods.registered(*number)?.id));
+        let devices = self.devices_of(objects)?;
         let cluster = self.iods.cluster();
-        let expires = unix_now() + u64::from(self.capability_secs);
-        let capability =
-            cluster.key.sign_capability(cluster.fsid, objects.file, generation, rights, expires, ctx.client);
+        let expires = self.expires(native::KIND);
+        let sign = |iod: &IodId| {
+            let key = cluster.key.of_iod(*iod);
+            key.sign_capability(cluster.fsid, objects.file, generation, rights, expires, ctx.client)
+        };
+        let capabilities: Vec<_> = devices.iter().map(sign).collect();
         let body = Body {
             distribution: objects.record.distribution,
             stripe_unit: objects.record.stripe_unit,
-            devices: devices.collect::<Result<_, Status>>()?,
             object: objects.file,
             generation,
             whole: objects.whole,
-            capability: capability.to_bytes(),
+            capability: capabilities.first().ok_or(Status::Corrupt)?.to_bytes(),
+            authenticators: capabilities.iter().map(|capability| capability.mac).collect(),
+            secs: self.capability_secs,
+            devices,
         };
         Ok(body.to_bytes())
+    }
+
+    /// When rights of a layout of this kind end that is given now, in Unix seconds.
+    fn expires(&self, kind: u32) -> u64 {
+        let secs = if kind == native::KIND { self.capability_secs } else { self.data_handle_secs };
+        unix_now() + u64::from(secs)
+    }
+
+    /// The iods of the objects of a file, by their index.
+    fn devices_of(&self, objects: &Objects<'_>) -> Result<Vec<IodId>, Status> {
+        objects.record.iods.iter().map(|number| Ok(self.iods.registered(*number)?.id)).collect()
     }
 
     /// Whether a data server that a layout of this file would name is away.
@@ -109,45 +128,47 @@ impl Room {
         self.iods.data_servers(&objects.record.iods).ok_or(Status::NoLayout)
     }
 
-    /// What makes the filehandles of a file at its data servers, by the stripe index of each; and the number of the layout.
+    /// What makes the filehandles of a file at its data servers, by the index of the object, which counts through all copies; and the number of the layout.
     fn data_handles(
         &self,
+        ctx: &Ctx,
         objects: &Objects<'_>,
         generation: Generation,
         rights: Rights,
-    ) -> Result<(impl Fn(u32) -> Bytes, u64), Status> {
-        let (record, cluster, file) = (&objects.record, self.iods.cluster(), objects.file);
-        let unit = u32::try_from(record.stripe_unit).map_err(|_| Status::NoLayout)?;
-        let count = objects.distribution.count() as u32;
+    ) -> Result<(impl Fn(usize) -> Bytes, u64), Status> {
+        let (cluster, object) = (self.iods.cluster(), (objects.file, generation));
+        let iods = self.devices_of(objects)?;
+        let unit = u32::try_from(objects.record.stripe_unit).map_err(|_| Status::NoLayout)?;
+        let count = objects.distribution.count();
         // Random, so that no mgr has given it out before.
         let grant = getrandom::u64().map_err(|_| Status::ServerFault)?;
-        let handle = move |index| {
-            let geometry = (unit, count, index);
-            DataHandle::sign(&cluster.key, cluster.fsid, file, generation, rights, geometry, grant).to_bytes()
+        let holder = Holder { grant, session: ctx.client, expires: self.expires(files::KIND) };
+        let handle = move |index: usize| {
+            let striping = Striping { unit, count: count as u32, index: (index % count) as u32 };
+            let key = cluster.key.of_iod(iods[index]);
+            DataHandle::sign(&key, cluster.fsid, object, rights, striping, holder).to_bytes()
         };
         Ok((handle, grant))
     }
 
     fn files_body(
         &self,
+        ctx: &Ctx,
         objects: &Objects<'_>,
-        generation: Generation,
-        rights: Rights,
+        (generation, rights): (Generation, Rights),
         max: usize,
     ) -> Result<Bytes, Status> {
-        if objects.record.mirrors > 1 {
+        let count = objects.record.iods.len();
+        // Each data server takes its own filehandle alone: a file over more of them than a body has room for goes through the mgr.
+        if objects.record.mirrors > 1 || !files::Body::has_room(max, count, DATA_HANDLE_LEN) {
             return Err(Status::NoLayout);
         }
         let servers = self.data_servers(objects)?;
         let (device, first_stripe_index) = self.devices.name(&objects.record.iods, servers, &self.iods.cluster().key);
-        let (handle, _) = self.data_handles(objects, generation, rights)?;
-        let count = objects.record.iods.len() as u32;
-        let handles = match files::Body::has_room(max, count as usize, DATA_HANDLE_LEN) {
-            // In the order of the device, in which the file does not begin with the first.
-            true => (0..count).map(|at| handle((at + count - first_stripe_index) % count)).collect(),
-            // A client that takes the file for one of a single data server is sent to the mgr by it.
-            false => vec![handle(DataHandle::ANY)],
-        };
+        let (handle, _) = self.data_handles(ctx, objects, generation, rights)?;
+        // In the order of the device, in which the file does not begin with the first.
+        let first = first_stripe_index as usize;
+        let handles = (0..count).map(|at| handle((at + count - first) % count)).collect();
         let stripe_unit = objects.record.stripe_unit as u32;
         Ok(files::Body { device, stripe_unit, first_stripe_index, handles }.to_bytes())
     }
@@ -167,7 +188,7 @@ impl Room {
         if striped && self.exports.rule(ctx.place).layout != KernelLayout::FlexfilesStriped {
             return Err(Status::NoLayout);
         }
-        let (handle, grant) = self.data_handles(objects, generation, rights)?;
+        let (handle, grant) = self.data_handles(ctx, objects, generation, rights)?;
         // Not one of the special ones, which data servers refuse; of no age, as it never changes (RFC 8881 §8.2.2).
         let mut stateid = [0; 16];
         stateid[4..8].copy_from_slice(b"weir");
@@ -182,9 +203,9 @@ impl Room {
         };
         // All clients read the first copy as long as they can, as the mgr does: what nobody was told is durable may be in one
         // copy only.
-        let copies = servers.chunks(width).zip((1..=objects.record.mirrors).rev());
-        let mirror = |(copy, efficiency): (&[DataServer], u32)| {
-            (0..).zip(copy).map(|(index, at)| server(index, at, efficiency)).collect()
+        let copies = servers.chunks(width).enumerate().zip((1..=objects.record.mirrors).rev());
+        let mirror = |((copy, servers), efficiency): ((usize, &[DataServer]), u32)| {
+            (copy * width..).zip(servers).map(|(index, at)| server(index, at, efficiency)).collect()
         };
         let mirrors = copies.map(mirror).collect();
         let stripe_unit = if striped { objects.record.stripe_unit } else { 0 };
@@ -225,8 +246,7 @@ impl Room {
         self.native.seen(ctx.client);
         let iod = self.iods.by_id(IodId(device)).ok_or(Status::NoEnt)?;
         let cluster = self.iods.cluster();
-        let expires = unix_now() + u64::from(self.capability_secs);
-        let ticket = cluster.key.sign_ticket(cluster.fsid, ctx.client, expires);
+        let ticket = cluster.key.of_iod(iod.id).ticket(cluster.fsid, ctx.client, self.expires(kind));
         add(&self.counters.devices_told, 1);
         Ok(Device { iod: iod.id, tcp: iod.tcp, local: iod.local, ticket: ticket.to_bytes() }.to_bytes())
     }

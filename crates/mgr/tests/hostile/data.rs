@@ -13,6 +13,8 @@ use xdr::{Reader, Segments, Xdr};
 
 const NATIVE: (u32, u32) = (PROGRAM, VERSION);
 const SESSION: u64 = 4711;
+/// Whose connections those of the tests are.
+const ORIGIN: Origin = Origin { owner: [1; 16], incarnation: 0 };
 const ALL: Rights = Rights(7);
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Objects of the hostile peers; those of files have smaller numbers.
@@ -23,7 +25,9 @@ const HOSTILE: u64 = 1 << 40;
 pub struct Target {
     pub place: Place,
     pub fsid: Fsid,
-    pub key: Key,
+    pub key: IodKey,
+    /// That of an iod of another cluster.
+    pub foreign: IodKey,
 }
 
 fn later() -> u64 {
@@ -39,16 +43,12 @@ impl Target {
     fn known(&self) -> io::Result<Data> {
         let link = Link::connect(&self.place, PATIENCE)?;
         let mut data = Data { link, target: self.clone(), xid: 0 };
-        let ticket = self.key.sign_ticket(self.fsid, SESSION, later());
-        let hello = HelloArgs {
-            ticket,
-            min_version: 1,
-            max_version: 1,
-            checksums: false,
-            max_payload: 1 << 20,
-            origin: Origin { owner: [1; 16], incarnation: 0 },
-        };
-        data.exchange(Procedure::Hello, hello.to_bytes())?.map_err(io::Error::other)?;
+        let ticket = self.key.ticket(self.fsid, SESSION, later());
+        let hello = HelloArgs::new(&ticket, [8; 32], false);
+        let reply = data.exchange(Procedure::Hello, hello.to_bytes())?.map_err(io::Error::other)?;
+        let reply = HelloReply::from_bytes(&reply.slice(4..)).map_err(io::Error::other)?;
+        let proof = ticket.check(&hello, &reply, ORIGIN).map_err(|e| io::Error::other(e.to_string()))?;
+        data.exchange(Procedure::Prove, proof.to_bytes())?.map_err(io::Error::other)?;
         Ok(data)
     }
 }
@@ -120,16 +120,9 @@ impl Attacker {
                 "garbage to the iod"
             }
             1 | 2 => {
-                let ticket = self.target.key.sign_ticket(self.target.fsid, SESSION, later());
-                let hello = HelloArgs {
-                    ticket,
-                    min_version: 1,
-                    max_version: 1,
-                    checksums: true,
-                    max_payload: 1 << 20,
-                    // Who knows the owner of another one's connections may end them: it is as secret as a capability.
-                    origin: Origin { owner: [2; 16], incarnation: 0 },
-                };
+                let ticket = self.target.key.ticket(self.target.fsid, SESSION, later());
+                // Who knows the owner of another one's connections, and proves to have a ticket, may end them.
+                let hello = HelloArgs::new(&ticket, [8; 32], true);
                 let message = call(1, NATIVE, Procedure::Hello as u32, None, hello.to_bytes().into());
                 let damaged = mutate(&message, self.dice.number());
                 self.as_stranger(|link| link.send(damaged));
@@ -189,12 +182,13 @@ impl Attacker {
     }
 
     fn bad_cap(&mut self) -> Capability {
-        let Target { fsid, key, .. } = &self.target;
+        let Target { fsid, key, foreign, .. } = &self.target;
         let object = FileId(self.dice.of(&[1, 2, HOSTILE]));
-        let sign =
-            |key: &Key, fsid, expires, session| key.sign_capability(fsid, object, Generation(1), ALL, expires, session);
+        let sign = |key: &IodKey, fsid, expires, session| {
+            key.sign_capability(fsid, object, Generation(1), ALL, expires, session)
+        };
         match self.dice.below(5) {
-            0 => sign(&Key::new([7; 32]), *fsid, later(), SESSION),
+            0 => sign(foreign, *fsid, later(), SESSION),
             1 => sign(key, Fsid([7; 16]), later(), SESSION),
             2 => sign(key, *fsid, 1, SESSION),
             3 => sign(key, *fsid, later(), SESSION + 1),

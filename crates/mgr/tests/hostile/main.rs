@@ -183,7 +183,8 @@ fn hostile_frames_harm_nobody() {
         iod: Target {
             place: Place::Unix(iod.unix_path().expect("it has a Unix socket").to_owned()),
             fsid: cluster.file.fsid,
-            key: cluster.file.key.clone(),
+            key: cluster.file.key.of_iod(iod.iod()),
+            foreign: wire::native::Key::new([7; 32]).of_iod(iod.iod()),
         },
         frames,
         rate: number("WEIR_HOSTILE_RATE", 0) / (2 * ATTACKERS),

@@ -14,17 +14,20 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use types::{FileId, Generation, Renaming, Status};
 use wire::admin::{self, CheckArgs, CheckReply, Finding, Mended};
 use wire::native::{
-    Capability, FenceArgs, HelloArgs, HelloReply, Nothing, Origin, PROGRAM, Procedure, REVISIONS, Rights, VERSION,
+    Capability, FenceArgs, HelloArgs, HelloReply, IodKey, Nothing, Origin, PROGRAM, Procedure, Rights, VERSION,
     WriteArgs, WriteExtent, WriteHead, WriteReply, crc32c, decode_reply,
 };
 use wire::rpc::{Auth, AuthSys};
 use xdr::{Segments, Writer, Xdr};
 
 const LONG: Duration = Duration::from_secs(60);
+/// Whose connections those of the tests are.
+const ORIGIN: Origin = Origin { owner: [1; 16], incarnation: 0 };
 
 /// A connection to an iod with everything allowed, as only the mgr has it.
 pub struct Native<'a> {
     cluster: &'a Cluster,
+    key: IodKey,
     connection: Connection,
 }
 
@@ -33,16 +36,12 @@ impl<'a> Native<'a> {
         let address = cluster.config.iods[iod].parse().unwrap();
         let (limits, counters) = (Limits::default(), net::Counters::default());
         let connection = Connection::connect(&address, Arc::new(NoService), limits, counters, LONG).await.unwrap();
-        let native = Native { cluster, connection };
-        let hello = HelloArgs {
-            ticket: cluster.file.key.sign_ticket(cluster.file.fsid, 0, native.expires()),
-            min_version: *REVISIONS.start(),
-            max_version: *REVISIONS.end(),
-            checksums: true,
-            max_payload: 1 << 20,
-            origin: Origin { owner: [1; 16], incarnation: 0 },
-        };
-        let _: HelloReply = native.call(Procedure::Hello, &hello).await.unwrap();
+        let key = cluster.file.key.of_iod(cluster.iods[iod].as_ref().unwrap().iod());
+        let native = Native { cluster, key, connection };
+        let ticket = native.key.ticket(cluster.file.fsid, 0, native.expires());
+        let hello = HelloArgs::new(&ticket, [8; 32], true);
+        let reply: HelloReply = native.call(Procedure::Hello, &hello).await.unwrap();
+        let _: Nothing = native.call(Procedure::Prove, &ticket.check(&hello, &reply, ORIGIN).unwrap()).await.unwrap();
         native
     }
 
@@ -52,8 +51,7 @@ impl<'a> Native<'a> {
 
     fn cap(&self, object: FileId, generation: u32) -> Capability {
         let rights = Rights::READ | Rights::WRITE | Rights::ADMIN;
-        let ClusterParts { key, fsid } = ClusterParts::of(self.cluster);
-        key.sign_capability(fsid, object, Generation(generation), rights, self.expires(), 0)
+        self.key.sign_capability(self.cluster.file.fsid, object, Generation(generation), rights, self.expires(), 0)
     }
 
     async fn call<R: Xdr>(&self, procedure: Procedure, arguments: &impl Xdr) -> Result<R, Status> {
@@ -74,17 +72,6 @@ impl<'a> Native<'a> {
         let cap = self.cap(object, generation);
         let arguments = FenceArgs { cap, generation: Generation(generation) };
         self.call::<Nothing>(Procedure::Fence, &arguments).await.unwrap();
-    }
-}
-
-struct ClusterParts {
-    key: wire::native::Key,
-    fsid: types::Fsid,
-}
-
-impl ClusterParts {
-    fn of(cluster: &Cluster) -> Self {
-        ClusterParts { key: cluster.file.key.clone(), fsid: cluster.file.fsid }
     }
 }
 

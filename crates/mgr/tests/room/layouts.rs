@@ -10,26 +10,28 @@ use std::sync::Arc;
 use std::time::Duration;
 use types::{ByteRange, FileId, SetAttrs, Status};
 use wire::native::{
-    Capability, Extent, Failure, HelloArgs, HelloReply, Origin, PROGRAM, Procedure, REVISIONS, ReadArgs, ReadReply,
+    Capability, Extent, Failure, HelloArgs, HelloReply, Nothing, Origin, PROGRAM, Procedure, ReadArgs, ReadReply,
     Ticket, VERSION, WriteArgs, WriteExtent, WriteHead, WriteReply, crc32c, decode_reply,
 };
 use wire::rpc::Auth;
 use xdr::{Segments, Writer, Xdr};
 
 const LONG: Duration = Duration::from_secs(60);
+/// Whose connections those of the tests are.
+const ORIGIN: Origin = Origin { owner: [1; 16], incarnation: 0 };
 
 fn ask(file: FileId, iomode: Iomode) -> LayoutAsk {
     let max_body = types::limits::LAYOUT_BODY_MAX;
     LayoutAsk { file, kind: KIND, iomode, readable: true, range: ByteRange::ALL, min_len: 0, max_body }
 }
 
-async fn layout(files: &Files, client: u64, file: FileId, iomode: Iomode) -> Body {
+pub async fn layout(files: &Files, client: u64, file: FileId, iomode: Iomode) -> Body {
     let out = files.layout_get(&ctx(client), ask(file, iomode)).await.unwrap();
     assert_eq!((out.range, out.iomode, out.kind), (ByteRange::ALL, iomode, KIND));
     Body::from_bytes(&out.body).unwrap()
 }
 
-async fn call<R: Xdr>(connection: &Connection, procedure: Procedure, arguments: &impl Xdr) -> Result<R, Failure> {
+pub async fn call<R: Xdr>(connection: &Connection, procedure: Procedure, arguments: &impl Xdr) -> Result<R, Failure> {
     let mut out = Writer::new();
     arguments.encode(&mut out);
     let reply = connection.call(PROGRAM, VERSION, procedure as u32, &Auth::None, out.finish(), LONG).await;
@@ -37,7 +39,7 @@ async fn call<R: Xdr>(connection: &Connection, procedure: Procedure, arguments: 
 }
 
 /// Connects to a device as a client does that knows nothing but what the mgr told it.
-async fn connect(files: &Files, client: u64, device: [u8; 16]) -> Connection {
+pub async fn connect(files: &Files, client: u64, device: [u8; 16]) -> Connection {
     let body = files.device_info(&ctx(client), device, KIND).await.unwrap();
     let device = Device::from_bytes(&body).unwrap();
     assert_eq!(device.local.unwrap().boot_id.parse::<types::Fsid>().unwrap().0, net::address::boot_id().unwrap());
@@ -45,29 +47,28 @@ async fn connect(files: &Files, client: u64, device: [u8; 16]) -> Connection {
     let connection =
         Connection::connect(&address, Arc::new(NoService), Limits::default(), net::Counters::default(), LONG);
     let connection = connection.await.unwrap();
-    let hello = HelloArgs {
-        ticket: Ticket::from_bytes(&device.ticket).unwrap(),
-        min_version: *REVISIONS.start(),
-        max_version: *REVISIONS.end(),
-        checksums: true,
-        max_payload: 1 << 20,
-        origin: Origin { owner: [1; 16], incarnation: 0 },
-    };
+    let ticket = Ticket::from_bytes(&device.ticket).unwrap();
+    let hello = HelloArgs::new(&ticket, [8; 32], true);
     let reply: HelloReply = call(&connection, Procedure::Hello, &hello).await.unwrap();
     assert_eq!(reply.iod, device.iod);
+    call::<Nothing>(&connection, Procedure::Prove, &ticket.check(&hello, &reply, ORIGIN).unwrap()).await.unwrap();
     connection
 }
 
+/// What a layout allows at one of its iods.
+pub fn capability(body: &Body, index: usize) -> Capability {
+    Capability { mac: body.authenticators[index], ..Capability::from_bytes(&body.capability).unwrap() }
+}
+
 /// Writes straight to the iods; the client works on one object at a time.
-async fn write_direct(files: &Files, client: u64, body: &Body, offset: u64, data: &[u8]) -> Result<(), Failure> {
+pub async fn write_direct(files: &Files, client: u64, body: &Body, offset: u64, data: &[u8]) -> Result<(), Failure> {
     let distribution = body.distribution().unwrap();
-    let cap = Capability::from_bytes(&body.capability).unwrap();
     for piece in distribution.pieces(ByteRange { offset, len: data.len() as u64 }) {
         let connection = connect(files, client, body.devices[piece.index].0).await;
         let start = (piece.file.offset - offset) as usize;
         let part = &data[start..start + piece.file.len as usize];
         let extent = WriteExtent { offset: piece.object.offset, len: part.len() as u32, crc32c: crc32c(part) };
-        let head = WriteHead { cap: cap.clone(), stable: false, least: 0, extents: vec![extent] };
+        let head = WriteHead { cap: capability(body, piece.index), stable: false, least: 0, extents: vec![extent] };
         let data = Segments::from(Bytes::copy_from_slice(part));
         call::<WriteReply>(&connection, Procedure::Write, &WriteArgs { head, data }).await?;
     }

@@ -152,7 +152,7 @@ impl IodHost {
         if store.fsid() != self.fsid {
             return Err("the store is of another file system".into());
         }
-        let served = Arc::new(Served::new(store, self.key.clone()));
+        let served = Arc::new(Served::new(store, &self.key));
         let port = self.net.listen(self.host, IOD_PORT).map_err(|e| e.to_string())?;
         trace::say(format!("{} starts", name(self.host)));
         group.spawn(accept(port, served, self.shared.clone(), group.clone()));

@@ -17,7 +17,8 @@ use std::path::PathBuf;
   iods = [\"node1:2050\", \"node2:2050\"]
   listen = [\"0.0.0.0:2049\"]
   lease_secs = 90
-  capability_secs = 3600
+  capability_secs = 600
+  data_handle_secs = 21600
   stripe_unit = \"1M\"
   stripe_count = 0
   mirrors = 1
@@ -64,6 +65,9 @@ pub struct Args {
     /// How long the right to use a layout lasts before a client renews it
     #[arg(long, value_name = "SECONDS")]
     capability_secs: Option<u32>,
+    /// How long the filehandles of data servers are good for that kernels get with their layouts
+    #[arg(long, value_name = "SECONDS")]
+    data_handle_secs: Option<u32>,
     /// Stripe unit of new files where no directory says otherwise
     #[arg(long, value_name = "SIZE")]
     stripe_unit: Option<String>,
@@ -167,6 +171,7 @@ fn config(args: Args) -> Result<Config, Failure> {
     config.inline_max = args.inline_max.unwrap_or(config.inline_max);
     config.gather_memory = args.gather_memory.unwrap_or(config.gather_memory);
     config.capability_secs = args.capability_secs.unwrap_or(config.capability_secs);
+    config.data_handle_secs = args.data_handle_secs.unwrap_or(config.data_handle_secs);
     config.stripe_unit = args.stripe_unit.unwrap_or(config.stripe_unit);
     config.stripe_count = args.stripe_count.unwrap_or(config.stripe_count);
     config.mirrors = args.mirrors.unwrap_or(config.mirrors);

@@ -1,10 +1,12 @@
-//! Capabilities and session tickets: what the mgr signs and an iod checks without asking anybody.
+//! Capabilities and session tickets: what the mgr makes for one iod, and that iod checks without asking anybody.
 
 use std::fmt;
 use std::ops::BitOr;
 
-use types::{FileId, Fsid, Generation, Status};
+use types::{FileId, Fsid, Generation, IodId, Status};
 use xdr::{Malformed, Reader, Writer, Xdr};
+
+use super::{HelloArgs, HelloReply, Origin, ProveArgs};
 
 /// First byte under the authenticator of a capability; another one for tickets, so neither passes for the other.
 const DOMAIN_CAPABILITY: u8 = 1;
@@ -15,6 +17,11 @@ const DOMAIN_ID: u8 = 3;
 const DOMAIN_DATA_HANDLE: u8 = 4;
 /// As the above, for filehandles of the mgr.
 const DOMAIN_FILE_HANDLE: u8 = 5;
+/// As the above, for the secrets of single iods.
+const DOMAIN_IOD: u8 = 6;
+/// As the first two, for what each side of a connection proves with.
+const DOMAIN_IOD_PROOF: u8 = 7;
+const DOMAIN_CLIENT_PROOF: u8 = 8;
 
 /// The object id that stands for the whole store in capabilities for LIST; never the id of a file.
 pub const STORE_OBJECT: FileId = FileId(0);
@@ -29,33 +36,11 @@ impl Key {
         Key(bytes)
     }
 
-    /// Signs a capability for one object; `expires` is in Unix seconds, `session` the number from the ticket.
-    pub fn sign_capability(
-        &self,
-        fsid: Fsid,
-        object: FileId,
-        generation: Generation,
-        rights: Rights,
-        expires: u64,
-        session: u64,
-    ) -> Capability {
-        let mut cap = Capability { fsid, object, generation, rights, expires, session, mac: [0; 32] };
-        cap.mac = *cap.authenticator(self).as_bytes();
-        cap
-    }
-
-    /// Signs a ticket for session number `session`, to be presented in HELLO before `expires` (Unix seconds).
-    pub fn sign_ticket(&self, fsid: Fsid, session: u64, expires: u64) -> Ticket {
-        let mut ticket = Ticket { fsid, session, expires, mac: [0; 32] };
-        ticket.mac = *ticket.authenticator(self).as_bytes();
-        ticket
-    }
-
-    /// The authenticator of a data server's filehandle.
-    pub(super) fn data_handle_mac(&self, signed: &[u8]) -> [u8; 32] {
-        let mut hasher = blake3::Hasher::new_keyed(&self.0);
-        hasher.update(&[DOMAIN_DATA_HANDLE]).update(signed);
-        *hasher.finalize().as_bytes()
+    /// The secret of one iod: what is signed with it is good at that iod alone.
+    pub fn of_iod(&self, iod: IodId) -> IodKey {
+        let mut of = [DOMAIN_IOD; 17];
+        of[1..].copy_from_slice(&iod.0);
+        IodKey(*blake3::keyed_hash(&self.0, &of).as_bytes())
     }
 
     /// The authenticator of a filehandle of the mgr.
@@ -81,6 +66,52 @@ impl Key {
         let mut id = [0; 16];
         id.copy_from_slice(&hasher.finalize().as_bytes()[..16]);
         id
+    }
+}
+
+/// The secret of one iod, made of that of the cluster. Never printed.
+#[derive(Clone)]
+pub struct IodKey([u8; 32]);
+
+impl IodKey {
+    /// Signs a capability for one object; `expires` is in Unix seconds, `session` the number from the ticket.
+    pub fn sign_capability(
+        &self,
+        fsid: Fsid,
+        object: FileId,
+        generation: Generation,
+        rights: Rights,
+        expires: u64,
+        session: u64,
+    ) -> Capability {
+        let mut cap = Capability { fsid, object, generation, rights, expires, session, mac: [0; 32] };
+        cap.mac = *cap.authenticator(self).as_bytes();
+        cap
+    }
+
+    /// Makes a ticket for session number `session`, with which HELLO is said before `expires` (Unix seconds).
+    pub fn ticket(&self, fsid: Fsid, session: u64, expires: u64) -> Ticket {
+        let mut signed = [0u8; 33];
+        signed[0] = DOMAIN_TICKET;
+        signed[1..17].copy_from_slice(&fsid.0);
+        signed[17..25].copy_from_slice(&session.to_be_bytes());
+        signed[25..33].copy_from_slice(&expires.to_be_bytes());
+        Ticket { fsid, session, expires, secret: *blake3::keyed_hash(&self.0, &signed).as_bytes() }
+    }
+
+    /// The authenticator of a data server's filehandle.
+    pub(super) fn data_handle_mac(&self, signed: &[u8]) -> [u8; 16] {
+        let mut hasher = blake3::Hasher::new_keyed(&self.0);
+        hasher.update(&[DOMAIN_DATA_HANDLE]).update(signed);
+        let mut mac = [0; 16];
+        hasher.finalize_xof().fill(&mut mac);
+        mac
+    }
+}
+
+impl fmt::Debug for IodKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("[secret]")
     }
 }
 
@@ -135,7 +166,7 @@ pub struct Capability {
 }
 
 impl Capability {
-    fn authenticator(&self, key: &Key) -> blake3::Hash {
+    fn authenticator(&self, key: &IodKey) -> blake3::Hash {
         let mut signed = [0u8; 49];
         signed[0] = DOMAIN_CAPABILITY;
         signed[1..17].copy_from_slice(&self.fsid.0);
@@ -147,14 +178,14 @@ impl Capability {
         blake3::keyed_hash(&key.0, &signed)
     }
 
-    /// Checks that the capability is genuine, of this file system, for `session`, in force at `now` (Unix seconds),
+    /// Checks that the capability is genuine, of this iod and file system, for `session`, in force at `now` (Unix seconds),
     /// and grants all of `needed`.
     ///
     /// The generation is for the caller to compare with the object's.
     ///
     /// # Errors
     /// `CapExpired` for a genuine one whose time is over, `CapRefused` for everything else.
-    pub fn verify(&self, key: &Key, fsid: Fsid, now: u64, session: u64, needed: Rights) -> Result<(), Status> {
+    pub fn verify(&self, key: &IodKey, fsid: Fsid, now: u64, session: u64, needed: Rights) -> Result<(), Status> {
         // `blake3::Hash` compares in constant time.
         if self.authenticator(key) != blake3::Hash::from_bytes(self.mac) {
             return Err(Status::CapRefused);
@@ -207,7 +238,8 @@ impl Xdr for Capability {
     }
 }
 
-/// The authenticator of a session: comes with the device address and is presented in HELLO.
+/// What a session is opened with at one iod: comes from the mgr, with the device address. Its secret never goes to an iod, which makes it anew
+/// from the rest and its own secret: so each side proves to the other that it has it, and a third one that answers or listens learns nothing.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Ticket {
     /// File system of the session.
@@ -217,32 +249,90 @@ pub struct Ticket {
     /// Unix time in seconds from which on it opens no session.
     pub expires: u64,
     /// Keyed BLAKE3 over all of the above.
-    pub mac: [u8; 32],
+    secret: [u8; 32],
 }
 
 impl Ticket {
-    fn authenticator(&self, key: &Key) -> blake3::Hash {
-        let mut signed = [0u8; 33];
-        signed[0] = DOMAIN_TICKET;
-        signed[1..17].copy_from_slice(&self.fsid.0);
-        signed[17..25].copy_from_slice(&self.session.to_be_bytes());
-        signed[25..33].copy_from_slice(&self.expires.to_be_bytes());
-        blake3::keyed_hash(&key.0, &signed)
+    fn proof(&self, domain: u8, said: &Said, more: &[u8]) -> Proof {
+        let mut hasher = blake3::Hasher::new_keyed(&self.secret);
+        hasher.update(&[domain]).update(&said.0).update(more);
+        Proof(*hasher.finalize().as_bytes())
     }
 
-    /// Checks that the ticket is genuine, of this file system and in force at `now` (Unix seconds).
+    fn client_proof(&self, said: &Said, origin: &Origin) -> Proof {
+        self.proof(DOMAIN_CLIENT_PROOF, said, &origin.to_bytes())
+    }
+
+    /// Puts the iod's proof into its answer to HELLO; and what the client has to prove itself over.
+    pub fn answer(&self, args: &HelloArgs, reply: &mut HelloReply) -> Said {
+        reply.proof = Proof::default();
+        let said = Said::of(args, reply);
+        reply.proof = self.proof(DOMAIN_IOD_PROOF, &said, &[]);
+        said
+    }
+
+    /// Checks that an answer to HELLO comes from the iod that the ticket is for; what the client, whose connection this is, proves itself with.
     ///
     /// # Errors
-    /// `CapExpired` for a genuine one whose time is over, `CapRefused` for everything else.
-    pub fn verify(&self, key: &Key, fsid: Fsid, now: u64) -> Result<(), Status> {
-        if self.authenticator(key) != blake3::Hash::from_bytes(self.mac) || self.fsid != fsid {
+    /// `CapRefused`: whoever answers does not have the secret of that iod.
+    pub fn check(&self, args: &HelloArgs, reply: &HelloReply, origin: Origin) -> Result<ProveArgs, Status> {
+        let mut genuine = reply.clone();
+        let said = self.answer(args, &mut genuine);
+        if !genuine.proof.is(&reply.proof) {
             return Err(Status::CapRefused);
         }
-        if now >= self.expires { Err(Status::CapExpired) } else { Ok(()) }
+        Ok(ProveArgs { origin, proof: self.client_proof(&said, &origin) })
+    }
+
+    /// Whether a client that answers so to what was said has the ticket.
+    pub fn is_proven(&self, said: &Said, args: &ProveArgs) -> bool {
+        self.client_proof(said, &args.origin).is(&args.proof)
     }
 }
 
-/// Shows everything but the authenticator.
+/// A digest of both messages of HELLO; the proof in the reply counts as zeros.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Said([u8; 32]);
+
+impl Said {
+    fn of(args: &HelloArgs, reply: &HelloReply) -> Self {
+        let mut hasher = blake3::Hasher::new();
+        for part in [args.to_bytes(), reply.to_bytes()] {
+            hasher.update(&(part.len() as u64).to_be_bytes()).update(&part);
+        }
+        Said(*hasher.finalize().as_bytes())
+    }
+}
+
+/// What one side of a connection shows to prove that it knows the secret of the ticket.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+pub struct Proof(pub [u8; 32]);
+
+impl Proof {
+    /// Whether it is this one; takes the same time whatever is wrong.
+    pub fn is(&self, other: &Proof) -> bool {
+        blake3::Hash::from_bytes(self.0) == blake3::Hash::from_bytes(other.0)
+    }
+}
+
+/// Shows nothing.
+impl fmt::Debug for Proof {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("[proof]")
+    }
+}
+
+impl Xdr for Proof {
+    fn encode(&self, out: &mut Writer) {
+        out.fixed(&self.0);
+    }
+
+    fn decode(input: &mut Reader) -> Result<Self, Malformed> {
+        input.fixed().map(Proof)
+    }
+}
+
+/// Shows everything but the secret.
 impl fmt::Debug for Ticket {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Ticket")
@@ -258,10 +348,10 @@ impl Xdr for Ticket {
         out.fixed(&self.fsid.0);
         out.u64(self.session);
         out.u64(self.expires);
-        out.fixed(&self.mac);
+        out.fixed(&self.secret);
     }
 
     fn decode(input: &mut Reader) -> Result<Self, Malformed> {
-        Ok(Ticket { fsid: Fsid(input.fixed()?), session: input.u64()?, expires: input.u64()?, mac: input.fixed()? })
+        Ok(Ticket { fsid: Fsid(input.fixed()?), session: input.u64()?, expires: input.u64()?, secret: input.fixed()? })
     }
 }

@@ -50,6 +50,10 @@ pub struct ClaimArgs {
     pub cap: Capability,
     /// The claim; `None` only asks what the iod remembers.
     pub claiming: Option<Claiming>,
+    /// The time at the mgr, in Unix seconds. A claim that is taken has the iod go by it when it looks whether a right has ended.
+    pub now: u64,
+    /// With a claim that is taken: rights of sessions that earlier epochs of the mgr gave, smaller than this, are refused from now on.
+    pub least_epoch: u32,
     /// Whether the highest number of an object is wanted; the iod has to look at all names of its store for it.
     pub highest: bool,
 }
@@ -62,6 +66,8 @@ impl Xdr for ClaimArgs {
             out.u64(claiming.next);
             claiming.claim.encode(out);
         });
+        out.u64(self.now);
+        out.u32(self.least_epoch);
         out.bool(self.highest);
     }
 
@@ -70,7 +76,7 @@ impl Xdr for ClaimArgs {
         let claiming = input.optional(|input| {
             Ok(Claiming { expected: input.u64()?, next: input.u64()?, claim: Claim::decode(input)? })
         })?;
-        Ok(ClaimArgs { cap, claiming, highest: input.bool()? })
+        Ok(ClaimArgs { cap, claiming, now: input.u64()?, least_epoch: input.u32()?, highest: input.bool()? })
     }
 }
 

@@ -5,26 +5,24 @@ use std::fmt;
 use types::{FileId, Fsid, Generation, Status};
 use xdr::{Malformed, Reader, Writer, Xdr};
 
-use super::{Key, Rights};
+use super::{IodKey, Rights};
 
 /// First bytes of every one, and the version of what follows.
-const MAGIC: u32 = 0x5744_4802;
-/// Length in bytes: more would be refused by every client (`NFS4_FHSIZE` is 128).
-pub const DATA_HANDLE_LEN: usize = SIGNED_LEN + 32;
-/// Of it what the authenticator is over.
-const SIGNED_LEN: usize = 4 + 16 + 8 + 5 * 4 + 8;
+const MAGIC: u32 = 0x5744_4803;
+/// Length in bytes: more would be refused by every client (`NFS4_FHSIZE` is 128), and with every byte fewer iods find room in a files layout.
+pub const DATA_HANDLE_LEN: usize = SHOWN_LEN + 16;
+/// Of it what is in front of the authenticator.
+const SHOWN_LEN: usize = 4 + 8 + 5 * 4 + 3 * 8;
 
 const _: () = assert!(DATA_HANDLE_LEN <= types::limits::FILEHANDLE_MAX);
 
-/// The filehandle of a file at a data server (RFC 8881 §13.3).
+/// The filehandle of a file at one data server (RFC 8881 §13.3).
 ///
 /// It takes the place of opens and stateids, which an iod does not know. Fencing an object makes those of earlier generations
-/// worthless. It has no end of its own: a client keeps its layout, and the handle in it, for as long as it likes.
+/// worthless, and it ends by itself.
 #[derive(Clone, PartialEq, Eq)]
 pub struct DataHandle {
-    /// File system of the file.
-    pub fsid: Fsid,
-    /// The object of the file on each iod.
+    /// The object of the file on the iod.
     pub object: FileId,
     /// Fencing generation that it was made for.
     pub generation: Generation,
@@ -34,47 +32,81 @@ pub struct DataHandle {
     pub stripe_unit: u32,
     /// Number of iods that the file is dealt out to.
     pub stripe_count: u32,
-    /// Which of them it is for, counted from where the file begins; [`DataHandle::ANY`] for all of them.
+    /// Which of them it is for, counted from where the file begins.
     pub stripe_index: u32,
     /// Number of the layout that it came with: no other of this file has it.
     pub grant: u64,
-    /// Keyed BLAKE3 over all of the above.
-    pub mac: [u8; 32],
+    /// The client that it was made for, as the mgr numbers it.
+    pub session: u64,
+    /// Unix time in seconds from which on it is refused.
+    pub expires: u64,
+    /// Keyed BLAKE3 over all of the above and the file system.
+    pub mac: [u8; 16],
+}
+
+/// What a handle says of how its file is dealt out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Striping {
+    /// Bytes of the file that are on one iod before the next one's turn.
+    pub unit: u32,
+    /// Number of iods.
+    pub count: u32,
+    /// Which of them, counted from where the file begins.
+    pub index: u32,
+}
+
+/// For whom a handle is made, and for how long.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Holder {
+    /// Number of the layout.
+    pub grant: u64,
+    /// The client, as the mgr numbers it.
+    pub session: u64,
+    /// Unix time in seconds from which on the handle is refused.
+    pub expires: u64,
 }
 
 impl DataHandle {
-    /// The `stripe_index` of a handle that all iods of a file take.
-    pub const ANY: u32 = u32::MAX;
-
-    /// A handle signed with `key`.
+    /// A handle signed with `key`, for the iod whose key that is.
     pub fn sign(
-        key: &Key,
+        key: &IodKey,
         fsid: Fsid,
-        object: FileId,
-        generation: Generation,
+        (object, generation): (FileId, Generation),
         rights: Rights,
-        (stripe_unit, stripe_count, stripe_index): (u32, u32, u32),
-        grant: u64,
+        striping: Striping,
+        holder: Holder,
     ) -> Self {
-        let mac = [0; 32];
-        let mut handle =
-            DataHandle { fsid, object, generation, rights, stripe_unit, stripe_count, stripe_index, grant, mac };
-        handle.mac = key.data_handle_mac(&handle.signed());
+        let Striping { unit: stripe_unit, count: stripe_count, index: stripe_index } = striping;
+        let Holder { grant, session, expires } = holder;
+        let mac = [0; 16];
+        let mut handle = DataHandle {
+            object,
+            generation,
+            rights,
+            stripe_unit,
+            stripe_count,
+            stripe_index,
+            grant,
+            session,
+            expires,
+            mac,
+        };
+        handle.mac = key.data_handle_mac(&handle.signed(fsid));
         handle
     }
 
     /// What the authenticator is over.
-    fn signed(&self) -> [u8; SIGNED_LEN] {
+    fn signed(&self, fsid: Fsid) -> [u8; 16 + SHOWN_LEN] {
         let mut out = Writer::new();
+        out.fixed(&fsid.0);
         self.put(&mut out);
-        let mut signed = [0; SIGNED_LEN];
+        let mut signed = [0; 16 + SHOWN_LEN];
         signed.copy_from_slice(&out.finish().to_bytes());
         signed
     }
 
     fn put(&self, out: &mut Writer) {
         out.u32(MAGIC);
-        out.fixed(&self.fsid.0);
         out.u64(self.object.0);
         out.u32(self.generation.0);
         out.u32(self.rights.0);
@@ -82,20 +114,21 @@ impl DataHandle {
         out.u32(self.stripe_count);
         out.u32(self.stripe_index);
         out.u64(self.grant);
+        out.u64(self.session);
+        out.u64(self.expires);
     }
 
-    /// Checks that a handle is genuine and of this file system.
+    /// Checks that a handle is genuine, of this iod and file system, and in force at `now` (Unix seconds).
     ///
     /// # Errors
-    /// `BadHandle` when it is not.
-    pub fn verify(&self, key: &Key, fsid: Fsid) -> Result<(), Status> {
-        let expected = blake3::Hash::from_bytes(key.data_handle_mac(&self.signed()));
-        // Compared in constant time.
-        if expected == blake3::Hash::from_bytes(self.mac) && self.fsid == fsid {
-            Ok(())
-        } else {
-            Err(Status::BadHandle)
+    /// `CapExpired` for a genuine one whose time is over, `BadHandle` for everything else.
+    pub fn verify(&self, key: &IodKey, fsid: Fsid, now: u64) -> Result<(), Status> {
+        let genuine = key.data_handle_mac(&self.signed(fsid));
+        // In the same time whatever is wrong.
+        if genuine.iter().zip(&self.mac).fold(0, |wrong, (a, b)| wrong | (a ^ b)) != 0 {
+            return Err(Status::BadHandle);
         }
+        if now >= self.expires { Err(Status::CapExpired) } else { Ok(()) }
     }
 }
 
@@ -103,7 +136,6 @@ impl DataHandle {
 impl fmt::Debug for DataHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("DataHandle")
-            .field("fsid", &self.fsid)
             .field("object", &self.object)
             .field("generation", &self.generation)
             .field("rights", &self.rights)
@@ -111,6 +143,8 @@ impl fmt::Debug for DataHandle {
             .field("stripe_count", &self.stripe_count)
             .field("stripe_index", &self.stripe_index)
             .field("grant", &self.grant)
+            .field("session", &self.session)
+            .field("expires", &self.expires)
             .finish_non_exhaustive()
     }
 }
@@ -127,7 +161,6 @@ impl Xdr for DataHandle {
             value => return Err(Malformed::BadValue { what: "beginning of a data server's filehandle", value }),
         }
         Ok(DataHandle {
-            fsid: Fsid(input.fixed()?),
             object: FileId(input.u64()?),
             generation: Generation(input.u32()?),
             rights: Rights(input.u32()?),
@@ -135,6 +168,8 @@ impl Xdr for DataHandle {
             stripe_count: input.u32()?,
             stripe_index: input.u32()?,
             grant: input.u64()?,
+            session: input.u64()?,
+            expires: input.u64()?,
             mac: input.fixed()?,
         })
     }

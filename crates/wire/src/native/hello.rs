@@ -1,15 +1,16 @@
-//! HELLO: the first request of a connection, which opens its session and agrees on how to talk.
+//! HELLO: the first request of a connection, which names its session and agrees on how to talk. PROVE, the second one, opens the session.
 
+use types::limits::PAYLOAD_MAX;
 use types::{Fsid, IodId, Verifier};
 use xdr::{Malformed, Reader, Writer, Xdr};
 
-use super::{TEXT_MAX, Ticket, cut, take_text, text};
+use super::{Proof, REVISIONS, TEXT_MAX, Ticket, cut, take_text, text};
 
 /// Most addresses of a data server.
 pub const ADDRESSES_MAX: usize = 16;
 
 /// Whose a connection is, and which of his it replaces. An iod that is told so ends all connections of the same owner
-/// with smaller incarnations, and answers HELLO when nothing that came over them is under way or can be any more.
+/// with smaller incarnations, and answers PROVE when nothing that came over them is under way or can be any more.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Origin {
     /// Who connects: random bytes that nobody else knows, the same in all connections that shall replace one another.
@@ -32,8 +33,14 @@ impl Xdr for Origin {
 /// What a client brings and wants.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct HelloArgs {
-    /// Its session.
-    pub ticket: Ticket,
+    /// File system of its ticket.
+    pub fsid: Fsid,
+    /// Number of the session that it opens.
+    pub session: u64,
+    /// When its ticket ends, in Unix seconds.
+    pub expires: u64,
+    /// Random bytes, for the iod to prove itself over. (Revision 1 has the authenticator of the ticket here.)
+    pub nonce: [u8; 32],
     /// Oldest revision that it speaks.
     pub min_version: u32,
     /// Newest revision that it speaks.
@@ -42,29 +49,73 @@ pub struct HelloArgs {
     pub checksums: bool,
     /// Largest payload in bytes that it will send or take.
     pub max_payload: u32,
-    /// Whose the connection is.
-    pub origin: Origin,
+}
+
+/// What revision 1 has at the end of [`HelloArgs`], an [`Origin`]: zeros from revision 2 on, and not looked at.
+const OLD_ORIGIN: usize = 24;
+
+impl HelloArgs {
+    /// That of whoever has this ticket, takes whole payloads and speaks every revision of this build.
+    pub fn new(ticket: &Ticket, nonce: [u8; 32], checksums: bool) -> Self {
+        HelloArgs {
+            fsid: ticket.fsid,
+            session: ticket.session,
+            expires: ticket.expires,
+            nonce,
+            min_version: *REVISIONS.start(),
+            max_version: *REVISIONS.end(),
+            checksums,
+            max_payload: PAYLOAD_MAX as u32,
+        }
+    }
 }
 
 impl Xdr for HelloArgs {
     fn encode(&self, out: &mut Writer) {
-        self.ticket.encode(out);
+        out.fixed(&self.fsid.0);
+        out.u64(self.session);
+        out.u64(self.expires);
+        out.fixed(&self.nonce);
         out.u32(self.min_version);
         out.u32(self.max_version);
         out.bool(self.checksums);
         out.u32(self.max_payload);
-        self.origin.encode(out);
+        out.fixed(&[0; OLD_ORIGIN]);
     }
 
     fn decode(input: &mut Reader) -> Result<Self, Malformed> {
-        Ok(HelloArgs {
-            ticket: Ticket::decode(input)?,
+        let args = HelloArgs {
+            fsid: Fsid(input.fixed()?),
+            session: input.u64()?,
+            expires: input.u64()?,
+            nonce: input.fixed()?,
             min_version: input.u32()?,
             max_version: input.u32()?,
             checksums: input.bool()?,
             max_payload: input.u32()?,
-            origin: Origin::decode(input)?,
-        })
+        };
+        let _: [u8; OLD_ORIGIN] = input.fixed()?;
+        Ok(args)
+    }
+}
+
+/// How a client proves that it has the ticket of the session that it named in HELLO. Only who has proven to be the iod gets it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ProveArgs {
+    /// Whose the connection is.
+    pub origin: Origin,
+    /// What the client proves itself with ([`Ticket::check`]).
+    pub proof: Proof,
+}
+
+impl Xdr for ProveArgs {
+    fn encode(&self, out: &mut Writer) {
+        self.origin.encode(out);
+        self.proof.encode(out);
+    }
+
+    fn decode(input: &mut Reader) -> Result<Self, Malformed> {
+        Ok(ProveArgs { origin: Origin::decode(input)?, proof: Proof::decode(input)? })
     }
 }
 
@@ -112,6 +163,10 @@ pub struct HelloReply {
     pub data_server: Vec<String>,
     /// Name and version of the software, for people.
     pub software: String,
+    /// Random bytes, for the client to prove itself over.
+    pub nonce: [u8; 32],
+    /// What the iod proves itself with ([`Ticket::answer`]).
+    pub proof: Proof,
 }
 
 impl Xdr for HelloReply {
@@ -126,6 +181,8 @@ impl Xdr for HelloReply {
         out.optional(self.local.as_ref(), |out, local| local.encode(out));
         out.array(&self.data_server, |out, address| text(out, cut(address, TEXT_MAX)));
         text(out, cut(&self.software, TEXT_MAX));
+        out.fixed(&self.nonce);
+        self.proof.encode(out);
     }
 
     fn decode(input: &mut Reader) -> Result<Self, Malformed> {
@@ -140,6 +197,8 @@ impl Xdr for HelloReply {
             local: input.optional(Local::decode)?,
             data_server: input.array(ADDRESSES_MAX, |input| take_text(input, TEXT_MAX))?,
             software: take_text(input, TEXT_MAX)?,
+            nonce: input.fixed()?,
+            proof: Proof::decode(input)?,
         })
     }
 }

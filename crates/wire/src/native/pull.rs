@@ -5,7 +5,7 @@ use types::{IodId, Verifier};
 use xdr::{Malformed, Reader, Writer, Xdr};
 
 use super::hello::ADDRESSES_MAX;
-use super::{Capability, TEXT_MAX, cut, take_text, text};
+use super::{Capability, TEXT_MAX, Ticket, cut, take_text, text};
 
 /// The session of iods that read from others on behalf of the mgr; that of no client.
 pub const PULL_SESSION: u64 = u64::MAX;
@@ -41,6 +41,8 @@ impl Xdr for PullExtent {
 pub struct PullSource {
     /// Names the object; gives READ to [`PULL_SESSION`].
     pub cap: Capability,
+    /// Opens [`PULL_SESSION`] at that iod.
+    pub ticket: Ticket,
     /// The iod that has it; the one that is asked itself, if it is that.
     pub iod: IodId,
     /// Where that is reached by TCP, `address:port` with numeric addresses, in order of preference.
@@ -50,6 +52,7 @@ pub struct PullSource {
 impl Xdr for PullSource {
     fn encode(&self, out: &mut Writer) {
         self.cap.encode(out);
+        self.ticket.encode(out);
         out.fixed(&self.iod.0);
         out.array(&self.addresses, |out, address| text(out, cut(address, TEXT_MAX)));
     }
@@ -57,6 +60,7 @@ impl Xdr for PullSource {
     fn decode(input: &mut Reader) -> Result<Self, Malformed> {
         Ok(PullSource {
             cap: Capability::decode(input)?,
+            ticket: Ticket::decode(input)?,
             iod: IodId(input.fixed()?),
             addresses: input.array(ADDRESSES_MAX, |input| take_text(input, TEXT_MAX))?,
         })

@@ -9,9 +9,11 @@ use xdr::Segments;
 
 use super::*;
 
-fn key() -> Key {
-    Key::new([7; 32])
+fn key() -> IodKey {
+    Key::new([7; 32]).of_iod(IOD)
 }
+
+const IOD: IodId = IodId([2; 16]);
 
 fn fsid() -> Fsid {
     Fsid(*b"0123456789abcdef")
@@ -46,13 +48,17 @@ fn plain() -> Capability {
     Capability { mac: [0x5a; 32], ..cap(Rights::READ | Rights::WRITE) }
 }
 
+/// A ticket whose secret is recognizable.
+fn ticket() -> Ticket {
+    let mut bytes = key().ticket(fsid(), 42, 1000).to_bytes().to_vec();
+    bytes[32..].fill(0x5a);
+    Ticket::from_bytes(&bytes.into()).unwrap()
+}
+
 #[test]
 fn messages_have_their_golden_bytes() {
     golden(&plain(), CAP);
-    golden(
-        &Ticket { fsid: fsid(), session: 42, expires: 1000, mac: [0x5a; 32] },
-        &format!("30313233343536373839616263646566000000000000002a00000000000003e8{}", "5a".repeat(32)),
-    );
+    golden(&ticket(), &format!("30313233343536373839616263646566000000000000002a00000000000003e8{}", "5a".repeat(32)));
     golden(
         &ReadArgs { cap: plain(), extents: vec![Extent { offset: 1 << 33, len: 4096 }] },
         &format!("{CAP}00000001000000020000000000001000"),
@@ -128,10 +134,13 @@ fn claims_have_their_golden_bytes() {
     let bytes = format!("{}0000000300000000000000990000000000001000", "06".repeat(16));
     let claiming = Claiming { expected: 7, next: 5, claim };
     golden(
-        &ClaimArgs { cap: plain(), claiming: Some(claiming), highest: true },
-        &format!("{CAP}0000000100000000000000070000000000000005{bytes}00000001"),
+        &ClaimArgs { cap: plain(), claiming: Some(claiming), now: 0x65, least_epoch: 4, highest: true },
+        &format!("{CAP}0000000100000000000000070000000000000005{bytes}00000000000000650000000400000001"),
     );
-    golden(&ClaimArgs { cap: plain(), claiming: None, highest: false }, &format!("{CAP}0000000000000000"));
+    golden(
+        &ClaimArgs { cap: plain(), claiming: None, now: 1, least_epoch: 0, highest: false },
+        &format!("{CAP}0000000000000000000000010000000000000000"),
+    );
     golden(
         &ClaimReply { taken: true, remembered: Some(claim), highest: Some(9) },
         &format!("0000000100000001{bytes}000000010000000000000009"),
@@ -148,11 +157,12 @@ fn messages_about_objects_have_their_golden_bytes() {
     golden(&TruncateReply { size: 7 }, "0000000000000007");
     golden(&PunchArgs { cap: plain(), offset: 1, len: 2 }, &format!("{CAP}00000000000000010000000000000002"));
     golden(&ReserveArgs { cap: plain(), offset: 1, len: 2 }, &format!("{CAP}00000000000000010000000000000002"));
-    let source = PullSource { cap: plain(), iod: IodId([2; 16]), addresses: vec!["[::1]:2050".into()] };
+    let ticket_bytes = hex(&ticket().to_bytes());
+    let source = PullSource { cap: plain(), ticket: ticket(), iod: IOD, addresses: vec!["[::1]:2050".into()] };
     golden(
         &PullArgs { cap: plain(), stable: true, source, extents: vec![PullExtent { from: 1, to: 2, len: 3 }] },
         &format!(
-            "{CAP}00000001{CAP}02020202020202020202020202020202\
+            "{CAP}00000001{CAP}{ticket_bytes}02020202020202020202020202020202\
              000000010000000a5b3a3a315d3a323035300000000000010000000000000001000000000000000200000003"
         ),
     );
@@ -208,77 +218,162 @@ fn messages_about_objects_have_their_golden_bytes() {
 
 #[test]
 fn data_handles_have_their_golden_bytes_and_no_others_pass() {
-    let key = Key::new([7; 32]);
+    let (key, rights) = (key(), Rights::READ | Rights::WRITE);
     let sign = |grant| {
-        let rights = Rights::READ | Rights::WRITE;
-        DataHandle::sign(&key, fsid(), FileId(9), Generation(3), rights, (1 << 20, 4, 2), grant)
+        let (striping, holder) =
+            (Striping { unit: 1 << 20, count: 4, index: 2 }, Holder { grant, session: 42, expires: 1000 });
+        DataHandle::sign(&key, fsid(), (FileId(9), Generation(3)), rights, striping, holder)
     };
     let handle = sign(5);
     let bytes = handle.to_bytes();
-    let head = "5744480230313233343536373839616263646566000000000000000900000003000000030010000000000004000000020000000000000005";
-    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-    assert_eq!((hex.strip_prefix(head).map(str::len), bytes.len()), (Some(64), DATA_HANDLE_LEN));
-    handle.verify(&key, fsid()).unwrap();
+    let head = concat!(
+        "57444803000000000000000900000003000000030010000000000004000000020000000000000005",
+        "000000000000002a00000000000003e8"
+    );
+    assert_eq!((hex(&bytes).strip_prefix(head).map(str::len), bytes.len()), (Some(32), DATA_HANDLE_LEN));
+    assert_eq!(handle.verify(&key, fsid(), 999), Ok(()));
+    assert_eq!(handle.verify(&key, fsid(), 1000), Err(Status::CapExpired));
     assert_ne!(sign(6).mac, handle.mac);
-    assert_eq!(handle.verify(&Key::new([8; 32]), fsid()), Err(Status::BadHandle));
-    assert_eq!(handle.verify(&key, Fsid([1; 16])), Err(Status::BadHandle));
+    let others = [Key::new([8; 32]).of_iod(IOD), Key::new([7; 32]).of_iod(IodId([3; 16]))];
+    others.iter().for_each(|other| assert_eq!(handle.verify(other, fsid(), 999), Err(Status::BadHandle)));
+    assert_eq!(handle.verify(&key, Fsid([1; 16]), 999), Err(Status::BadHandle));
     for at in 4..DATA_HANDLE_LEN {
         let mut forged = bytes.to_vec();
         forged[at] ^= 1;
-        assert_eq!(
-            DataHandle::from_bytes(&forged.into()).unwrap().verify(&key, fsid()),
-            Err(Status::BadHandle),
-            "{at}"
-        );
+        let forged = DataHandle::from_bytes(&forged.into()).unwrap();
+        assert_eq!(forged.verify(&key, fsid(), 999), Err(Status::BadHandle), "{at}");
     }
     let mut other = bytes.to_vec();
     other[0] ^= 1;
     DataHandle::from_bytes(&other.into()).unwrap_err();
 }
 
+fn hello() -> (HelloArgs, HelloReply) {
+    let args = HelloArgs {
+        fsid: fsid(),
+        session: 42,
+        expires: 1000,
+        nonce: [0xa5; 32],
+        min_version: 2,
+        max_version: 3,
+        checksums: true,
+        max_payload: 1 << 20,
+    };
+    let reply = HelloReply {
+        iod: IOD,
+        fsid: fsid(),
+        verifier: Verifier([3; 8]),
+        version: 1,
+        checksums: false,
+        max_payload: 1 << 20,
+        max_extents: 1024,
+        local: Some(Local { host: "h".into(), path: "/s".into() }),
+        data_server: vec!["h:1".into()],
+        software: "weir".into(),
+        nonce: [0xb6; 32],
+        proof: Proof([0xc7; 32]),
+    };
+    (args, reply)
+}
+
 #[test]
 fn hello_has_its_golden_bytes() {
+    let (args, reply) = hello();
     golden(
-        &HelloArgs {
-            ticket: Ticket { fsid: fsid(), session: 1, expires: 2, mac: [0x5a; 32] },
-            min_version: 1,
-            max_version: 2,
-            checksums: true,
-            max_payload: 1 << 20,
-            origin: Origin { owner: [9; 16], incarnation: 7 },
-        },
+        &args,
         &format!(
-            "3031323334353637383961626364656600000000000000010000000000000002{}00000001000000020000000100100000{}{}",
-            "5a".repeat(32),
-            "09".repeat(16),
-            "0000000000000007"
+            "30313233343536373839616263646566000000000000002a00000000000003e8{}00000002000000030000000100100000{}",
+            "a5".repeat(32),
+            "00".repeat(24)
         ),
     );
     golden(
-        &HelloReply {
-            iod: IodId([2; 16]),
-            fsid: fsid(),
-            verifier: Verifier([3; 8]),
-            version: 1,
-            checksums: false,
-            max_payload: 1 << 20,
-            max_extents: 1024,
-            local: Some(Local { host: "h".into(), path: "/s".into() }),
-            data_server: vec!["h:1".into()],
-            software: "weir".into(),
-        },
-        concat!(
-            "02020202020202020202020202020202",
-            "30313233343536373839616263646566",
-            "0303030303030303",
-            "00000001000000000010000000000400",
-            "0000000100000001680000000000000",
-            "22f730000",
-            "0000000100000003683a3100",
-            "0000000477656972"
+        &reply,
+        &format!(
+            "{}{}{}",
+            concat!(
+                "02020202020202020202020202020202",
+                "30313233343536373839616263646566",
+                "0303030303030303",
+                "00000001000000000010000000000400",
+                "0000000100000001680000000000000",
+                "22f730000",
+                "0000000100000003683a3100",
+                "0000000477656972"
+            ),
+            "b6".repeat(32),
+            "c7".repeat(32)
         ),
+    );
+    golden(
+        &ProveArgs { origin: ORIGIN, proof: Proof([0xc7; 32]) },
+        &format!("{}0000000000000007{}", "09".repeat(16), "c7".repeat(32)),
     );
 }
+
+const ORIGIN: Origin = Origin { owner: [9; 16], incarnation: 7 };
+
+/// One of revision 1 has the authenticator of its ticket where the nonce is, and an owner and incarnation at the end: an iod reads it, and says
+/// which revisions it speaks.
+#[test]
+fn the_hello_of_revision_1_is_read() {
+    let mut old = hello().0;
+    (old.min_version, old.max_version) = (1, 1);
+    let mut bytes = old.to_bytes().to_vec();
+    assert_eq!(bytes.len(), 16 + 8 + 8 + 32 + 4 * 4 + 16 + 8);
+    bytes[80..].fill(9);
+    assert_eq!(HelloArgs::from_bytes(&bytes.into()).unwrap(), old);
+    assert!(!REVISIONS.contains(&1));
+}
+
+#[test]
+fn proofs_are_those_of_the_ticket_and_of_all_that_was_said() {
+    let (args, mut reply) = hello();
+    let ticket = key().ticket(fsid(), 42, 1000);
+    let said = ticket.answer(&args, &mut reply);
+    let shown = ticket.check(&args, &reply, ORIGIN).unwrap();
+    assert!(ticket.is_proven(&said, &shown) && !shown.proof.is(&reply.proof));
+    assert_eq!((hex(&reply.proof.0).as_str(), hex(&shown.proof.0).as_str()), (IOD_PROOF, CLIENT_PROOF));
+    for bit in 0..shown.to_bytes().len() * 8 {
+        let mut bytes = shown.to_bytes().to_vec();
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        assert!(!ticket.is_proven(&said, &ProveArgs::from_bytes(&bytes.into()).unwrap()), "bit {bit} of the proof");
+    }
+    // Of another iod, session, time.
+    let others = [
+        Key::new([7; 32]).of_iod(IodId([3; 16])).ticket(fsid(), 42, 1000),
+        key().ticket(fsid(), 43, 1000),
+        key().ticket(fsid(), 42, 1001),
+        key().ticket(Fsid([1; 16]), 42, 1000),
+    ];
+    for other in others {
+        assert_eq!(other.check(&args, &reply, ORIGIN), Err(Status::CapRefused), "{other:?}");
+        assert!(!other.is_proven(&said, &shown));
+    }
+    // Every changed bit of either message is noticed by who reads the answer.
+    for bit in 0..args.to_bytes().len() * 8 {
+        let mut bytes = args.to_bytes().to_vec();
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        if let Ok(changed) = HelloArgs::from_bytes(&bytes.into())
+            && changed != args
+        {
+            assert_eq!(ticket.check(&changed, &reply, ORIGIN), Err(Status::CapRefused), "bit {bit} of the call");
+        }
+    }
+    for bit in 0..reply.to_bytes().len() * 8 {
+        let mut bytes = reply.to_bytes().to_vec();
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        // Padding says nothing.
+        if let Ok(changed) = HelloReply::from_bytes(&bytes.into())
+            && changed != reply
+        {
+            assert_eq!(ticket.check(&args, &changed, ORIGIN), Err(Status::CapRefused), "bit {bit} of the answer");
+        }
+    }
+}
+
+const IOD_PROOF: &str = "bebd9fb0cad6b844dec5d25bb2c3b8418b79b13cc2080afc7b2b0228f8277c2a";
+const CLIENT_PROOF: &str = "0654001f4f9ce217ba998b1dd2a65fb80112185a68991f552ee8c0a0a24422eb";
 
 #[test]
 fn replies_carry_a_status_first() {
@@ -343,7 +438,10 @@ fn capabilities_hold_only_as_signed() {
     assert_eq!(good.verify(&key(), fsid(), 1000, 42, Rights::READ), Err(Status::CapExpired));
     assert_eq!(good.verify(&key(), fsid(), 999, 43, Rights::READ), Err(Status::CapRefused));
     assert_eq!(good.verify(&key(), Fsid([0; 16]), 999, 42, Rights::READ), Err(Status::CapRefused));
-    assert_eq!(good.verify(&Key::new([8; 32]), fsid(), 999, 42, Rights::READ), Err(Status::CapRefused));
+    let others = [Key::new([8; 32]).of_iod(IOD), Key::new([7; 32]).of_iod(IodId([3; 16]))];
+    for other in others {
+        assert_eq!(good.verify(&other, fsid(), 999, 42, Rights::READ), Err(Status::CapRefused));
+    }
 
     // Every single changed bit, of any field, is noticed.
     let bytes = good.to_bytes();
@@ -356,32 +454,17 @@ fn capabilities_hold_only_as_signed() {
 }
 
 #[test]
-fn tickets_hold_only_as_signed() {
-    let good = key().sign_ticket(fsid(), 42, 1000);
-    assert_eq!(good.verify(&key(), fsid(), 999), Ok(()));
-    assert_eq!(good.verify(&key(), fsid(), 1000), Err(Status::CapExpired));
-    assert_eq!(good.verify(&key(), Fsid([0; 16]), 999), Err(Status::CapRefused));
-    let bytes = good.to_bytes();
-    for bit in 0..bytes.len() * 8 {
-        let mut forged = bytes.to_vec();
-        forged[bit / 8] ^= 1 << (bit % 8);
-        let forged = Ticket::from_bytes(&forged.into()).unwrap();
-        assert_eq!(forged.verify(&key(), fsid(), 999), Err(Status::CapRefused), "bit {bit}");
-    }
-}
-
-#[test]
 fn authenticators_stay_the_same_across_versions_and_are_never_shown() {
     let cap = cap(Rights::READ);
-    let ticket = key().sign_ticket(fsid(), 42, 1000);
+    let ticket = key().ticket(fsid(), 42, 1000);
     assert_eq!(hex(&cap.mac), CAPABILITY_MAC);
-    assert_eq!(hex(&ticket.mac), TICKET_MAC);
-    assert_eq!(format!("{:?}", key()), "[secret]");
-    assert!(!format!("{cap:?}{ticket:?}").contains("mac"));
+    assert_eq!(hex(&ticket.to_bytes()[32..]), TICKET_SECRET);
+    assert_eq!(format!("{:?}{:?}{:?}", key(), Key::new([7; 32]), Proof([1; 32])), "[secret][secret][proof]");
+    assert!(!format!("{cap:?}{ticket:?}").contains("mac") && !format!("{ticket:?}").contains("secret"));
 }
 
-const CAPABILITY_MAC: &str = "597af40c8f93928b05e1734b16b93a41559ec8851c01bb7087089e6a524ee255";
-const TICKET_MAC: &str = "50209dc19abcad31fe3a24e3dcdff0f8e9108f3b30dbe4543506076b07d03666";
+const CAPABILITY_MAC: &str = "957a9f6c591e8efd8248e5a29a2393d636239f08a716443e1483724b0077c77d";
+const TICKET_SECRET: &str = "c602a355353d18bec80c24de049fcb7f956ee27eb1ee6905abc9a19488d02729";
 
 #[test]
 fn over_long_and_contradictory_messages_are_refused() {
@@ -447,7 +530,7 @@ prop_compose! {
 proptest! {
     #[test]
     fn signed_capabilities_verify(fs: [u8; 16], object: u64, generation: u32, rights: u32, session: u64, secret: [u8; 32]) {
-        let key = Key::new(secret);
+        let key = Key::new(secret).of_iod(IOD);
         let cap = key.sign_capability(Fsid(fs), FileId(object), Generation(generation), Rights(rights), 10, session);
         let cap = Capability::from_bytes(&cap.to_bytes()).unwrap();
         prop_assert_eq!(cap.verify(&key, Fsid(fs), 9, session, Rights(rights)), Ok(()));

@@ -5,12 +5,11 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use net::clock::unix_now;
 use types::Fsid;
 use types::limits::{PAYLOAD_MAX, RECORD_MAX};
 use wire::native::{
-    Capability, Extent, HelloArgs, HelloReply, Key, Origin, PROGRAM, PULL_SESSION, PieceKind, Procedure, PullSource,
-    REVISIONS, ReadArgs, ReadReply, VERSION, crc32c, decode_reply,
+    Capability, Extent, HelloArgs, HelloReply, Nothing, Origin, PROGRAM, PieceKind, Procedure, PullSource, ReadArgs,
+    ReadReply, VERSION, crc32c, decode_reply,
 };
 use wire::rpc::record::{Mark, mark};
 use wire::rpc::{AcceptStat, Auth, CallHeader, Message, ReplyHeader, ReplyStat, decode_message};
@@ -18,8 +17,6 @@ use xdr::{Reader, Writer, Xdr};
 
 /// How long one address may take to answer when there are more.
 const CONNECT: Duration = Duration::from_millis(1500);
-/// How long the ticket is good for, in seconds: HELLO is said at once.
-const TICKET_SECS: u64 = 60;
 
 /// An iod to read from. Errors are words for people: whatever is wrong, nothing can be read.
 pub(super) struct Source {
@@ -30,12 +27,12 @@ pub(super) struct Source {
 
 impl Source {
     /// Connects to the iod and says HELLO, all of it before `until`.
-    pub(super) fn connect(at: &PullSource, fsid: Fsid, key: &Key, until: Instant) -> Result<Self, String> {
+    pub(super) fn connect(at: &PullSource, fsid: Fsid, until: Instant) -> Result<Self, String> {
         let mut problem = "it has no address to be reached at".to_owned();
         for text in &at.addresses {
             // Names are not looked up: that may take for ever.
             let Ok(address) = text.parse::<SocketAddr>() else { continue };
-            match Self::greet(address, at, fsid, key, until) {
+            match Self::greet(address, at, fsid, until) {
                 Ok(source) => return Ok(source),
                 Err(why) => problem = format!("{address}: {why}"),
             }
@@ -43,7 +40,7 @@ impl Source {
         Err(problem)
     }
 
-    fn greet(address: SocketAddr, at: &PullSource, fsid: Fsid, key: &Key, until: Instant) -> Result<Self, String> {
+    fn greet(address: SocketAddr, at: &PullSource, fsid: Fsid, until: Instant) -> Result<Self, String> {
         let wait = left(until).map_err(|e| e.to_string())?.min(CONNECT);
         let stream = TcpStream::connect_timeout(&address, wait).map_err(|e| e.to_string())?;
         stream.set_nodelay(true).map_err(|e| e.to_string())?;
@@ -51,21 +48,20 @@ impl Source {
         // An owner of its own: nothing that comes over it changes anything, so it replaces no other.
         let mut owner = [0; 16];
         getrandom::fill(&mut owner).map_err(|e| e.to_string())?;
-        let hello = HelloArgs {
-            ticket: key.sign_ticket(fsid, PULL_SESSION, unix_now() + TICKET_SECS),
-            min_version: *REVISIONS.start(),
-            max_version: *REVISIONS.end(),
-            checksums: true,
-            max_payload: PAYLOAD_MAX as u32,
-            origin: Origin { owner, incarnation: 0 },
-        };
+        let mut nonce = [0; 32];
+        getrandom::fill(&mut nonce).map_err(|e| e.to_string())?;
+        let hello = HelloArgs::new(&at.ticket, nonce, true);
         let reply: HelloReply = source.call(Procedure::Hello, &hello, until)?;
+        let origin = Origin { owner, incarnation: 0 };
+        let proof = at.ticket.check(&hello, &reply, origin);
+        let proof = proof.map_err(|_| "it cannot prove that it is an iod of this cluster")?;
         if (reply.iod, reply.fsid) != (at.iod, fsid) {
             return Err(format!("it is iod {}, not {}", reply.iod, at.iod));
         }
         if (reply.max_payload as usize) < PAYLOAD_MAX {
             return Err("it takes no whole payloads".into());
         }
+        let _: Nothing = source.call(Procedure::Prove, &proof, until)?;
         source.checksums = reply.checksums;
         Ok(source)
     }

@@ -1,0 +1,257 @@
+//! Which rights to use objects past the mgr may still be in force, so that they can be ended when they are taken away.
+//!
+//! A right is a capability or the filehandle of a data server. It is good until it expires, also when its layout was returned long before.
+
+use crate::room::Room;
+use meta::Changed;
+use nfs::fs::Ctx;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use types::{Attrs, FileId, FileKind, SetAttrs, Status};
+
+/// Files of which is remembered one by one who has rights. Beyond it all files count as given to many.
+const FILES_MAX: usize = 1 << 19;
+
+/// Who was given rights to a file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Who {
+    /// Nobody but processes of this user.
+    One(u32),
+    /// Several.
+    Many,
+}
+
+/// Rights to a file since they were ended last.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Out {
+    who: Who,
+    /// Unix seconds: all of them have expired by then.
+    until: u64,
+}
+
+/// The rights that this start of the mgr has given.
+#[derive(Debug)]
+pub(crate) struct Rights {
+    /// Files from this number on were made since the start: nobody has rights of before to them.
+    first: FileId,
+    /// All rights that were given before the start have expired by then.
+    earlier_until: AtomicU64,
+    given: Mutex<Given>,
+}
+
+#[derive(Debug, Default)]
+struct Given {
+    files: HashMap<FileId, Out>,
+    /// Until then files that are not in the table may have been forgotten.
+    forgotten_until: u64,
+    /// The table is looked through for what has expired when it is as long as this.
+    look_at: usize,
+}
+
+/// What has to be ended when somebody loses the permission to use a file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct ToEnd {
+    /// All rights of before the start, as nobody knows which there are.
+    earlier: bool,
+    /// All rights to the file.
+    file: bool,
+}
+
+impl Rights {
+    /// `next` is the first number of a file that was not given out at the start; rights of before may last until `earlier_until` (Unix seconds).
+    pub(crate) fn new(next: FileId, earlier_until: u64) -> Self {
+        Rights { first: next, earlier_until: AtomicU64::new(earlier_until), given: Mutex::default() }
+    }
+
+    fn given(&self) -> MutexGuard<'_, Given> {
+        self.given.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A process of this user gets a right to a file that lasts until then (Unix seconds).
+    pub(crate) fn give(&self, file: FileId, uid: u32, now: u64, until: u64) {
+        let mut given = self.given();
+        if given.files.len() >= given.look_at.max(1024) && !given.files.contains_key(&file) {
+            given.make_room(now);
+        }
+        let out = given.files.entry(file).or_insert(Out { who: Who::One(uid), until });
+        out.until = out.until.max(until);
+        if out.who != Who::One(uid) {
+            out.who = Who::Many;
+        }
+    }
+
+    /// All rights to a file were ended.
+    fn ended(&self, file: FileId) {
+        self.given().files.remove(&file);
+    }
+
+    /// All rights of before the start were ended.
+    pub(crate) fn earlier_ended(&self) {
+        self.earlier_until.store(0, Relaxed);
+    }
+
+    /// What is to be ended when a file changes so.
+    fn to_end(&self, before: &Attrs, after: &Attrs, now: u64) -> ToEnd {
+        let earlier = before.id < self.first && self.earlier_until.load(Relaxed) > now;
+        let given = self.given();
+        let who = match given.files.get(&before.id) {
+            Some(out) if out.until > now => Some(out.who),
+            _ => (given.forgotten_until > now).then_some(Who::Many),
+        };
+        ToEnd {
+            earlier: earlier && is_taken(before, after, Who::Many),
+            file: who.is_some_and(|who| is_taken(before, after, who)),
+        }
+    }
+}
+
+impl Given {
+    /// Forgets what has expired, and everything if that is not enough.
+    fn make_room(&mut self, now: u64) {
+        self.files.retain(|_, out| out.until > now);
+        if self.files.len() >= FILES_MAX {
+            let last = self.files.values().map(|out| out.until).max();
+            self.forgotten_until = self.forgotten_until.max(last.unwrap_or(0));
+            self.files = HashMap::new();
+        }
+        self.look_at = (self.files.len() * 2).min(FILES_MAX);
+    }
+}
+
+/// Whether a change of mode or owner takes something away from those who have rights. The superuser needs no permission; and who owns a file
+/// before and after can give himself what he likes.
+fn is_taken(before: &Attrs, after: &Attrs, who: Who) -> bool {
+    let owners = (before.uid, before.gid) != (after.uid, after.gid);
+    let bits = before.mode & !after.mode & 0o777 != 0;
+    match who {
+        Who::One(0) => false,
+        Who::One(uid) if uid == before.uid && uid == after.uid => false,
+        _ => owners || bits,
+    }
+}
+
+impl Room {
+    /// Sets attributes but the size; ends rights past the mgr that somebody loses by it.
+    pub(crate) async fn set_attributes(
+        &self,
+        ctx: &Ctx,
+        file: FileId,
+        set: &SetAttrs,
+        opened: bool,
+    ) -> Result<Attrs, Status> {
+        let Changed { before, after } = self.names(ctx).setattr(&ctx.cred, ctx.now, file, set, opened).await?;
+        self.end_rights(ctx, &before, &after).await?;
+        Ok(after)
+    }
+
+    /// A file has changed so: whoever lost the permission to read or write it is refused by all iods when this returns, or as soon as they can be
+    /// reached.
+    pub(crate) async fn end_rights(&self, ctx: &Ctx, before: &Attrs, after: &Attrs) -> Result<(), Status> {
+        let who = |attrs: &Attrs| (attrs.mode, attrs.uid, attrs.gid);
+        if before.kind != FileKind::Regular || who(before) == who(after) {
+            return Ok(());
+        }
+        let end = self.rights.to_end(before, after, net::clock::unix_now());
+        if end.earlier {
+            self.iods.end_earlier_rights().await?;
+            self.rights.earlier_ended();
+        }
+        if end.file { self.end_rights_to(ctx, before.id).await } else { Ok(()) }
+    }
+
+    async fn end_rights_to(&self, ctx: &Ctx, file: FileId) -> Result<(), Status> {
+        // Before: what is given meanwhile is of the new generation, and has to be remembered.
+        self.rights.ended(file);
+        match self.outdate(ctx, file).await {
+            // Nobody can use what is gone.
+            Err(Status::Stale) => Ok(()),
+            outdated => outdated,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use types::Timestamp;
+
+    const FILE: FileId = FileId(100);
+
+    fn attrs(mode: u32, uid: u32, gid: u32) -> Attrs {
+        let time = Timestamp::default();
+        Attrs {
+            id: FILE,
+            kind: FileKind::Regular,
+            mode,
+            nlink: 1,
+            uid,
+            gid,
+            size: 0,
+            used: 0,
+            holes: false,
+            atime: time,
+            mtime: time,
+            ctime: time,
+            btime: time,
+            change: 0,
+            rdev: (0, 0),
+        }
+    }
+
+    #[test]
+    fn a_change_takes_something_from_those_who_have_rights_or_not() {
+        let owner = attrs(0o644, 5, 50);
+        // (after, from root, from the owner, from another one, from many)
+        for (after, taken) in [
+            (attrs(0o664, 5, 50), [false; 4]),
+            (attrs(0o4755, 5, 50), [false; 4]),
+            (attrs(0o600, 5, 50), [false, false, true, true]),
+            (attrs(0o444, 5, 50), [false, false, true, true]),
+            (attrs(0o644, 6, 50), [false, true, true, true]),
+            (attrs(0o644, 5, 60), [false, false, true, true]),
+        ] {
+            let whom = [Who::One(0), Who::One(5), Who::One(7), Who::Many];
+            assert_eq!(whom.map(|who| is_taken(&owner, &after, who)), taken, "{:o}", after.mode);
+        }
+    }
+
+    #[test]
+    fn rights_are_ended_while_they_last_and_once() {
+        let rights = Rights::new(FILE, 1000);
+        let (before, after) = (attrs(0o644, 5, 50), attrs(0o600, 5, 50));
+        let file = |now| rights.to_end(&before, &after, now).file;
+        assert!(!file(10));
+        rights.give(FILE, 5, 10, 100);
+        assert!(!file(20), "its owner can have it back whenever he likes");
+        rights.give(FILE, 7, 20, 90);
+        assert!(file(30) && file(99) && !file(100));
+        rights.ended(FILE);
+        assert!(!file(30));
+    }
+
+    #[test]
+    fn of_earlier_starts_all_are_ended_for_older_files_alone() {
+        let (before, after) = (attrs(0o644, 5, 50), attrs(0o600, 5, 50));
+        let newer = Rights::new(FILE, 1000);
+        assert!(!newer.to_end(&before, &after, 10).earlier);
+        let older = Rights::new(FileId(FILE.0 + 1), 1000);
+        assert!(older.to_end(&before, &after, 999).earlier && !older.to_end(&before, &after, 1000).earlier);
+        assert!(!older.to_end(&after, &before, 10).earlier, "nothing is taken away");
+        older.earlier_ended();
+        assert!(!older.to_end(&before, &after, 10).earlier);
+    }
+
+    #[test]
+    fn what_is_forgotten_counts_as_given_to_many() {
+        let rights = Rights::new(FILE, 0);
+        let (before, after) = (attrs(0o644, 5, 50), attrs(0o600, 5, 50));
+        (0..FILES_MAX as u64 + 2000).for_each(|n| rights.give(FileId(1 << 32 | n), 7, 10, 500 + n % 2));
+        assert!(rights.given().files.len() < FILES_MAX);
+        assert!(rights.to_end(&before, &after, 500).file && !rights.to_end(&before, &after, 501).file);
+        // What has expired makes room by itself.
+        let rights = Rights::new(FILE, 0);
+        (0..FILES_MAX as u64 * 2).for_each(|n| rights.give(FileId(1 << 32 | n), 7, n, n + 500));
+        assert!(!rights.to_end(&before, &after, FILES_MAX as u64 * 2).file);
+    }
+}

@@ -1,0 +1,253 @@
+//! Rights past the mgr end when they are taken away: what a client was given before is refused by every iod at once, and an iod that is none learns nothing.
+
+use crate::cluster::{Cluster, create, ctx, pattern};
+use crate::false_iod;
+use crate::layouts::{call, capability, connect, layout, write_direct};
+use bytes::Bytes;
+use layout::kinds::{files as nfs_files, native};
+use mgr::{Files, KernelLayout};
+use nfs::fs::{Ctx, FileSystem, Iomode, LayoutAsk, LayoutGone};
+use std::net::TcpListener;
+use types::{ByteRange, Cred, FileId, SetAttrs, Status};
+use wire::native::*;
+use xdr::Xdr;
+
+const OWNER: u32 = 5;
+const OTHER: u32 = 7;
+
+/// A process of this user, of the client with this number.
+fn user(uid: u32, client: u64) -> Ctx {
+    Ctx { cred: Cred { uid, gid: uid, groups: Vec::new() }, ..ctx(client) }
+}
+
+async fn layout_of(files: &Files, ctx: &Ctx, file: FileId, kind: u32) -> Bytes {
+    let max_body = types::limits::LAYOUT_BODY_MAX;
+    let ask = LayoutAsk {
+        file,
+        kind,
+        iomode: Iomode::ReadWrite,
+        readable: true,
+        range: ByteRange::ALL,
+        min_len: 0,
+        max_body,
+    };
+    let body = files.layout_get(ctx, ask).await.unwrap().body;
+    let gone = LayoutGone::Returned(Bytes::new());
+    files.layout_gone(ctx, ctx.client, file, Iomode::ReadWrite, ByteRange::ALL, gone).await.unwrap();
+    body
+}
+
+/// Rights of both kinds that a process was given; their layouts were returned.
+struct Held {
+    native: native::Body,
+    handles: Vec<DataHandle>,
+}
+
+impl Held {
+    async fn get(files: &Files, ctx: &Ctx, file: FileId) -> Self {
+        let native = native::Body::from_bytes(&layout_of(files, ctx, file, native::KIND).await).unwrap();
+        let nfs = nfs_files::Body::from_bytes(&layout_of(files, ctx, file, nfs_files::KIND).await).unwrap();
+        let handles = nfs.handles.iter().map(|handle| DataHandle::from_bytes(handle).unwrap()).collect();
+        Held { native, handles }
+    }
+
+    /// How each iod takes what it is shown: the capability, and the filehandle. All take it, or none does.
+    async fn are_good(&self, cluster: &Cluster, client: u64) -> bool {
+        let mut answers = Vec::new();
+        for (index, device) in self.native.devices.iter().enumerate() {
+            let connection = connect(&cluster.files(), client, device.0).await;
+            let args = ReadArgs { cap: capability(&self.native, index), extents: vec![Extent { offset: 0, len: 1 }] };
+            let read = call::<ReadReply>(&connection, Procedure::Read, &args).await.map(drop);
+            answers.push(read.map_err(|failure| failure.status));
+            let iod = cluster.iods.iter().flatten().find(|iod| iod.iod() == *device).unwrap();
+            let mine = self.handles.iter().filter(|handle| iod.served().check_handle(handle) != Err(Status::BadHandle));
+            for handle in mine {
+                let served = iod.served();
+                let checked = served.check_handle(handle);
+                let used = |()| served.write_object(handle.object, handle.generation, 0, b"x", false);
+                answers.push(checked.map_err(Failure::from).and_then(used).map(drop).map_err(|failure| failure.status));
+            }
+        }
+        assert_eq!(answers.len(), 2 * self.native.devices.len(), "an iod takes another number of handles than one");
+        let good = answers.iter().all(|answer| *answer == Ok(()));
+        assert!(good || answers.iter().all(|answer| *answer == Err(Status::Fenced)), "{answers:?}");
+        good
+    }
+}
+
+async fn set(files: &Files, by: &Ctx, file: FileId, set: SetAttrs) {
+    files.setattr(by, file, set, false).await.unwrap();
+}
+
+fn mode(mode: u32) -> SetAttrs {
+    SetAttrs { mode: Some(mode), ..SetAttrs::default() }
+}
+
+/// A cluster whose iods say that they serve NFS.
+async fn cluster() -> Cluster {
+    let mut cluster = Cluster::stopped(2, "64").await;
+    for iod in 0..2 {
+        cluster.stop_iod(iod);
+        cluster.start_data_server(iod);
+    }
+    cluster.config.layout = KernelLayout::Files;
+    cluster.start_mgr().await;
+    cluster
+}
+
+/// A file of [`OWNER`] that everybody may read and write, with bytes on both iods.
+async fn shared_file(files: &Files, name: &str) -> FileId {
+    let file = create(files, name).await;
+    let body = layout(files, 3, file, Iomode::ReadWrite).await;
+    write_direct(files, 3, &body, 0, &pattern(300, 1)).await.unwrap();
+    let durable = native::Update { durable: true, ..native::Update::default() };
+    files.layout_commit(&ctx(3), file, Some(299), None, durable.to_bytes()).await.unwrap();
+    let gone = LayoutGone::Returned(Bytes::new());
+    files.layout_gone(&ctx(3), 3, file, Iomode::ReadWrite, ByteRange::ALL, gone).await.unwrap();
+    set(files, &ctx(1), file, SetAttrs { uid: Some(OWNER), gid: Some(OWNER), ..mode(0o666) }).await;
+    file
+}
+
+/// The sequence of the attack: layouts got, returned and kept; the owner takes the permission away.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rights_end_with_the_permission_they_were_given_for() {
+    let cluster = cluster().await;
+    let files = cluster.files();
+    let (owner, other) = (user(OWNER, 11), user(OTHER, 12));
+    let changes = [
+        ("chmod", mode(0o600)),
+        ("chgrp", SetAttrs { gid: Some(9), ..SetAttrs::default() }),
+        ("chown", SetAttrs { uid: Some(9), ..SetAttrs::default() }),
+        ("cut", SetAttrs { size: Some(100), ..mode(0o600) }),
+    ];
+    for (name, change) in changes {
+        let file = shared_file(&files, name).await;
+        let held = Held::get(&files, &other, file).await;
+        let own = Held::get(&files, &owner, file).await;
+        assert!(held.are_good(&cluster, 12).await && own.are_good(&cluster, 11).await, "{name}");
+        // What takes nothing away ends nothing.
+        set(&files, &owner, file, mode(0o666)).await;
+        set(&files, &ctx(1), file, mode(0o4777)).await;
+        assert!(held.are_good(&cluster, 12).await, "{name}");
+        let by = if name == "chmod" { &owner } else { &ctx(1) };
+        set(&files, by, file, change).await;
+        assert!(!held.are_good(&cluster, 12).await, "{name}");
+        let again = Held::get(&files, &owner, file).await;
+        assert!(again.are_good(&cluster, 11).await, "{name}: what is given from then on is good");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_takes_nothing_from_those_who_have_rights_fences_nothing() {
+    let cluster = cluster().await;
+    let files = cluster.files();
+    let fences = || cluster.iods.iter().flatten().map(|iod| counter(iod, "requests.fence")).sum::<u64>();
+    for (who, change) in [
+        // As tar and rsync do: written by root, and given away.
+        (ctx(11), SetAttrs { uid: Some(9), gid: Some(9), ..mode(0o600) }),
+        // As who protects his own file.
+        (user(OWNER, 12), mode(0o400)),
+    ] {
+        let file = create(&files, &format!("f{}", who.client)).await;
+        set(&files, &ctx(1), file, SetAttrs { uid: Some(OWNER), gid: Some(OWNER), ..mode(0o644) }).await;
+        let before = fences();
+        let held = Held::get(&files, &who, file).await;
+        set(&files, &ctx(1), file, change).await;
+        assert_eq!(fences(), before, "{who:?}");
+        assert!(held.are_good(&cluster, who.client).await);
+    }
+}
+
+fn counter(iod: &iod::Running, name: &str) -> u64 {
+    iod.counters().into_iter().find(|counter| counter.name == name).map_or(0, |counter| counter.value)
+}
+
+/// A mgr that has started since knows nothing of what was given: it ends all of it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rights_of_before_a_restart_end_with_the_permission_too() {
+    let mut cluster = cluster().await;
+    let file = shared_file(&cluster.files(), "f").await;
+    let held = Held::get(&cluster.files(), &user(OTHER, 12), file).await;
+    cluster.restart_mgr().await;
+    cluster.restart_mgr().await;
+    cluster.wait_up(2).await;
+    assert!(held.are_good(&cluster, 12).await, "a restart alone ends nothing: who reads and writes goes on");
+    set(&cluster.files(), &user(OWNER, 11), file, mode(0o660)).await;
+    let now = 0xffff_u64 << 32 | 12;
+    assert!(!is_good_for_now(&cluster, &held, now).await);
+    // And an iod that was not there then refuses it as well.
+    cluster.stop_iod(0);
+    cluster.start_data_server(0);
+    cluster.restart_mgr().await;
+    cluster.wait_up(2).await;
+    assert!(!is_good_for_now(&cluster, &held, now).await);
+}
+
+/// As [`Held::are_good`], over connections of a session that is good.
+async fn is_good_for_now(cluster: &Cluster, held: &Held, session: u64) -> bool {
+    let mut good = Vec::new();
+    for (index, device) in held.native.devices.iter().enumerate() {
+        let connection = connect(&cluster.files(), session, device.0).await;
+        let args = ReadArgs { cap: capability(&held.native, index), extents: vec![Extent { offset: 0, len: 1 }] };
+        good.push(call::<ReadReply>(&connection, Procedure::Read, &args).await.is_ok());
+        let iod = cluster.iods.iter().flatten().find(|iod| iod.iod() == *device).unwrap();
+        good.push(held.handles.iter().any(|handle| iod.served().check_handle(handle).is_ok()));
+    }
+    good.iter().any(|good| *good)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rights_end_with_the_export_they_were_given_in() {
+    let mut cluster = cluster().await;
+    let file = shared_file(&cluster.files(), "f").await;
+    let held = Held::get(&cluster.files(), &user(OTHER, 12), file).await;
+    cluster.restart_mgr().await;
+    assert!(held.are_good(&cluster, 12).await, "the exports are what they were");
+    cluster.config.exports = vec!["/,access=ro".parse().unwrap()];
+    cluster.restart_mgr().await;
+    assert!(!is_good_for_now(&cluster, &held, 0xffff_u64 << 32 | 12).await);
+}
+
+/// A right is good at the iod that it was made for.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_right_of_one_iod_is_none_at_another() {
+    let cluster = cluster().await;
+    let files = cluster.files();
+    let file = shared_file(&files, "f").await;
+    let held = Held::get(&files, &user(OTHER, 12), file).await;
+    for (index, device) in held.native.devices.iter().enumerate() {
+        let connection = connect(&files, 12, device.0).await;
+        let cap = capability(&held.native, 1 - index);
+        let args = ReserveArgs { cap, offset: 0, len: 1 << 30 };
+        let refused = call::<Nothing>(&connection, Procedure::Reserve, &args).await.unwrap_err();
+        assert_eq!(refused.status, Status::CapRefused);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_cannot_prove_to_be_an_iod_is_told_nothing() {
+    let mut cluster = cluster().await;
+    let genuine = cluster.iods[0].as_ref().unwrap();
+    let (id, at) = (genuine.iod(), genuine.addrs()[0]);
+    // What HELLO to the genuine one brings, with its proof of that time: whoever listens has it.
+    let key = cluster.file.key.of_iod(id);
+    let ticket = key.ticket(cluster.file.fsid, MGR_SESSION, u64::MAX);
+    let args = HelloArgs::new(&ticket, [8; 32], true);
+    let mut answer = false_iod::known_to_all(id, cluster.file.fsid);
+    ticket.answer(&args, &mut answer);
+    cluster.stop_iod(0);
+    crate::cluster::until("the iod is missed", || cluster.up() == 1).await;
+    let heard = false_iod::listen(TcpListener::bind(at).unwrap(), answer);
+    let hellos = || heard.lock().unwrap().len();
+    crate::cluster::until("it was tried", || hellos() >= 3).await;
+    assert_eq!(cluster.up(), 1);
+    let heard = heard.lock().unwrap().clone();
+    for (procedure, body) in heard {
+        assert_eq!(procedure, Procedure::Hello as u32, "it was asked for something");
+        // All of it is known to everybody, or random.
+        let hello = HelloArgs::from_bytes(&body).unwrap();
+        assert_eq!((hello.fsid, hello.session), (cluster.file.fsid, MGR_SESSION));
+        let secret = key.ticket(hello.fsid, hello.session, hello.expires).to_bytes();
+        assert!(!body.windows(32).any(|part| part == &secret[32..]), "the secret of a ticket was sent");
+    }
+}
