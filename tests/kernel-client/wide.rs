@@ -11,11 +11,11 @@ const HOST_6: &str = "fec0::2";
 fn files_over_more_iods_than_a_layout_has_room_for_are_whole() {
     let mut guest = Guest::boot();
     guest.ok("dd if=/dev/urandom of=/tmp/data bs=64k count=60 2>/dev/null");
-    // What is said of 30 iods fits; flexible files say more of each, too much, and such a file goes through the mgr.
+    // What is said of 32 iods fits; flexible files say more of each, too much, and such a file goes through the mgr.
     for (layout, straight) in [("files", true), ("flexfiles-striped", false)] {
         let options = ["--stripe-unit", "64k", "--mds-threshold", "0", "--layout", layout];
         let home = tempfile::tempdir().unwrap();
-        let lab = servers::start(home.path(), 30, &options);
+        let lab = servers::start(home.path(), 32, &options);
         guest.mount(lab.mgr.proxy.address().port(), "vers=4.2");
         guest.ok("cp /tmp/data /mnt/f && dd if=/tmp/data of=/mnt/direct bs=1M oflag=direct 2>/dev/null && sync");
         guest.ok("echo 3 > /proc/sys/vm/drop_caches; cmp /tmp/data /mnt/f && cmp /tmp/data /mnt/direct");

@@ -19,6 +19,8 @@ struct Grant {
     committed: bool,
     /// Whether it has one of the files kind: it tells nothing of what a data server has made durable at once.
     silent: bool,
+    /// Whether another client has cut the file since it got its layout: of a write that was under way then, pieces may have been cut off again.
+    cut: bool,
 }
 
 impl Grants {
@@ -26,7 +28,7 @@ impl Grants {
     pub(crate) fn granted(&self, file: FileId, client: u64, silent: bool) {
         let mut map = self.map();
         let grant = map.entry(file).or_default().entry(client).or_default();
-        *grant = Grant { committed: false, silent: grant.silent || silent };
+        *grant = Grant { committed: false, silent: grant.silent || silent, cut: grant.cut };
     }
 
     /// A client gets a layout for reading; `foreign` one that is not of our own kind.
@@ -55,6 +57,18 @@ impl Grants {
     /// Whether this client may have made the file longer without a word.
     pub(crate) fn is_silent(&self, file: FileId, client: u64) -> bool {
         self.map().get(&file).and_then(|clients| clients.get(&client)).is_some_and(|grant| grant.silent)
+    }
+
+    /// This client cuts the file.
+    pub(crate) fn cut_by(&self, file: FileId, client: u64) {
+        let mut map = self.map();
+        let others = map.get_mut(&file).into_iter().flatten().filter(|(other, _)| **other != client);
+        others.for_each(|(_, grant)| grant.cut = true);
+    }
+
+    /// Whether another client has cut the file while this one had its layout: then what it says of how far it wrote need not be there.
+    pub(crate) fn is_cut(&self, file: FileId, client: u64) -> bool {
+        self.map().get(&file).and_then(|clients| clients.get(&client)).is_some_and(|grant| grant.cut)
     }
 
     /// A client told what it wrote.
@@ -132,6 +146,24 @@ mod tests {
         grants.committed(file, 3);
         assert!(!grants.written(file));
     }
+
+    #[test]
+    fn cuts_of_others_are_remembered_until_the_layout_is_gone() {
+        let (grants, file) = (Grants::default(), FileId(5));
+        grants.cut_by(file, 1);
+        grants.granted(file, 1, false);
+        grants.granted(file, 2, false);
+        assert!(!grants.is_cut(file, 1));
+        grants.cut_by(file, 1);
+        assert!(grants.is_cut(file, 2) && !grants.is_cut(file, 1));
+        grants.committed(file, 2);
+        grants.granted(file, 2, false);
+        assert!(grants.is_cut(file, 2), "a write that was under way then may be so still");
+        grants.gone(file, 2);
+        grants.granted(file, 2, false);
+        assert!(!grants.is_cut(file, 2));
+    }
+
     #[test]
     fn others_and_kernels_do_not_come_here() {
         let (grants, file) = (Grants::default(), FileId(5));

@@ -268,7 +268,7 @@ impl Room {
         if update.fence {
             self.outdate(ctx, file).await?;
         }
-        if update.measure {
+        if update.measure || (end > 0 && self.grants.is_cut(file, ctx.client)) {
             // What the client says may have been cut off since. It waits for iods that are down: once this is answered,
             // the bytes that it synced have to be seen.
             self.measure(file).await?;

@@ -253,6 +253,7 @@ impl Room {
         objects.may_be_cut(size).await?;
         let noted = self.notes.cut(file);
         self.notes.cutting(file);
+        self.grants.cut_by(file, ctx.client);
         let changed = self.namespace.cut(&ctx.cred, ctx.now, file, &set, opened).await;
         match (&changed, noted) {
             (Err(_), Some(Cut::To(earlier))) => self.notes.cut_noted(file, Some(earlier)),

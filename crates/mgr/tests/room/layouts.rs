@@ -123,6 +123,27 @@ async fn others_see_growth_that_was_not_told() {
     assert!(read(&files, file, 400, 500).await.unwrap().iter().all(|b| *b == 0), "bytes behind a cut came back");
 }
 
+/// Of a write that was under way when another client cut the file, some pieces may have been cut off again: its end is not where the writer says.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_writer_beside_a_cut_of_another_client_does_not_say_how_long_the_file_is() {
+    let cluster = Cluster::new(2, "64").await;
+    let files = cluster.files();
+    let file = create(&files, "f").await;
+    let body = layout(&files, 7, file, Iomode::ReadWrite).await;
+    write_direct(&files, 7, &body, 0, &pattern(128, 1)).await.unwrap();
+    assert_eq!(set_size(&files, file, 0).await.size, 0);
+    // This piece came after the cut, the other one before it.
+    write_direct(&files, 7, &body, 0, &pattern(64, 1)).await.unwrap();
+    let told = Update { durable: true, whole: true, ..Update::default() }.to_bytes();
+    files.layout_commit(&ctx(7), file, Some(127), None, told.clone()).await.unwrap();
+    assert_eq!(files.getattr(&ctx(8), file).await.unwrap().size, 64);
+    assert!(read(&files, file, 0, 200).await.unwrap() == pattern(64, 1), "bytes are called lost that were cut off");
+    // What it writes afterwards counts as ever.
+    write_direct(&files, 7, &body, 0, &pattern(300, 2)).await.unwrap();
+    files.layout_commit(&ctx(7), file, Some(299), None, told).await.unwrap();
+    assert!(read(&files, file, 0, 400).await.unwrap() == pattern(300, 2));
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_end_of_a_silent_writer_is_learned_from_the_iods() {
     let cluster = Cluster::new(2, "64").await;

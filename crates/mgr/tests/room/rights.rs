@@ -20,18 +20,12 @@ fn user(uid: u32, client: u64) -> Ctx {
     Ctx { cred: Cred { uid, gid: uid, groups: Vec::new() }, ..ctx(client) }
 }
 
+fn ask(file: FileId, kind: u32, max_body: usize) -> LayoutAsk {
+    LayoutAsk { file, kind, iomode: Iomode::ReadWrite, readable: true, range: ByteRange::ALL, min_len: 0, max_body }
+}
+
 async fn layout_of(files: &Files, ctx: &Ctx, file: FileId, kind: u32) -> Bytes {
-    let max_body = types::limits::LAYOUT_BODY_MAX;
-    let ask = LayoutAsk {
-        file,
-        kind,
-        iomode: Iomode::ReadWrite,
-        readable: true,
-        range: ByteRange::ALL,
-        min_len: 0,
-        max_body,
-    };
-    let body = files.layout_get(ctx, ask).await.unwrap().body;
+    let body = files.layout_get(ctx, ask(file, kind, types::limits::LAYOUT_BODY_MAX)).await.unwrap().body;
     let gone = LayoutGone::Returned(Bytes::new());
     files.layout_gone(ctx, ctx.client, file, Iomode::ReadWrite, ByteRange::ALL, gone).await.unwrap();
     body
@@ -206,6 +200,19 @@ async fn rights_end_with_the_export_they_were_given_in() {
     cluster.config.exports = vec!["/,access=ro".parse().unwrap()];
     cluster.restart_mgr().await;
     assert!(!is_good_for_now(&cluster, &held, 0xffff_u64 << 32 | 12).await);
+}
+
+/// A kernel takes no more than a page, and a file over more iods than have room there goes through the mgr: no filehandle is for several of them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_kernels_layout_has_a_filehandle_for_each_iod_or_is_not_given() {
+    let cluster = cluster().await;
+    let files = cluster.files();
+    let file = shared_file(&files, "f").await;
+    let body = layout_of(&files, &user(OTHER, 12), file, nfs_files::KIND).await;
+    assert_eq!(nfs_files::Body::from_bytes(&body).unwrap().handles.len(), 2);
+    let get = async |max_body| files.layout_get(&user(OTHER, 12), ask(file, nfs_files::KIND, max_body)).await.map(drop);
+    assert_eq!(get(body.len()).await, Ok(()));
+    assert_eq!(get(body.len() - 1).await, Err(Status::NoLayout));
 }
 
 /// A right is good at the iod that it was made for.
