@@ -20,6 +20,9 @@ use xdr::Xdr;
 /// The longest pause before a layout is asked for again.
 const PAUSE_LONGEST: Duration = Duration::from_millis(500);
 
+/// The pause between attempts to replace a layout that ends soon.
+const RENEW_PAUSE: Duration = Duration::from_secs(1);
+
 /// The layout that is held, if any.
 #[derive(Default)]
 pub(crate) struct LayoutState {
@@ -172,18 +175,26 @@ impl Inode {
             if let Err(error) = inode.renew(&old, write).await {
                 tracing::debug!(file = %inode.node.id, "the layout is not renewed: {error}");
             }
+            // Where that failed, the next one who needs it has it tried again, but not at once.
+            let inode = {
+                let weak = Arc::downgrade(&inode);
+                drop(inode);
+                tokio::time::sleep(RENEW_PAUSE).await;
+                weak.upgrade()
+            };
+            if let Some(inode) = inode
+                && let Some(held) = inode.layout.lock().await.held.as_mut().filter(|held| same(&old, &held.layout))
+            {
+                held.renewing = false;
+            }
         });
     }
 
     async fn renew(&self, old: &Arc<dyn Layout>, write: bool) -> Result<()> {
         // While the mgr is away nobody need wait for it: the layout is locked only once it answers.
-        let there = self.mount.session.answers().await;
+        self.mount.session.answers().await?;
         let mut state = self.layout.lock().await;
-        let Some(held) = state.held.as_mut().filter(|held| same(old, &held.layout)) else { return Ok(()) };
-        // The next one who needs it has it tried again.
-        held.renewing = false;
-        there?;
-        if !held.spent {
+        if state.held.as_ref().is_some_and(|held| same(old, &held.layout) && !held.spent) {
             self.ask_for_layout(&mut state, write).await?;
         }
         Ok(())

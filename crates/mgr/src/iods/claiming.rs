@@ -4,9 +4,11 @@ use super::claims::Refusal;
 use super::link::{Asked, Link};
 use super::{Iods, Refused};
 use futures_util::future::join_all;
+use net::clock::unix_now;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
+use tokio::time::Instant;
 use types::{Generation, Status};
 use wire::native::{Claim, ClaimArgs, ClaimReply, Claiming, Procedure, Rights, STORE_OBJECT};
 
@@ -20,6 +22,8 @@ const LISTED: Duration = Duration::from_secs(60);
 const TRIES: usize = 4;
 /// How often it is looked whether a new mark is due.
 const LOOK: Duration = Duration::from_secs(10);
+/// By how many seconds the clock may go off before iods are told the time again: far less than rights last.
+const CLOCK_OFF: u64 = 10;
 /// How often a new mark is left while files change: a copy of the store that is older than this is known for one.
 const EVERY: u32 = 60;
 
@@ -41,7 +45,7 @@ pub(super) enum Unclaimed {
 impl Iods {
     async fn ask_claim(&self, link: &Link, claiming: Option<Claiming>, highest: bool) -> Result<ClaimReply, String> {
         let cap = link.capability(STORE_OBJECT, Generation::default(), Rights::ADMIN);
-        let (now, least_epoch) = (net::clock::unix_now(), self.least_epoch.load(SeqCst));
+        let (now, least_epoch) = (unix_now(), self.least_epoch.load(SeqCst));
         let arguments = ClaimArgs { cap, claiming, now, least_epoch, highest };
         let limit = if highest { LISTED } else { SILENT };
         let answer = tokio::time::timeout(limit, link.ask(Procedure::Claim, &arguments)).await;
@@ -179,20 +183,28 @@ impl Iods {
     }
 }
 
-/// Leaves a new mark now and then while files change, for ever.
+/// Leaves a new mark now and then while files change, and when somebody has set the clock, by which iods tell whether rights have ended; for ever.
 pub(crate) async fn mark(iods: Arc<Iods>) {
+    let begun = Instant::now();
+    // The time at which it began, by the clock of now: the same for ever, unless that is set.
+    let beginning = || unix_now().saturating_sub(begun.elapsed().as_secs());
     let mut batches = None;
-    let mut looks = 0;
+    let (mut looks, mut told) = (0, beginning());
     loop {
         tokio::time::sleep(LOOK).await;
         looks += 1;
+        let set = told.abs_diff(beginning()) > CLOCK_OFF;
         let now = iods.namespace.standing().counters.batches;
         let short = iods.claims.is_short_of_numbers().await == Ok(true);
-        if !short && (looks < EVERY || batches == Some(now)) {
+        if !set && !short && (looks < EVERY || batches == Some(now)) {
             continue;
         }
+        if set {
+            tracing::warn!("the clock of this host was set: the iods are told the time");
+        }
+        let time = beginning();
         match iods.leave_mark().await {
-            Ok(()) => (looks, batches) = (0, Some(iods.namespace.standing().counters.batches)),
+            Ok(()) => (looks, batches, told) = (0, Some(iods.namespace.standing().counters.batches), time),
             Err(e) => tracing::warn!("no new mark can be left with the iods: {e}"),
         }
     }
