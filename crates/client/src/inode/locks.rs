@@ -474,6 +474,11 @@ impl Inode {
 
     /// Locks asked under an open are lost: those of one owner, or of all.
     pub(crate) fn lose_locks(&self, key: u64, owner: Option<u64>) {
+        self.lose_locks_as(key, owner, &lost_error());
+    }
+
+    /// As [`Inode::lose_locks`], and whoever held some is told this.
+    pub(crate) fn lose_locks_as(&self, key: u64, owner: Option<u64>, why: &Error) {
         let mut writing = false;
         {
             let mut state = self.state();
@@ -483,7 +488,7 @@ impl Inode {
                 if !locks.spans.is_empty() {
                     writing |= locks.spans.iter().any(|held| held.kind == LockKind::Write);
                     locks.spans = Spans::default();
-                    locks.lost.get_or_insert_with(lost_error);
+                    locks.lost.get_or_insert_with(|| why.clone());
                 }
             }
             if writing {
@@ -493,7 +498,7 @@ impl Inode {
         if writing {
             tracing::warn!(file = %self.node.id, "locks were lost: what is not durable yet is given up");
             self.abandon();
-            self.fail(lost_error());
+            self.fail(why.clone());
         }
     }
 

@@ -82,6 +82,15 @@ pub(super) fn owner(options: &Options) -> Result<client_owner4> {
     Ok(client_owner4 { co_verifier, co_ownerid: Bytes::from(name) })
 }
 
+/// Whether a file is open again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Reopened {
+    Yes,
+    No,
+    /// The mgr does not know the file any more.
+    Gone,
+}
+
 impl Shared {
     /// A connection, and a session by its epoch, made if they are not there; tried again for `patience`.
     pub(super) async fn ready(&self, patience: Duration) -> Result<(Connection, u64)> {
@@ -413,19 +422,25 @@ impl Shared {
             for open in inode.opens() {
                 if let Some((held, claim)) = delegation.take() {
                     // Of a file that others may have had meanwhile nothing is written that was kept.
-                    if self.reopen(connection, epoch, &inode, &open, claim).await? {
+                    if self.reopen(connection, epoch, &inode, &open, claim).await? == Reopened::Yes {
                         self.reclaim_locks(connection, epoch, &inode, open.key).await?;
                         continue;
                     }
                     inode.delegation_lost(held);
                 }
                 let claim = open_claim4::CLAIM_PREVIOUS(OPEN_DELEGATE_NONE);
-                if self.reopen(connection, epoch, &inode, &open, claim).await? {
-                    self.reclaim_locks(connection, epoch, &inode, open.key).await?;
-                } else {
-                    inode.lose_locks(open.key, None);
-                    left.push((inode.clone(), open));
+                match self.reopen(connection, epoch, &inode, &open, claim).await? {
+                    Reopened::Yes => {
+                        self.reclaim_locks(connection, epoch, &inode, open.key).await?;
+                        continue;
+                    }
+                    Reopened::No => inode.lose_locks(open.key, None),
+                    Reopened::Gone => {
+                        let why = "the file is gone: it was not durable yet when the mgr stopped";
+                        inode.lose_locks_as(open.key, None, &Error::status(Status::Stale, why));
+                    }
                 }
+                left.push((inode.clone(), open));
             }
             // Nothing is open any more that it goes with.
             delegation.inspect(|(held, _)| inode.share(*held));
@@ -496,7 +511,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Opens a file again that is open here; false if the mgr will not. That it cannot at the moment is an error, after which
+    /// Opens a file again that is open here, if the mgr will. That it cannot at the moment is an error, after which
     /// all is begun again: what it holds for us until then is not lost.
     async fn reopen(
         &self,
@@ -505,7 +520,7 @@ impl Shared {
         inode: &Arc<Inode>,
         open: &Open,
         claim: open_claim4,
-    ) -> Result<bool> {
+    ) -> Result<Reopened> {
         let mut compound = Compound::new("opening a file again").by(&open.caller).cached();
         let wish = match claim {
             open_claim4::CLAIM_PREVIOUS(OPEN_DELEGATE_READ | OPEN_DELEGATE_WRITE) => WANT_DATA,
@@ -513,18 +528,19 @@ impl Shared {
         };
         compound.putfh(&inode.node.handle).op(OP_OPEN, &open.args(claim, wish));
         let mut results = self.alone(connection, epoch, compound).await?;
-        if results.done(&[OP_PUTFH]).is_err() {
-            return Ok(false);
+        if let Err(error) = results.done(&[OP_PUTFH]) {
+            return Ok(if error.is(Status::Stale) { Reopened::Gone } else { Reopened::No });
         }
         match results.raw::<OPEN4resok>(OP_OPEN) {
             Ok(opened) => {
                 inode.reopened(open.key, opened.stateid);
                 inode.reclaimed_delegation(&opened.delegation);
+                Ok(Reopened::Yes)
             }
-            Err(failed @ Failed::Nfs(NFS4ERR_DELAY)) => return Err(results.error(&failed)),
-            Err(_) => return Ok(false),
+            Err(failed @ Failed::Nfs(NFS4ERR_DELAY)) => Err(results.error(&failed)),
+            Err(Failed::Nfs(NFS4ERR_STALE)) => Ok(Reopened::Gone),
+            Err(_) => Ok(Reopened::No),
         }
-        Ok(true)
     }
 
     /// Ends session and client id: an mgr that is left without a word keeps what was open for a lease, and waits for us as
