@@ -207,15 +207,12 @@ impl Session {
     /// # Errors
     /// It is away.
     pub(crate) async fn answers(&self) -> Result<()> {
-        if !self.answered_lately() {
+        let lately =
+            lock(&self.shared.table).session.as_ref().is_some_and(|session| session.is_heard_of(LATELY, now()));
+        if !lately {
             self.call(Compound::new("looking whether the mgr is there")).await?;
         }
         Ok(())
-    }
-
-    /// Whether the mgr has answered something within the last moments.
-    pub(crate) fn answered_lately(&self) -> bool {
-        lock(&self.shared.table).session.as_ref().is_some_and(|session| session.is_heard_of(LATELY, now()))
     }
 
     /// Returns when the mgr has heard of us within a lease: at once, or after asking it.

@@ -49,7 +49,7 @@ struct Given {
     look_at: usize,
 }
 
-/// What has to be ended when somebody loses the permission to use a file.
+/// What the mgr has to end when somebody loses the permission to use a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct ToEnd {
     /// All rights of before the start, as nobody knows which there are.
@@ -91,7 +91,7 @@ impl Rights {
         self.earlier_until.store(0, Relaxed);
     }
 
-    /// What is to be ended when a file changes so.
+    /// What the mgr has to end when a file changes from `before` to `after`, at `now` (Unix seconds).
     fn to_end(&self, before: &Attrs, after: &Attrs, now: u64) -> ToEnd {
         let earlier = before.id < self.first && self.earlier_until.load(Relaxed) > now;
         let given = self.given();
@@ -132,7 +132,7 @@ fn is_taken(before: &Attrs, after: &Attrs, who: Who) -> bool {
 }
 
 impl Room {
-    /// Sets attributes but the size; ends rights past the mgr that somebody loses by it.
+    /// Sets attributes other than the size. Ends the rights at iods that somebody loses by it.
     pub(crate) async fn set_attributes(
         &self,
         ctx: &Ctx,

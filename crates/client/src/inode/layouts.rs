@@ -45,7 +45,7 @@ struct Held {
     spent: bool,
     /// Whether it was this client that had the mgr make it worthless.
     outdated: bool,
-    /// Whether somebody is about to replace it, as it ends soon.
+    /// Whether a task of this client is asking the mgr for the next one, because this one ends soon.
     renewing: bool,
 }
 
@@ -164,7 +164,7 @@ impl Inode {
         self.ask_for_layout(&mut state, write).await
     }
 
-    /// Has a layout that is still good replaced before it ends, while whoever needs it goes on.
+    /// Starts a task that asks the mgr for another layout before this one ends. Reads and writes go on under this one meanwhile.
     fn renew_soon(&self, state: &mut LayoutState) {
         let Some(held) = state.held.as_mut().filter(|held| !held.renewing) else { return };
         // An inode that nobody has open any more needs none.

@@ -477,7 +477,7 @@ impl Inode {
         self.lose_locks_as(key, owner, &lost_error());
     }
 
-    /// As [`Inode::lose_locks`], and whoever held some is told this.
+    /// As [`Inode::lose_locks`]; the owners of the locks get this error.
     pub(crate) fn lose_locks_as(&self, key: u64, owner: Option<u64>, why: &Error) {
         let mut writing = false;
         {

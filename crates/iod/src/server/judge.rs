@@ -79,8 +79,8 @@ impl Judge {
     /// Checks a filehandle of a data server.
     ///
     /// # Errors
-    /// `BadHandle` for one that is not genuine or not for this iod; `Fenced` for one that has ended, or is of an earlier epoch: whoever has it
-    /// gets another one from the mgr, if it still may.
+    /// `BadHandle` for one that is not genuine or not for this iod; `Fenced` for one that has ended, or is of an earlier epoch: its client
+    /// asks the mgr for another one.
     pub(super) fn data_handle(&self, handle: &DataHandle) -> Result<(), Status> {
         let in_force = handle.verify(&self.key, self.fsid, self.now());
         in_force.map_err(|e| if e == Status::CapExpired { Status::Fenced } else { e })?;

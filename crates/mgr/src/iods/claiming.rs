@@ -183,7 +183,8 @@ impl Iods {
     }
 }
 
-/// Leaves a new mark now and then while files change, and when somebody has set the clock, by which iods tell whether rights have ended; for ever.
+/// Leaves a new mark with the iods, for ever: every ten minutes while files change, and when somebody has set the clock of this host. Iods go by that
+/// clock when they look whether a right has ended.
 pub(crate) async fn mark(iods: Arc<Iods>) {
     let begun = Instant::now();
     // The time at which it began, by the clock of now: the same for ever, unless that is set.

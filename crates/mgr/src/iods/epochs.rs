@@ -22,7 +22,7 @@ impl Iods {
         if self.least_epoch.load(SeqCst) == self.epoch {
             return Ok(());
         }
-        // Before any iod is told: an iod that starts anew with a later mgr has to be told again.
+        // The store records it before the mgr tells any iod: the next start of the mgr tells iods that have forgotten it.
         let record = self.epoch.to_be_bytes().to_vec().into();
         self.namespace.registry_put(net::clock::now().into(), KEY, Some(&record)).await?;
         self.least_epoch.store(self.epoch, SeqCst);
