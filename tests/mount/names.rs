@@ -545,3 +545,48 @@ fn two_removals_of_one_tree_do_not_find_stale_handles() {
     one.unmount();
     two.unmount();
 }
+
+/// `rm -r` opens one directory after another by the same call: the same descriptor, and a name at the same address.
+#[test]
+fn the_same_call_again_on_another_directory_is_walked_again() {
+    let Some((_dir, _cluster, [one, two])) = two() else { return };
+    let opens = |dir: &OwnedFd| rustix::fs::openat(dir, c"sub", OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty());
+    for dir in ["a", "b"] {
+        make(&one.at(dir), "x");
+        tree(&two.at(dir));
+    }
+    let dirs = ["a", "b"].map(|dir| open_dir(&two.at(dir)));
+    let mut held = open_dir(&two.at(""));
+    let mut outcomes = Vec::new();
+    for (at, (dir, also_itself)) in [("a", false), ("b", true)].into_iter().enumerate() {
+        rustix::io::dup3(&dirs[at], &mut held, rustix::io::DupFlags::CLOEXEC).unwrap();
+        fs::remove_dir_all(one.at(dir).join("sub")).unwrap();
+        if also_itself {
+            fs::remove_dir_all(one.at(dir)).unwrap();
+        }
+        outcomes.push(opens(&held).map(drop).unwrap_err());
+    }
+    assert_eq!(outcomes, [Errno::NOENT; 2]);
+    drop((held, dirs));
+    one.unmount();
+    two.unmount();
+}
+
+/// As `rm -r` does beside another `rm -r`, while a third program works in the directory.
+#[test]
+fn a_name_that_was_not_there_is_not_there_when_its_directory_is_gone_too() {
+    let Some((_dir, _cluster, [one, two])) = two() else { return };
+    for dir in ["a", "b"] {
+        make(&one.at(dir), "x");
+        tree(&two.at(dir));
+        let (held, below) = (open_dir(&two.at(dir)), open_dir(&two.at(dir).join("sub")));
+        fs::remove_dir_all(one.at(dir).join("sub")).unwrap();
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+        assert_eq!(rustix::fs::openat(&held, c"sub", flags, Mode::empty()).unwrap_err(), Errno::NOENT);
+        fs::remove_dir_all(one.at(dir)).unwrap();
+        assert_eq!(rustix::fs::unlinkat(&held, c"sub", AtFlags::REMOVEDIR).unwrap_err(), Errno::NOENT);
+        drop(below);
+    }
+    one.unmount();
+    two.unmount();
+}

@@ -146,7 +146,7 @@ impl Call {
             libc::SYS_pwritev2 => (self.buffers(from, count)?, offset != u64::MAX),
             _ => return None,
         };
-        ByteRange::new(if named { offset } else { self.position(descriptor)? }, len)
+        ByteRange::new(if named { offset } else { self.shown_of(descriptor, "pos:")? }, len)
     }
 
     /// Bytes of the buffers in a list of them.
@@ -158,10 +158,10 @@ impl Call {
         lens.map(|len| len.ok().map(u64::from_ne_bytes)).try_fold(0u64, |sum, len| sum.checked_add(len?))
     }
 
-    /// Where a descriptor reads and writes next.
-    fn position(&self, descriptor: u64) -> Option<u64> {
+    /// What the kernel shows of a descriptor: where it reads and writes next (`pos:`), or its inode number (`ino:`).
+    fn shown_of(&self, descriptor: u64, what: &str) -> Option<u64> {
         let shown = std::fs::read_to_string(format!("/proc/{}/fdinfo/{descriptor}", self.thread)).ok()?;
-        shown.lines().find_map(|line| line.strip_prefix("pos:")?.trim().parse().ok())
+        shown.lines().find_map(|line| line.strip_prefix(what)?.trim().parse().ok())
     }
 
     /// Whether it reads from a file, as far as can be told.
@@ -236,6 +236,28 @@ impl Call {
         // If it is in more than one place, the directory tells in which. A symbolic link may lead to one of another name.
         let here = || above.last().zip(dir).is_none_or(|(above, dir)| *above == dir);
         last == name && (!elsewhere || here())
+    }
+
+    /// Whether its path is this name alone, and begins at a directory with this inode number that the thread has open. The kernel does not look that
+    /// directory up.
+    pub(crate) fn begins_at(&self, dir: u64, name: &[u8]) -> bool {
+        const AT_DESCRIPTOR: [c_long; 11] = [
+            libc::SYS_openat,
+            libc::SYS_openat2,
+            libc::SYS_unlinkat,
+            libc::SYS_newfstatat,
+            libc::SYS_statx,
+            libc::SYS_readlinkat,
+            libc::SYS_faccessat,
+            libc::SYS_faccessat2,
+            libc::SYS_fchmodat,
+            libc::SYS_fchownat,
+            libc::SYS_utimensat,
+        ];
+        let begins = |path: Vec<u8>| !path.starts_with(b"/") && names(&path) == [name];
+        self.is_one_of(&AT_DESCRIPTOR)
+            && self.path(1).is_some_and(begins)
+            && self.shown_of(self.arguments[0], "ino:") == Some(dir)
     }
 
     /// The path that an argument points to.
@@ -361,6 +383,23 @@ mod tests {
         let linked = Call { thread: std::process::id(), ..call(libc::SYS_linkat, arguments) };
         assert!(linked.makes(Some(b"e"), b"f") && !linked.makes(Some(b"d"), b"f"), "that is the name of the source");
         assert!(call(libc::SYS_bind, [3; 6]).never_walks_again());
+    }
+
+    #[test]
+    fn a_path_of_one_name_begins_at_a_directory_that_is_open() {
+        use std::os::fd::AsRawFd;
+        use std::os::unix::fs::MetadataExt;
+        let dir = File::open("/").unwrap();
+        let ino = dir.metadata().unwrap().ino();
+        let begins = |number, path: &[u8], ino| {
+            let arguments = [dir.as_raw_fd() as u64, path.as_ptr() as u64, 3, 3, 3, 3];
+            Call { thread: std::process::id(), ..call(number, arguments) }.begins_at(ino, b"sub")
+        };
+        assert!(begins(libc::SYS_openat, b"sub\0", ino) && begins(libc::SYS_unlinkat, b"sub/\0", ino));
+        assert!(!begins(libc::SYS_openat, b"sub\0", ino + 1), "a symbolic link that leads to another directory");
+        assert!(!begins(libc::SYS_openat, b"/sub\0", ino) && !begins(libc::SYS_openat, b"sub/f\0", ino));
+        assert!(!begins(libc::SYS_openat, b"other\0", ino) && !begins(libc::SYS_openat, b"\0", ino));
+        assert!(!begins(libc::SYS_fsync, b"sub\0", ino));
     }
 
     #[test]

@@ -10,9 +10,12 @@ use crate::abi::opcode;
 use crate::calls::{self, Call};
 use crate::fs::{Answer, FileSystem};
 use crate::ops;
+use crate::reply::Reply;
 use crate::request::{Header, Op, Request};
+use crate::rewalks::Step;
 use bytes::Bytes;
 use client::Mount;
+use types::FileId;
 
 const ENOENT: Errno = Errno(2);
 const ESTALE: Errno = Errno(116);
@@ -40,19 +43,46 @@ impl Op {
                 | Op::Opendir
         )
     }
+
+    /// What the thread asks for, in the directory with this number.
+    fn step(&self, dir: u64) -> Step<'_> {
+        match self {
+            Op::Lookup { name } => Step::LookUp(dir, name),
+            Op::Symlink { .. }
+            | Op::Mknod { .. }
+            | Op::Mkdir { .. }
+            | Op::Rename { .. }
+            | Op::Link { .. }
+            | Op::Create { .. } => Step::Make,
+            _ => Step::Other,
+        }
+    }
 }
 
-/// The system call behind a request, and whether it makes the name that the request looks up in the directory of this name.
-async fn call_of(request: &Request, dir: Option<Bytes>) -> (Call, bool) {
+/// What a system call wants with the name that is looked up for it.
+#[derive(Default)]
+struct Wanted {
+    /// It makes the name.
+    makes: bool,
+    /// Its path begins at the directory.
+    begins: bool,
+}
+
+/// The system call behind a request, and what it wants with the name that the request looks up in this directory, which may have this name.
+async fn call_of(request: &Request, (dir, dir_name): (FileId, Option<Bytes>)) -> (Call, Wanted) {
     let name = match &request.op {
         Op::Lookup { name } => Some(name.clone()),
         _ => None,
     };
-    let makes = move |call: Call| {
-        let makes = name.is_some_and(|name| call.makes(dir.as_deref(), &name));
-        (call, makes)
+    let look = move |call: Call| {
+        let wanted = |name: Bytes| Wanted {
+            makes: call.makes(dir_name.as_deref(), &name),
+            begins: call.begins_at(dir.0, &name),
+        };
+        let wanted = name.map(wanted).unwrap_or_default();
+        (call, wanted)
     };
-    calls::look(request.header.pid, makes).await
+    calls::look(request.header.pid, look).await
 }
 
 impl FileSystem {
@@ -89,20 +119,19 @@ impl FileSystem {
     /// The answer to a request whose path leads elsewhere.
     pub(crate) async fn moved(&self, mut request: Request) -> Answer {
         let header = request.header;
-        let (call, makes) = call_of(&request, self.nodes.name_of(header.node)).await;
-        if self.is_unexpecting(&request.op, &call, header.pid) {
+        let dir = (self.node(&header)?.id, self.nodes.name_of(header.node));
+        let (call, wanted) = call_of(&request, dir).await;
+        if wanted.begins || self.is_unexpecting(&request.op, &call, header.pid) {
             request.header.expects = false;
             self.rewalks.worked_in(header.node);
-            let by_name = !matches!(request.op, Op::Lookup { .. });
             let mut outcome = ops::carry_out(self, request).await;
             if matches!(outcome, Err(ESTALE)) {
                 outcome = self.gone_for_good(&header);
             }
-            if by_name {
-                self.rewalks.end(header.pid);
-            }
+            self.answered(&header, &outcome);
             return outcome;
         }
+        self.rewalks.end(header.pid);
         match &request.op {
             // The kernel may be asking whether the name still stands for the same file. To that ESTALE is an answer like any other: it drops the
             // name, and asks what it stands for.
@@ -111,7 +140,7 @@ impl FileSystem {
                 return Err(ESTALE);
             }
             // It goes on to make the name, and walks the path again when that fails.
-            Op::Lookup { .. } if makes => return Err(ENOENT),
+            Op::Lookup { .. } if wanted.makes => return Err(ENOENT),
             // As the first, of the same name, to another thread.
             Op::Lookup { name } if self.rewalks.drops(header.pid, header.node, name) => return Err(ESTALE),
             Op::Open { .. } => drop(self.vanishing.gone(header.pid, header.node)),
@@ -136,10 +165,22 @@ impl FileSystem {
         by_descriptor || self.rewalks.is_walking(thread, call.text())
     }
 
-    /// A request was answered without ESTALE: a lookup goes on with the thread's walk, any other request that expected a path ends it.
-    pub(crate) fn answered(&self, header: &Header) {
+    /// A request is to be carried out.
+    pub(crate) fn asks(&self, request: &Request) {
+        if request.header.expects {
+            self.rewalks.asks(request.header.pid, request.op.step(request.header.node));
+        }
+    }
+
+    /// A request has its answer, and the kernel does not walk the path again for it: a lookup goes on with the thread's walk, any other request that
+    /// expected a path ends it.
+    pub(crate) fn answered(&self, header: &Header, outcome: &Answer) {
         match header.opcode {
-            opcode::LOOKUP => self.rewalks.looked_up(header.pid),
+            // The number of a file, or zero.
+            opcode::LOOKUP => {
+                let found = matches!(outcome, Ok(Reply::Bytes(entry)) if entry.iter().take(8).any(|byte| *byte != 0));
+                self.rewalks.looked_up(header.pid, found);
+            }
             _ if header.expects => self.rewalks.end(header.pid),
             _ => {}
         }

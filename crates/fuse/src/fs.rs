@@ -99,15 +99,20 @@ impl FileSystem {
     /// Carries a request out.
     pub(crate) async fn carry_out(self: Arc<Self>, mut request: Request) -> Reply {
         request.header.expects = self.expects(&request);
+        self.asks(&request);
         let header = request.header;
-        let again = header.expects.then(|| Box::new(request.clone()));
+        let mut again = header.expects.then(|| Box::new(request.clone()));
         let mut outcome = ops::carry_out(&self, request).await;
+        // Boxed, for it is rare, as what follows.
+        if matches!(outcome, Err(Errno::UNWALKED))
+            && let Some(request) = again.take()
+        {
+            outcome = Box::pin(self.carry_out_unchecked(*request)).await;
+        }
         match (&outcome, again) {
-            // Boxed, for it is rare.
             (Err(Errno::MOVED), Some(request)) => outcome = Box::pin(self.moved(*request)).await,
-            (Err(Errno::UNWALKED), Some(request)) => outcome = Box::pin(self.carry_out_unchecked(*request)).await,
             (Err(ESTALE), _) => outcome = Box::pin(self.gone(&header)).await,
-            _ => self.answered(&header),
+            _ => self.answered(&header, &outcome),
         }
         tracing::trace!(unique = header.unique, opcode = header.opcode, node = header.node, failed = ?outcome.as_ref().err());
         outcome.unwrap_or_else(Reply::Failed)
@@ -116,27 +121,31 @@ impl FileSystem {
     /// The answer to a request about a file that others have removed. After ESTALE the kernel walks the path again, once in a system call. A thread
     /// that has a removed directory open is answered as on a local file system: the directory is empty, and its attributes are there.
     async fn gone(&self, header: &Header) -> Answer {
+        if !self.has_kernel_walk_again(header).await {
+            let outcome = self.gone_for_good(header);
+            self.answered(header, &outcome);
+            return outcome;
+        }
+        Err(ESTALE)
+    }
+
+    /// Whether the kernel walks a path again when it is told that a file is gone; it is about to be told then.
+    async fn has_kernel_walk_again(&self, header: &Header) -> bool {
         let in_directory = InDirectory::of(header.opcode);
         let by_path = matches!(in_directory, Some(InDirectory::Name | InDirectory::Itself));
         if by_path && self.nodes.comes_again(header.node, header.pid) || !by_path && !header.expects {
-            return self.gone_for_good(header);
+            return false;
         }
         let call: Call = calls::look(header.pid, |call| call).await;
-        if self.rewalks.is_walking(header.pid, call.text()) {
-            if !by_path {
-                self.rewalks.end(header.pid);
-            }
-            return self.gone_for_good(header);
-        }
-        if by_path && call.is_fstat() {
-            return self.gone_for_good(header);
+        if self.rewalks.is_walking(header.pid, call.text()) || by_path && call.is_fstat() {
+            return false;
         }
         if by_path && call.opens() {
             // For OPEN, `ops::open` has done this already; a lookup or a question for attributes within open(2) has not.
             self.vanishing.gone(header.pid, header.node);
         }
         self.rewalks.begin(header.pid, call.text());
-        Err(ESTALE)
+        true
     }
 
     /// The answer where the kernel would not walk the path again: the directory is empty, and its attributes are there.

@@ -2,6 +2,11 @@
 //!
 //! The kernel does so once in a system call, and looks up every name on the path then. So a second request of the same call is carried out as it
 //! is: either the kernel has just looked up what the names stand for, or the path begins at an open directory, whose own name it does not look up.
+//!
+//! A thread may make the same call with the same arguments again, on another file: `rm -r` opens directories by the same descriptor, with names at the
+//! same address. So the mount notices when a call has ended: with its operation, or because the thread asks for what does not follow from the lookup
+//! before. A name that is not there can only be looked up again, or made. After a name that was found the kernel may ask for it once more, but does not
+//! find the directory gone then.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -32,10 +37,36 @@ struct Dropped {
 
 /// A thread that received it.
 struct Told {
-    /// When it was answered last.
-    last: Instant,
+    /// When it was answered last; nothing while it waits for an answer.
+    last: Option<Instant>,
     /// The system call it is in, with its arguments.
     call: String,
+    /// The name that it looked up last in the walk, and whether there was such a name.
+    looked_up: Option<(Name, bool)>,
+    /// The name that it is looking up.
+    asking: Option<Name>,
+}
+
+impl Told {
+    fn is_known(&self) -> bool {
+        self.last.is_none_or(|last| last.elapsed() < KNOWN_FOR)
+    }
+
+    /// Whether it asks for what was found by the lookup before.
+    fn asks_again(&self) -> bool {
+        matches!((&self.looked_up, &self.asking), (Some((found, true)), Some(asking)) if found == asking)
+    }
+}
+
+/// What a thread asks for by a name.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Step<'a> {
+    /// What a name in a directory stands for.
+    LookUp(u64, &'a [u8]),
+    /// To make a name, perhaps one that was not there.
+    Make,
+    /// Something else.
+    Other,
 }
 
 impl Rewalks {
@@ -46,11 +77,12 @@ impl Rewalks {
     /// A thread in this system call receives ESTALE.
     pub(crate) fn begin(&self, thread: u32, call: &str) {
         let mut threads = self.threads();
-        threads.retain(|_, told| told.last.elapsed() < KNOWN_FOR);
+        threads.retain(|_, told| told.is_known());
         if threads.len() >= MOST {
             threads.clear();
         }
-        threads.insert(thread, Told { last: Instant::now(), call: call.to_owned() });
+        let told = Told { last: Some(Instant::now()), call: call.to_owned(), looked_up: None, asking: None };
+        threads.insert(thread, told);
         self.any.store(true, SeqCst);
     }
 
@@ -82,21 +114,46 @@ impl Rewalks {
         true
     }
 
+    /// A thread asks for something by a name. Until it is answered, it is known however long that takes.
+    pub(crate) fn asks(&self, thread: u32, step: Step) {
+        if !self.any.load(SeqCst) {
+            return;
+        }
+        let mut threads = self.threads();
+        let Some(told) = threads.get_mut(&thread) else { return };
+        let absent = told.looked_up.as_ref().filter(|(_, found)| !found).map(|((dir, name), _)| (*dir, &**name));
+        let follows = match (absent, step) {
+            (Some(absent), Step::LookUp(dir, name)) => absent == (dir, name),
+            (Some(_), Step::Other) => false,
+            _ => true,
+        };
+        if !follows || !told.is_known() {
+            threads.remove(&thread);
+            return;
+        }
+        told.last = None;
+        told.asking = match step {
+            Step::LookUp(dir, name) => Some((dir, name.into())),
+            _ => None,
+        };
+    }
+
     /// Whether a thread received ESTALE in this system call. Where the call cannot be seen this time, or could not when it did, it is taken for the same.
     pub(crate) fn is_walking(&self, thread: u32, call: &str) -> bool {
         let is = |told: &Told| {
             let same = told.call == call || told.call.is_empty() || call.is_empty();
-            same && told.last.elapsed() < KNOWN_FOR
+            same && told.is_known() && !told.asks_again()
         };
         self.any.load(SeqCst) && self.threads().get(&thread).is_some_and(is)
     }
 
-    /// A thread goes on: a name that it looked up is answered.
-    pub(crate) fn looked_up(&self, thread: u32) {
+    /// A thread goes on: it is answered whether there is the name that it looked up.
+    pub(crate) fn looked_up(&self, thread: u32, found: bool) {
         if self.any.load(SeqCst)
             && let Some(told) = self.threads().get_mut(&thread)
         {
-            told.last = Instant::now();
+            told.last = Some(Instant::now());
+            told.looked_up = told.asking.take().map(|name| (name, found));
         }
     }
 
@@ -105,7 +162,7 @@ impl Rewalks {
         if self.any.load(SeqCst) {
             let mut threads = self.threads();
             threads.remove(&thread);
-            threads.retain(|_, told| told.last.elapsed() < KNOWN_FOR);
+            threads.retain(|_, told| told.is_known());
             self.any.store(!threads.is_empty(), SeqCst);
         }
     }
@@ -122,7 +179,8 @@ mod tests {
         rewalks.begin(5, "open");
         assert!(rewalks.is_walking(5, "open") && !rewalks.is_walking(6, "open"));
         assert!(!rewalks.is_walking(5, "stat"), "another call of the same thread");
-        rewalks.looked_up(5);
+        rewalks.asks(5, Step::LookUp(1, b"d"));
+        rewalks.looked_up(5, true);
         assert!(rewalks.is_walking(5, "open"), "names are looked up on the way");
         rewalks.end(6);
         rewalks.end(5);
@@ -143,6 +201,39 @@ mod tests {
     }
 
     #[test]
+    fn the_same_call_of_a_thread_on_another_file_is_a_walk_of_its_own() {
+        let after = |found, step| {
+            let rewalks = Rewalks::default();
+            rewalks.begin(5, "open");
+            rewalks.asks(5, Step::LookUp(1, b"f"));
+            assert!(rewalks.is_walking(5, "open"));
+            rewalks.looked_up(5, found);
+            rewalks.asks(5, step);
+            rewalks.is_walking(5, "open")
+        };
+        assert!(after(false, Step::LookUp(1, b"f")) && after(false, Step::Make));
+        assert!(
+            !after(false, Step::Other) && !after(false, Step::LookUp(1, b"g")) && !after(false, Step::LookUp(2, b"f"))
+        );
+        assert!(after(true, Step::LookUp(2, b"g")) && after(true, Step::Make) && after(true, Step::Other));
+        assert!(!after(true, Step::LookUp(1, b"f")), "gone, as it was there a moment before");
+    }
+
+    #[test]
+    fn a_thread_is_known_however_long_it_waits_for_an_answer() {
+        let rewalks = Rewalks::default();
+        rewalks.begin(5, "open");
+        rewalks.asks(5, Step::Other);
+        assert_eq!(rewalks.threads()[&5].last, None);
+        rewalks.begin(6, "open");
+        assert!(rewalks.is_walking(5, "open"));
+        let past = Instant::now().checked_sub(KNOWN_FOR).unwrap();
+        rewalks.threads().get_mut(&6).unwrap().last = Some(past);
+        rewalks.asks(6, Step::Other);
+        assert!(!rewalks.is_walking(6, "open") && rewalks.threads().len() == 1);
+    }
+
+    #[test]
     fn a_call_that_cannot_be_seen_is_taken_for_the_same() {
         let rewalks = Rewalks::default();
         rewalks.begin(5, "open");
@@ -157,7 +248,7 @@ mod tests {
         (0..3 * MOST as u32).for_each(|thread| rewalks.begin(thread, "open"));
         assert!(rewalks.threads().len() <= MOST);
         let past = Instant::now().checked_sub(KNOWN_FOR).unwrap();
-        rewalks.threads().values_mut().for_each(|told| told.last = past);
+        rewalks.threads().values_mut().for_each(|told| told.last = Some(past));
         assert!(!rewalks.is_walking(3 * MOST as u32 - 1, "open"));
         rewalks.end(0);
         assert!(rewalks.threads().is_empty() && !rewalks.any.load(SeqCst));

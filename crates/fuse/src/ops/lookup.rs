@@ -18,8 +18,11 @@ pub(crate) async fn lookup(fs: &FileSystem, header: &Header, name: &[u8]) -> Ans
             let entry = fs.entry_found(Body::with_capacity(128), (header, name), (&node, &attrs), Some(mark));
             Ok(entry.reply())
         }
-        Err(error) if error.is(Status::NoEnt) && !fs.config.absent_valid.is_zero() => {
-            Ok(no_entry(fs.config.absent_valid))
+        Err(error) if error.is(Status::NoEnt) => {
+            // The kernel drops the name if it has known it.
+            fs.nodes.unnamed(header.node, name);
+            let absent_valid = fs.config.absent_valid;
+            if absent_valid.is_zero() { Err(Errno::from(error)) } else { Ok(no_entry(absent_valid)) }
         }
         Err(error) => Err(Errno::from(error)),
     }
