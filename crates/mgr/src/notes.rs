@@ -37,8 +37,11 @@ struct Inner {
     fences: HashMap<FileId, Generation>,
     /// Writes in progress: until they are over nobody has told all.
     writers: HashMap<FileId, u32>,
-    /// Writes that failed so far.
-    failures: u64,
+    /// The last failure of each file: a write that failed, or a client that lost or returned its layout without a report of
+    /// what it wrote. Failures are numbered over all files, so that no number comes twice.
+    failures: HashMap<FileId, u64>,
+    /// Number of the last failure of any file.
+    last_failure: u64,
     /// Done, to be forgotten.
     done: Vec<Noted>,
 }
@@ -105,13 +108,45 @@ impl Drop for Writing<'_> {
             self.notes.left(self.file);
         }
         let mut inner = self.notes.inner();
-        inner.failures += u64::from(!self.whole);
+        if !self.whole {
+            inner.failed(self.file);
+        }
         if let Some(count) = inner.writers.get_mut(&self.file) {
             *count -= 1;
             if *count == 0 {
                 inner.writers.remove(&self.file);
             }
         }
+    }
+}
+
+impl Inner {
+    /// From now on no measurement counts that began earlier.
+    fn failed(&mut self, file: FileId) {
+        if self.written.contains_key(&file) {
+            self.last_failure += 1;
+            self.failures.insert(file, self.last_failure);
+        }
+    }
+
+    /// The size tells of all that was written so far, unless nothing refuses what is under way. Answers whether the note is to
+    /// be forgotten. It stays for clients that write through the mgr or have a layout to write the file (`held`).
+    ///
+    /// `held` is asked under this lock, so that no client gets a layout in between without a note: it counts as a write in
+    /// progress until its layout is on record.
+    fn known(&mut self, file: FileId, held: impl FnOnce() -> bool) -> bool {
+        let goes_on = self.writers.contains_key(&file) || held();
+        let fencing = self.fences.contains_key(&file);
+        let Some(written) = self.written.get_mut(&file) else { return false };
+        *written = match *written {
+            Written::Before => Written::Before,
+            Written::Fenced if fencing => Written::Fenced,
+            Written::Fenced if goes_on => Written::Now,
+            written if goes_on => written,
+            _ if fencing => Written::Fenced,
+            _ => Written::Told,
+        };
+        *written == Written::Told && !goes_on
     }
 }
 
@@ -229,35 +264,28 @@ impl Notes {
         Ok(())
     }
 
-    /// Those who wrote the file have told all. If there were others who cannot be asked, it is measured all the same.
-    pub(crate) fn told(&self, file: FileId) {
-        let failures = self.failures();
-        if !self.is_left(file) {
-            self.measured(file, failures);
-        }
-    }
-
-    /// How many writes failed so far, of whatever file: to be asked before a file is measured.
-    pub(crate) fn failures(&self) -> u64 {
-        self.inner().failures
-    }
-
-    /// Nobody writes the file any more, and all of its iods were asked for its size after so many [`Self::failures`]. If one
-    /// came in between, some iod may have been asked too early. So it may while writes are under way that nothing refuses
-    /// yet: then the file is to be measured again.
-    pub(crate) fn measured(&self, file: FileId, failures: u64) {
+    /// A client has reported all that it wrote, and `held` says whether another one has a layout to write the file. If there
+    /// are clients that cannot be asked, the file is measured all the same.
+    pub(crate) fn told(&self, file: FileId, held: impl FnOnce() -> bool) {
         let mut inner = self.inner();
-        if inner.writers.contains_key(&file) || inner.failures != failures {
-            return;
+        let left = matches!(inner.written.get(&file), Some(Written::Before | Written::Fenced));
+        if !left && inner.known(file, held) {
+            self.done.notify_one();
         }
-        let fencing = inner.fences.contains_key(&file);
-        match inner.written.get_mut(&file) {
-            None | Some(Written::Before) => {}
-            Some(written) if fencing => *written = Written::Fenced,
-            Some(written) => {
-                *written = Written::Told;
-                self.done.notify_one();
-            }
+    }
+
+    /// The last failure of the file: to be asked before it is measured.
+    pub(crate) fn last_failure(&self, file: FileId) -> Option<u64> {
+        self.inner().failures.get(&file).copied()
+    }
+
+    /// All iods of the file were asked for its size after this [`Self::last_failure`]. If another one came in between, some
+    /// iod may have been asked too early. So it may while writes are under way that nothing refuses yet: then the file is to
+    /// be measured again.
+    pub(crate) fn measured(&self, file: FileId, failure: Option<u64>, held: impl FnOnce() -> bool) {
+        let mut inner = self.inner();
+        if inner.failures.get(&file).copied() == failure && inner.known(file, held) {
+            self.done.notify_one();
         }
     }
 
@@ -266,6 +294,21 @@ impl Notes {
         if let Some(written) = self.inner().written.get_mut(&file) {
             *written = Written::Before;
         }
+    }
+
+    /// A client has lost its layout to write the file (`revoked`), or returned it, without a report of what it wrote: the file
+    /// is to be measured. What a client sends whose layout is revoked may still be under way, until it is fenced.
+    ///
+    /// Called while the client still counts as a writer. Between that and the answers of the iods, other clients close the
+    /// file, and the mgr may end: without this their reports would be taken for all there is to tell, and the note forgotten.
+    pub(crate) fn abandoned(&self, file: FileId, revoked: bool) {
+        let mut inner = self.inner();
+        match inner.written.get_mut(&file) {
+            Some(written) if revoked => *written = Written::Before,
+            Some(written @ (Written::Now | Written::Told)) => *written = Written::Fenced,
+            None | Some(Written::Before | Written::Fenced) => {}
+        }
+        inner.failed(file);
     }
 
     /// An iod could not be asked for the size of the file: it is to be measured.
@@ -284,6 +327,18 @@ impl Notes {
     /// of the file's lock: no write of this start is.
     pub(crate) fn covered(&self, file: FileId) {
         if let Some(written @ Written::Before) = self.inner().written.get_mut(&file) {
+            *written = Written::Fenced;
+        }
+    }
+
+    /// As [`Self::covered`], for a fence that was made after this failure, which was the last one then. A write that fails
+    /// later may be of the new generation.
+    pub(crate) fn covered_since(&self, file: FileId, failure: Option<u64>) {
+        let mut inner = self.inner();
+        if failure.is_some()
+            && inner.failures.get(&file).copied() == failure
+            && let Some(written @ Written::Before) = inner.written.get_mut(&file)
+        {
             *written = Written::Fenced;
         }
     }
@@ -382,6 +437,7 @@ impl Notes {
     pub(crate) fn gone(&self, file: FileId) {
         let mut inner = self.inner();
         inner.written.remove(&file);
+        inner.failures.remove(&file);
         inner.unsynced.remove(&file);
         inner.cuts.remove(&file);
         inner.fences.remove(&file);
@@ -408,11 +464,12 @@ impl Notes {
         let _alone = self.forgetting.write().await;
         let done = {
             let mut inner = self.inner();
-            let Inner { written, unsynced, done, .. } = &mut *inner;
+            let Inner { written, failures, unsynced, done, .. } = &mut *inner;
             let mut done = std::mem::take(done);
             written.retain(|file, written| {
                 let told = *written == Written::Told;
                 if told {
+                    failures.remove(file);
                     unsynced.remove(file);
                     done.push(Noted { file: *file, intent: Intent::Written });
                 }
@@ -475,13 +532,73 @@ mod tests {
         let (notes, file) = (notes(dir.path()).await, FileId(9));
         notes.made(file, None);
         let writing = notes.writing(file).await.unwrap();
-        let begun = notes.failures();
+        let begun = notes.last_failure(file);
         drop(writing);
         notes.covered(file);
-        notes.measured(file, begun);
+        notes.measured(file, begun, || false);
         assert!(notes.is_left(file), "some iod may have been asked before the write came");
-        notes.measured(file, notes.failures());
+        notes.measured(file, notes.last_failure(file), || false);
         assert!(!notes.is_left(file) && notes.untold().is_empty());
+    }
+
+    #[tokio::test]
+    async fn what_an_abandoned_layout_left_is_measured_whatever_others_report() {
+        let dir = tempfile::tempdir().unwrap();
+        let (notes, file) = (notes(dir.path()).await, FileId(9));
+        notes.made(file, None);
+        notes.writing(file).await.unwrap().done();
+        notes.told(file, || true);
+        assert!(notes.is_untold(file), "another client may write");
+        let early = notes.last_failure(file);
+        notes.abandoned(file, false);
+        notes.told(file, || false);
+        notes.measured(file, early, || false);
+        assert!(notes.is_left(file), "the iods were asked before the last write");
+        // Failures of other files change nothing.
+        let begun = notes.last_failure(file);
+        notes.made(FileId(10), None);
+        notes.abandoned(FileId(10), false);
+        // Other clients go on writing, and tell.
+        notes.measured(file, begun, || true);
+        assert!(!notes.is_left(file) && notes.is_untold(file));
+        notes.told(file, || false);
+        assert!(!notes.is_untold(file));
+        // The note is forgotten, and so are its failures; a measurement of that time does not count for the next note.
+        notes.abandoned(file, false);
+        let begun = notes.last_failure(file);
+        notes.measured(file, begun, || false);
+        notes.forget().await.unwrap();
+        notes.made(file, None);
+        notes.abandoned(file, false);
+        notes.measured(file, begun, || false);
+        assert!(notes.is_left(file));
+    }
+
+    #[tokio::test]
+    async fn a_revoked_layout_is_covered_by_the_fence_that_came_after_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let (notes, file) = (notes(dir.path()).await, FileId(9));
+        let measure = || notes.measured(file, notes.last_failure(file), || false);
+        notes.made(file, None);
+        notes.abandoned(file, true);
+        measure();
+        assert!(notes.is_exposed(file), "its writes may be under way");
+        let before = notes.last_failure(file);
+        notes.fence_noted(file, Generation(5));
+        drop(notes.writing(file).await.unwrap());
+        notes.covered_since(file, before);
+        assert!(notes.is_exposed(file), "that write may be of the new generation");
+        notes.covered_since(file, notes.last_failure(file));
+        measure();
+        assert!(notes.is_left(file) && !notes.is_exposed(file));
+        notes.fence_done(file, Generation(5));
+        measure();
+        assert!(!notes.is_left(file));
+        // What an earlier start of the mgr left has no number.
+        let earlier = FileId(10);
+        notes.inner().written.insert(earlier, Written::Before);
+        notes.covered_since(earlier, notes.last_failure(earlier));
+        assert!(notes.is_exposed(earlier));
     }
 
     #[tokio::test]
@@ -520,9 +637,9 @@ mod tests {
             notes.found_in_the_way(FileId::ROOT, b"in the way").await.unwrap();
             assert_eq!(flushes(), before + 3);
         }
-        notes.told(file);
+        notes.told(file, || false);
         let told = make("told", false).await;
-        notes.told(told);
+        notes.told(told, || false);
         notes.forget().await.unwrap();
         assert_eq!((notes.counted().written, notes.inner().unsynced.len()), (3, 2));
     }
@@ -566,7 +683,7 @@ mod tests {
     async fn a_measurement_before_all_iods_are_fenced_does_not_count() {
         let dir = tempfile::tempdir().unwrap();
         let (notes, file) = (notes(dir.path()).await, FileId(9));
-        let measure = || notes.measured(file, notes.failures());
+        let measure = || notes.measured(file, notes.last_failure(file), || false);
         notes.made(file, None);
         drop(notes.writing(file).await.unwrap());
         measure();
@@ -587,7 +704,7 @@ mod tests {
         // What a client gave up is under way, though the client told all.
         notes.writing(file).await.unwrap().done();
         notes.fence_noted(file, Generation(6));
-        notes.told(file);
+        notes.told(file, || false);
         assert!(notes.is_left(file) && !notes.is_exposed(file));
     }
 }

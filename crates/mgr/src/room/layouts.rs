@@ -309,14 +309,20 @@ impl Room {
         if let LayoutGone::Returned(body) = &why {
             self.note_faults(client, file, body);
         }
-        let untold = write && self.grants.gone(file, client);
-        if !write {
+        let mut untold = write && (revoked || self.grants.is_untold(file, client));
+        if untold {
+            // First of all: once the grant is gone, the next report of another client counts as the last one.
+            self.notes.abandoned(file, revoked);
+        }
+        if write {
+            untold |= self.grants.gone(file, client);
+        } else {
             self.grants.read_gone(file, client);
         }
         let result = async {
             self.given_back(file).await;
             let fenced = if revoked { self.fence(ctx, file).await } else { Ok(()) };
-            if untold || (write && revoked) {
+            if untold {
                 // Whoever lost its layout may have written since it last told how far.
                 self.measure_or_later(file).await?;
             } else if write {

@@ -61,12 +61,10 @@ impl Room {
 
     /// Learns the size of a file that nobody writes any more, from all of its iods.
     pub(crate) async fn measure(&self, file: FileId) -> Result<(), Status> {
-        let failures = self.notes.failures();
+        let failure = self.notes.last_failure(file);
         let outcome = match self.learn_size(now(), file).await {
             Ok((_, true)) => {
-                if !self.grants.written(file) {
-                    self.notes.measured(file, failures);
-                }
+                self.notes.measured(file, failure, || self.grants.written(file));
                 Ok(())
             }
             Ok((_, false)) => Err(Status::Delay),
@@ -132,9 +130,7 @@ impl Room {
 
     /// What was written is known: forgets that somebody might write, unless somebody still might.
     pub(crate) fn all_told(&self, file: FileId) {
-        if !self.grants.written(file) {
-            self.notes.told(file);
-        }
+        self.notes.told(file, || self.grants.written(file));
     }
 
     /// Shares a file whose objects have all been cut as its size says.
@@ -269,8 +265,10 @@ impl Room {
     /// Makes every capability given out so far worthless; whoever still has a layout has to ask for a new one.
     pub(crate) async fn fence(&self, ctx: &Ctx, file: FileId) -> Result<(), Status> {
         add(&self.counters.layouts_revoked, 1);
+        let failure = self.notes.last_failure(file);
         let generation = self.namespace.fence(ctx.now, file).await?;
         self.notes.fence_noted(file, generation);
+        self.notes.covered_since(file, failure);
         self.finish_fence(file).await
     }
 

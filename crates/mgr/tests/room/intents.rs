@@ -287,6 +287,27 @@ async fn an_iod_that_is_down_is_not_taken_for_empty() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_close_beside_an_abandoned_layout_does_not_end_the_measurement() {
+    let cluster = Cluster::new(1, "64").await;
+    let files = cluster.files();
+    let (writer, other) = (ctx(7), ctx(8));
+    for why in [LayoutGone::Returned(Bytes::new()), LayoutGone::Forgotten, LayoutGone::Revoked] {
+        let how = format!("{why:?}");
+        let file = create(&files, &how).await;
+        granted(&files, 7, file).await;
+        Native::connect(&cluster, 0).await.write(file, 0, 0, &pattern(50, 1)).await.unwrap();
+        let mut gone = Box::pin(files.layout_gone(&writer, 7, file, Iomode::ReadWrite, ByteRange::ALL, why));
+        assert!(futures_util::poll!(gone.as_mut()).is_pending(), "{how}: no iod was asked");
+        files.closed(&other, file, true).await.unwrap();
+        // The answer of the iod never comes.
+        drop(gone);
+        wait_settled(&cluster).await;
+        assert_eq!(size(&files, 8, file).await, 50, "{how}");
+    }
+    assert_eq!(cluster.mgr().check(false).await.findings, []);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_writer_that_told_all_says_nothing_of_one_that_died() {
     let mut cluster = Cluster::new(2, "64").await;
     let files = cluster.files();
