@@ -28,6 +28,7 @@ pub fn run(data: &[u8]) {
     value::<ProveArgs>(&data);
     value::<DataHandle>(&data);
     reply::<HelloReply>(&data);
+    reply::<ProveReply>(&data);
     reply::<ReadReply>(&data);
     reply::<WriteReply>(&data);
     reply::<CommitReply>(&data);

@@ -21,7 +21,7 @@ use tokio::sync::{Mutex as AsyncMutex, Semaphore};
 use tokio::time::Instant;
 use types::limits::{EXTENTS_MAX, PAYLOAD_MAX};
 use types::{IodId, Status};
-use wire::native::{HelloArgs, HelloReply, Nothing, Origin, PROGRAM, Procedure, Ticket, VERSION, decode_reply};
+use wire::native::{HelloArgs, HelloReply, Origin, PROGRAM, Procedure, ProveReply, Ticket, VERSION, decode_reply};
 use wire::rpc::Auth;
 use xdr::{Segments, Writer, Xdr};
 
@@ -332,7 +332,7 @@ impl Iod {
             let message = format!("{} says that it is iod {} and cannot prove it", connection.peer(), self.id);
             Error::connection(message).with_iod()
         })?;
-        let _: Nothing = self.greet(connection, Procedure::Prove, &proof).await?;
+        let _: ProveReply = self.greet(connection, Procedure::Prove, &proof).await?;
         let agreed = reply.checksums == checksums
             && reply.max_payload as usize >= PAYLOAD_MAX
             && reply.max_extents as usize >= EXTENTS_MAX;

@@ -1,6 +1,5 @@
 //! The file system as the NFS server sees it: each method of its door, handed on to the namespace or the room.
 
-use crate::counters::add;
 use crate::handle;
 use crate::room::{Room, now};
 use bytes::Bytes;
@@ -8,6 +7,7 @@ use layout::kinds::{files, flexfiles, native};
 use meta::{ChangeInfo, How, SetXattr};
 use nfs::exports::{Place, Terms, View};
 use nfs::fs::*;
+use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 use types::{
@@ -410,8 +410,8 @@ impl FileSystem for Files {
         self.0.layout_commit(ctx, file, last_byte, mtime, &body).await
     }
 
-    fn layout_faults(&self, _: FileId, count: usize) {
-        add(&self.0.counters.layout_faults, count as u64);
+    fn layout_faults(&self, ctx: &Ctx, file: FileId, first: &dyn Debug, count: usize) {
+        self.0.note_failures(ctx.client, file, first, count);
     }
 
     async fn layout_gone(

@@ -356,7 +356,7 @@ fn report(address: String, member: Option<&Member>, problem: Option<String>) -> 
         registered: member.map(|m| m.registered.clone()),
         up: link.is_some(),
         problem,
-        software: link.map(|link| link.hello.software.clone()),
+        software: link.map(|link| link.proven.software.clone()),
         path: link.map(|link| link.path().to_string()),
         stats: member.map(|m| m.stats.clone()).unwrap_or_default(),
     }

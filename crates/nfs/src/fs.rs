@@ -2,6 +2,7 @@
 
 use crate::exports::{Place, Terms, View};
 use bytes::Bytes;
+use std::fmt::Debug;
 use std::future::Future;
 use std::time::Duration;
 use types::{Attrs, ByteRange, Cred, DirEntry, FileId, Fsid, Renaming, SetAttrs, StatFs, Status, Timestamp, Verifier};
@@ -588,8 +589,8 @@ pub trait FileSystem: Send + Sync + 'static {
         why: LayoutGone,
     ) -> impl Future<Output = Result<()>> + Send;
 
-    /// A client says that so many operations on a file failed at data servers.
-    fn layout_faults(&self, _file: FileId, _count: usize) {}
+    /// A client says that so many operations on a file failed at data servers, the first one so.
+    fn layout_faults(&self, _ctx: &Ctx, _file: FileId, _first: &dyn Debug, _count: usize) {}
 
     /// When a client should prefer this server to its layout of a file, which it has just opened by a name in `dir` if that is
     /// known; asked only with [`FsInfo::thresholds`].

@@ -98,6 +98,12 @@ pub const REPLY_CACHE_SHARE: u64 = 1024;
 pub const CONNECTIONS_MAX: usize = 4096;
 /// Most connections that one daemon accepts from one address; those over Unix sockets count as one.
 pub const CONNECTIONS_PER_PEER_MAX: usize = 2048;
+/// Most connections of an iod whose peers have not proven themselves yet.
+pub const STRANGERS_MAX: usize = 1024;
+/// The same of one machine.
+pub const STRANGERS_PER_MACHINE_MAX: usize = 128;
+/// How long the peer of an iod's connection may take to prove itself.
+pub const STRANGER_TIME: Duration = Duration::from_secs(10);
 /// Most requests of one connection being worked on; further ones wait in the socket.
 pub const IN_FLIGHT_PER_CONNECTION: usize = 128;
 /// Bytes counted for the work on one request, besides the request and its reply.
@@ -224,6 +230,7 @@ const MGR_MEMORY: usize = META_CACHE_BYTES
 const _: () = {
     assert!(MGR_MEMORY <= MGR_MEMORY_MAX);
     assert!(2 * CONNECTIONS_PER_PEER_MAX <= CONNECTIONS_MAX, "one peer cannot take all places");
+    assert!(STRANGERS_MAX <= CONNECTIONS_MAX / 4 && STRANGERS_PER_MACHINE_MAX <= STRANGERS_MAX / 8);
     // While a large record arrives, the largest reply to it is counted as well.
     assert!(2 * RECORD_MAX + CALL_BYTES < CONNECTION_BYTES_MAX && 8 * CONNECTION_BYTES_MAX <= NET_BYTES_MAX);
     assert!(REPLY_SMALL + CALL_BYTES < IDLE_BYTES_MAX && STALL_TIME_UNDER_PRESSURE.as_secs() < STALL_TIME.as_secs());

@@ -22,7 +22,7 @@ pub use capability::{Capability, IodKey, Key, Proof, Rights, STORE_OBJECT, Said,
 pub use checksum::{Crc32c, crc32c};
 pub use claim::{Claim, ClaimArgs, ClaimReply, Claiming};
 pub use data_handle::{DATA_HANDLE_LEN, DataHandle, Holder, Striping};
-pub use hello::{HelloArgs, HelloReply, Local, Origin, ProveArgs};
+pub use hello::{HelloArgs, HelloReply, Local, Origin, ProveArgs, ProveReply};
 pub use io::{Extent, Piece, PieceKind, ReadArgs, ReadHead, ReadReply, WriteArgs, WriteExtent, WriteHead, WriteReply};
 pub use lend::{LendReply, Loan};
 pub use lengths::{FileLength, Length, LengthQuestion, LengthsArgs, LengthsReply};
@@ -135,7 +135,7 @@ procedures! {
     Lend = 18,
     /// Has the iod remember the metadata store that uses it, durably, or asks which one it remembers: [`ClaimArgs`] to [`ClaimReply`].
     Claim = 19,
-    /// Proves that the client knows the secret of its ticket, which opens the session: [`ProveArgs`] to nothing. Follows HELLO.
+    /// Proves that the client knows the secret of its ticket, which opens the session: [`ProveArgs`] to [`ProveReply`]. Follows HELLO.
     Prove = 20,
 }
 

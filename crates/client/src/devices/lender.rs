@@ -17,7 +17,7 @@ use std::time::Duration;
 use tokio::sync::Mutex;
 use types::{IodId, Status};
 use wire::native::{
-    Capability, Failure, HelloArgs, HelloReply, LendReply, Nothing, ObjectArgs, Origin, PROGRAM, Procedure, Ticket,
+    Capability, Failure, HelloArgs, HelloReply, LendReply, ObjectArgs, Origin, PROGRAM, Procedure, ProveReply, Ticket,
     VERSION, decode_reply,
 };
 use wire::rpc::record::{Mark, mark};
@@ -188,7 +188,7 @@ impl Lender {
             return Err(nonsense(format!("that of iod {}", reply.iod)));
         }
         let proof = ticket.check(&hello, &reply, self.origin).map_err(|_| nonsense("no proof that it is this iod"))?;
-        socket.call::<Nothing>(Procedure::Prove, &proof)?;
+        socket.call::<ProveReply>(Procedure::Prove, &proof)?;
         Ok(socket)
     }
 }

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use rustix::net::Shutdown;
 use types::Machine;
-use types::limits::STALL_TIME_UNDER_PRESSURE;
+use types::limits::{STALL_TIME_UNDER_PRESSURE, STRANGER_TIME, STRANGERS_MAX, STRANGERS_PER_MACHINE_MAX};
 use types::machine::is_share_full;
 
 use super::Shared;
@@ -81,7 +81,19 @@ impl Live {
                 let pressed = shared.served.pool.is_short();
                 let most = if pressed { shared.stall.min(STALL_TIME_UNDER_PRESSURE) } else { shared.stall };
                 let now = coarse_now();
+                let most_of_stranger = shared.stall.min(STRANGER_TIME).as_millis();
                 for (socket, peer) in sockets.values() {
+                    let unproven = socket.stranger_since().map_or(0, |since| now.saturating_sub(since));
+                    if u128::from(unproven) > most_of_stranger && socket.cut_off() {
+                        Counters::add(&shared.served.store.counters().connections_stalled, 1);
+                        if let Some(left_out) = net::seldom("not proven", *peer) {
+                            tracing::info!(
+                                ?peer,
+                                left_out,
+                                "connection cut off: the peer did not prove itself in time"
+                            );
+                        }
+                    }
                     let span = socket.waiting_since().map_or(0, |since| now.saturating_sub(since));
                     // Until its thread has noticed it is cut off again: that does no harm.
                     if u128::from(span) > most.as_millis() && socket.cut_off() {
@@ -160,6 +172,21 @@ fn welcome(fd: OwnedFd, peer: Option<SocketAddr>, shared: &Arc<Shared>, live: &A
             }
             return;
         }
+        let strangers =
+            |(number, (socket, machine)): (&u64, &Guest)| Some((socket.stranger_since()?, *number, *machine));
+        let gone = gives_way(sockets.iter().filter_map(strangers), machine).and_then(|number| sockets.get(&number));
+        if let Some((socket, of)) = gone
+            && socket.cut_off()
+        {
+            Counters::add(&counters.connections_refused, 1);
+            if let Some(left_out) = net::seldom("strangers", *of) {
+                tracing::warn!(
+                    ?of,
+                    left_out,
+                    "too many connections whose peers have proven nothing, the oldest cut off"
+                );
+            }
+        }
         sockets.insert(number, (socket.clone(), machine));
     }
     Counters::add(&counters.connections, 1);
@@ -184,6 +211,23 @@ fn welcome(fd: OwnedFd, peer: Option<SocketAddr>, shared: &Arc<Shared>, live: &A
     }
 }
 
+/// The number of the stranger that gives way to a newcomer from this machine, if one has to: of the machine's own when it has as many as it may, else of
+/// the machine that has most. `strangers` are (since when, number, machine).
+fn gives_way(strangers: impl Iterator<Item = (u64, u64, Machine)>, newcomer: Machine) -> Option<u64> {
+    let strangers: Vec<_> = strangers.collect();
+    if strangers.len() < STRANGERS_PER_MACHINE_MAX {
+        return None;
+    }
+    let mut of: HashMap<Machine, (usize, (u64, u64))> = HashMap::new();
+    for (since, number, machine) in &strangers {
+        let (many, oldest) = of.entry(*machine).or_insert((0, (*since, *number)));
+        (*many, *oldest) = (*many + 1, (*oldest).min((*since, *number)));
+    }
+    let own = of.get(&newcomer).filter(|(many, _)| *many >= STRANGERS_PER_MACHINE_MAX);
+    let most = || of.values().max().filter(|_| strangers.len() >= STRANGERS_MAX);
+    own.or_else(most).map(|(_, (_, number))| *number)
+}
+
 /// Where a peer is; over a Unix socket, which user of this machine it is.
 fn machine(fd: &OwnedFd, peer: Option<SocketAddr>) -> Machine {
     let user =
@@ -193,6 +237,7 @@ fn machine(fd: &OwnedFd, peer: Option<SocketAddr>) -> Machine {
 
 fn serve((peer, machine): (Option<SocketAddr>, Machine), shared: &Arc<Shared>, socket: Arc<Socket>) {
     match Connection::new(shared.served.clone(), socket.clone(), machine).run() {
+        Ok(()) if socket.is_cut_off() => Counters::add(&shared.served.store.counters().connections_broken, 1),
         Ok(()) => tracing::debug!(?peer, "connection ended"),
         Err(error) => {
             Counters::add(&shared.served.store.counters().connections_broken, 1);
@@ -215,5 +260,24 @@ impl Drop for Place {
     fn drop(&mut self) {
         lock(&self.live.sockets).remove(&self.number);
         self.live.changed.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_oldest_stranger_of_a_machine_with_too_many_gives_way() {
+        let [one, two, three] = [1, 2, 3].map(|n| Machine::at(std::net::Ipv4Addr::new(10, 0, 0, n).into()));
+        let of = |machine: Machine, range: std::ops::Range<u64>| range.map(move |n| (1000 + n, n, machine));
+        let most = STRANGERS_PER_MACHINE_MAX as u64;
+        assert_eq!(gives_way(of(one, 0..most - 1), one), None);
+        assert_eq!(gives_way(of(one, 7..most + 7), one), Some(7));
+        assert_eq!(gives_way(of(one, 0..most), two), None, "another machine comes in as if they were not there");
+        // Many machines together: the one with most of them makes place.
+        let all = STRANGERS_MAX as u64;
+        let others = (0..all - 3).map(|n| (n, n, Machine::at(std::net::Ipv4Addr::from(0x0b00_0000 + n as u32).into())));
+        assert_eq!(gives_way(others.chain(of(two, all..all + 3)), three), Some(all));
     }
 }

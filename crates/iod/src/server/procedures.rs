@@ -10,9 +10,9 @@ use types::{Generation, Status};
 use wire::native::{
     Capability, ClaimArgs, ClaimReply, CommitReply, Crc32c, Failure, FenceArgs, HelloArgs, HelloReply, LengthsArgs,
     LengthsReply, ListArgs, ListReply, MGR_SESSION, NewsArgs, NewsReply, Nothing, ObjectArgs, PieceKind, Procedure,
-    Proof, ProveArgs, PunchArgs, REVISIONS, ReadArgs, ReadHead, ReserveArgs, Rights, Said, ScrubArgs, ScrubReply,
-    SeekArgs, SeekReply, SizeReply, StatsReply, Ticket, TruncateArgs, TruncateReply, WriteExtent, WriteHead,
-    WriteReply, crc32c,
+    Proof, ProveArgs, ProveReply, PunchArgs, REVISIONS, ReadArgs, ReadHead, ReserveArgs, Rights, Said, ScrubArgs,
+    ScrubReply, SeekArgs, SeekReply, SizeReply, StatsReply, Ticket, TruncateArgs, TruncateReply, WriteExtent,
+    WriteHead, WriteReply, crc32c,
 };
 use wire::rpc::{AcceptStat, ReplyHeader};
 use xdr::{Malformed, Reader, Xdr};
@@ -146,9 +146,6 @@ impl<C: Channel> Connection<C> {
             checksums: args.checksums,
             max_payload,
             max_extents: EXTENTS_MAX as u32,
-            local: self.shared.local.clone(),
-            data_server: self.shared.data_server.clone(),
-            software: concat!("weir ", env!("CARGO_PKG_VERSION")).into(),
             nonce,
             proof: Proof::default(),
         };
@@ -158,7 +155,7 @@ impl<C: Channel> Connection<C> {
     }
 
     /// Opens the session that HELLO named, for who has the secret of its ticket.
-    fn prove(&mut self, args: ProveArgs) -> Result<Nothing, Failure> {
+    fn prove(&mut self, args: ProveArgs) -> Result<ProveReply, Failure> {
         let Some(Greeted { ticket, said, checksums, max_payload }) = self.greeted.take() else {
             return Err(Failure { status: Status::Inval, detail: Some("PROVE follows HELLO, once".into()) });
         };
@@ -169,8 +166,16 @@ impl<C: Channel> Connection<C> {
             status: Status::Delay,
             detail: Some("a newer connection of the same owner has come".into()),
         })?;
+        self.socket.is_known_now();
         self.session = Some(Session { number: ticket.session, membership, checksums, max_payload });
-        Ok(Nothing)
+        let mut reply = ProveReply {
+            local: self.shared.local.clone(),
+            data_server: self.shared.data_server.clone(),
+            software: concat!("weir ", env!("CARGO_PKG_VERSION")).into(),
+            proof: Proof::default(),
+        };
+        ticket.seal(&said, &mut reply);
+        Ok(reply)
     }
 
     /// Checks a capability for `needed` and for one object.

@@ -38,6 +38,9 @@ pub(super) trait Channel {
     /// What ends both directions for good, from any thread.
     fn hanger(&self) -> impl Fn() + Send + Sync + 'static;
 
+    /// The peer has proven itself.
+    fn is_known_now(&self) {}
+
     /// Whether [`Channel::send_file`] is of use.
     fn sends_files(&self) -> bool;
 
@@ -64,6 +67,8 @@ pub(super) struct Socket {
     restless: bool,
     /// Since when the peer is waited for, by [`coarse_now`]; 0 while it is not.
     waiting: AtomicU64,
+    /// Since when the peer is a stranger, by [`coarse_now`]; 0 once it has proven itself.
+    stranger: AtomicU64,
     cut_off: AtomicBool,
 }
 
@@ -109,7 +114,14 @@ impl Socket {
         sockopt::set_socket_timeout(&fd, Timeout::Recv, Some(stall))?;
         sockopt::set_socket_timeout(&fd, Timeout::Send, Some(stall))?;
         let stall = Timespec::try_from(stall).map_err(io::Error::other)?;
-        Ok(Socket { fd, stall, restless, waiting: AtomicU64::new(0), cut_off: AtomicBool::new(false) })
+        Ok(Socket {
+            fd,
+            stall,
+            restless,
+            waiting: AtomicU64::new(0),
+            stranger: AtomicU64::new(coarse_now()),
+            cut_off: AtomicBool::new(false),
+        })
     }
 
     /// Since when the peer is waited for, by [`coarse_now`].
@@ -117,10 +129,20 @@ impl Socket {
         Some(self.waiting.load(Ordering::Relaxed)).filter(|since| *since > 0)
     }
 
+    /// Since when the peer is a stranger, by [`coarse_now`], if it is one and not cut off.
+    pub(super) fn stranger_since(&self) -> Option<u64> {
+        Some(self.stranger.load(Ordering::Relaxed)).filter(|since| *since > 0 && !self.is_cut_off())
+    }
+
     /// Ends both directions for good; answers whether that is new.
     pub(super) fn cut_off(&self) -> bool {
         self.shutdown();
         !self.cut_off.swap(true, Ordering::Relaxed)
+    }
+
+    /// Whether it was ended by [`Socket::cut_off`].
+    pub(super) fn is_cut_off(&self) -> bool {
+        self.cut_off.load(Ordering::Relaxed)
     }
 
     /// Ends both directions; calls in progress return.
@@ -231,6 +253,10 @@ impl Channel for Arc<Socket> {
     fn hanger(&self) -> impl Fn() + Send + Sync + 'static {
         let socket = self.clone();
         move || socket.shutdown()
+    }
+
+    fn is_known_now(&self) {
+        self.stranger.store(0, Ordering::Relaxed);
     }
 
     fn sends_files(&self) -> bool {

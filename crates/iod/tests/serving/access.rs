@@ -191,7 +191,7 @@ fn bad_tickets_open_no_session() {
         let reply = client.call::<HelloReply>(Procedure::Hello, &args);
         assert_eq!(reply.unwrap_err().status(), status, "{args:?}");
         assert_eq!(
-            client.call::<Nothing>(Procedure::Prove, &made_up(Proof([0; 32]))).unwrap_err().status(),
+            client.call::<ProveReply>(Procedure::Prove, &made_up(Proof([0; 32]))).unwrap_err().status(),
             Status::Inval
         );
         assert_eq!(client.stats().unwrap_err().status(), Status::NoSession);
@@ -199,7 +199,7 @@ fn bad_tickets_open_no_session() {
     let args = with(|args| args.max_payload = 4096);
     let reply = client.call::<HelloReply>(Procedure::Hello, &args).unwrap();
     assert_eq!((reply.max_payload, reply.checksums), (4096, false));
-    client.call::<Nothing>(Procedure::Prove, &good.check(&args, &reply, ORIGIN).unwrap()).unwrap();
+    client.call::<ProveReply>(Procedure::Prove, &good.check(&args, &reply, ORIGIN).unwrap()).unwrap();
     let data = vec![1; 4097];
     assert_eq!(client.write(1, 0, &data).unwrap_err().status(), Status::TooBig);
     client.write(1, 0, &data[1..]).unwrap();
@@ -225,12 +225,12 @@ fn without_the_secret_of_a_ticket_no_session_opens_and_no_answer_convinces() {
     for proof in proofs {
         let mut client = Client::new(server.tcp());
         let reply: HelloReply = client.call(Procedure::Hello, &args).unwrap();
-        let refused = client.call::<Nothing>(Procedure::Prove, &made_up(proof(&reply, of_other.proof))).unwrap_err();
+        let refused = client.call::<ProveReply>(Procedure::Prove, &made_up(proof(&reply, of_other.proof))).unwrap_err();
         assert_eq!(refused.status(), Status::CapRefused);
         assert_eq!(client.write(1, 0, b"x").unwrap_err().status(), Status::NoSession);
         // There is one try: the genuine proof comes too late.
         let genuine = good.check(&args, &reply, ORIGIN).unwrap();
-        assert_eq!(client.call::<Nothing>(Procedure::Prove, &genuine).unwrap_err().status(), Status::Inval);
+        assert_eq!(client.call::<ProveReply>(Procedure::Prove, &genuine).unwrap_err().status(), Status::Inval);
         assert_eq!(client.stats().unwrap_err().status(), Status::NoSession);
         foreign.iter().for_each(|ticket| assert_eq!(ticket.check(&args, &reply, ORIGIN), Err(Status::CapRefused)));
     }
@@ -239,7 +239,7 @@ fn without_the_secret_of_a_ticket_no_session_opens_and_no_answer_convinces() {
         |reply| reply.iod.0[0] ^= 1,
         |reply| reply.verifier.0[0] ^= 1,
         |reply| reply.checksums ^= true,
-        |reply| reply.local = Some(Local { host: "h".into(), path: "/tmp/trap".into() }),
+        |reply| reply.max_extents = 7,
         |reply| reply.proof.0[31] ^= 1,
     ];
     for change in changes {
@@ -247,7 +247,7 @@ fn without_the_secret_of_a_ticket_no_session_opens_and_no_answer_convinces() {
         change(&mut changed);
         assert_eq!(good.check(&args, &changed, ORIGIN), Err(Status::CapRefused), "{changed:?}");
     }
-    other.call::<Nothing>(Procedure::Prove, &of_other).unwrap();
+    other.call::<ProveReply>(Procedure::Prove, &of_other).unwrap();
     other.write(1, 0, b"genuine").unwrap();
 }
 
@@ -261,7 +261,7 @@ fn a_connection_that_has_not_proven_itself_replaces_no_other() {
     let newer = Origin { owner: ORIGIN.owner, incarnation: 9 };
     client.call::<HelloReply>(Procedure::Hello, &HelloArgs::new(&ticket, [8; 32], false)).unwrap();
     let newer = ProveArgs { origin: newer, proof: Proof([7; 32]) };
-    client.call::<Nothing>(Procedure::Prove, &newer).unwrap_err();
+    client.call::<ProveReply>(Procedure::Prove, &newer).unwrap_err();
     assert_eq!(old.read(1, 0, 9).unwrap(), b"mine");
 }
 

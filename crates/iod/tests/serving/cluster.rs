@@ -193,6 +193,16 @@ impl Client {
 
     /// Opens a session with this ticket.
     pub fn hello_with(&mut self, ticket: &Ticket, origin: Origin, checksums: bool) -> Result<HelloReply, Fault> {
+        self.greet(ticket, origin, checksums).map(|(reply, _)| reply)
+    }
+
+    /// As [`Client::hello_with`], with the answers to HELLO and PROVE.
+    pub fn greet(
+        &mut self,
+        ticket: &Ticket,
+        origin: Origin,
+        checksums: bool,
+    ) -> Result<(HelloReply, ProveReply), Fault> {
         greet(ticket, origin, checksums, self, |client, procedure, args| {
             let xid = client.send(procedure, args);
             client.receive().map(|record| (record, xid))
@@ -372,14 +382,14 @@ pub fn greet<C>(
     checksums: bool,
     client: &mut C,
     mut exchange: impl FnMut(&mut C, Procedure, &Greeting) -> Result<(Bytes, u32), Fault>,
-) -> Result<HelloReply, Fault> {
+) -> Result<(HelloReply, ProveReply), Fault> {
     let args = HelloArgs::new(ticket, [8; 32], checksums);
     let (record, xid) = exchange(client, Procedure::Hello, &Greeting::Hello(args.clone()))?;
     let reply: HelloReply = decoded(record, xid)?;
     let proof = ticket.check(&args, &reply, origin).expect("a genuine iod");
     let (record, xid) = exchange(client, Procedure::Prove, &Greeting::Prove(proof))?;
-    decoded::<Nothing>(record, xid)?;
-    Ok(reply)
+    let proven = decoded::<ProveReply>(record, xid)?;
+    Ok((reply, proven))
 }
 
 pub fn object_args(object: u64) -> ObjectArgs {

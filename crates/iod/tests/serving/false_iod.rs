@@ -23,9 +23,6 @@ pub fn known_to_all(iod: IodId, fsid: Fsid) -> HelloReply {
         checksums: true,
         max_payload: 1 << 20,
         max_extents: 1024,
-        local: None,
-        data_server: Vec::new(),
-        software: "weir".into(),
         nonce: [9; 32],
         proof: Proof([7; 32]),
     }

@@ -1,7 +1,7 @@
 //! Every procedure on objects, as a client sees it.
 
 use types::Status;
-use wire::native::{PieceKind, SeekWhat};
+use wire::native::{Origin, PieceKind, SeekWhat};
 
 use crate::cluster::{Server, flat, pattern};
 
@@ -11,13 +11,15 @@ const MIB: usize = 1 << 20;
 fn hello_tells_who_and_how() {
     let server = Server::new();
     let mut client = crate::cluster::Client::new(server.tcp());
-    let reply = client.hello(true).unwrap();
+    let ticket =
+        crate::cluster::key().ticket(crate::cluster::FSID, crate::cluster::SESSION, crate::cluster::now() + 1000);
+    let (reply, proven) = client.greet(&ticket, Origin { owner: [7; 16], incarnation: 0 }, true).unwrap();
     assert_eq!((reply.iod, reply.fsid), (server.running().iod(), crate::cluster::FSID));
     assert_eq!((reply.version, reply.checksums, reply.max_payload, reply.max_extents), (2, true, 1 << 20, 1024));
-    let local = reply.local.unwrap();
+    let local = proven.local.unwrap();
     assert_eq!(std::path::Path::new(&local.path), server.running().unix_path().unwrap());
     assert_eq!(local.host, std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap().trim());
-    assert!(reply.software.starts_with("weir "));
+    assert!(proven.software.starts_with("weir "));
     assert_eq!(client.hello(true).unwrap_err().status(), Status::Inval);
 }
 

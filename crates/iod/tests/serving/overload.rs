@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use iod::Iod;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use types::limits::{IDLE_BYTES_MAX, IOD_BUFFERS_MAX};
+use types::limits::{IDLE_BYTES_MAX, IOD_BUFFERS_MAX, STRANGERS_PER_MACHINE_MAX};
 use wire::native::*;
 use wire::rpc::record::mark;
 
@@ -99,6 +99,30 @@ fn one_address_cannot_take_all_places() {
     local.write(1, 0, b"fine").unwrap();
     second.write(1, 0, b"fine").unwrap();
     assert_eq!(server.counter("connections.refused"), 1);
+}
+
+#[test]
+fn peers_that_prove_nothing_are_few() {
+    let server = Server::new();
+    let many = STRANGERS_PER_MACHINE_MAX + 50;
+    let mut strangers: Vec<_> = (0..many).map(|_| Client::new(server.tcp())).collect();
+    assert!(strangers[..50].iter_mut().all(Client::is_closed), "the oldest make place");
+    server.client().write(1, 0, b"good").unwrap();
+    assert_eq!(server.counter("connections.refused"), 51);
+}
+
+#[test]
+fn peers_that_prove_nothing_go_soon() {
+    let server = Server::with(|config| config.stall = Duration::from_millis(400));
+    let (mut good, mut silent, mut busy) = (server.client(), Client::new(server.tcp()), Client::new(server.tcp()));
+    // One that asks something all the time does not last longer.
+    let mut asked = 0;
+    let record = mark(busy.message(Procedure::Stats as u32, &Nothing)).to_bytes();
+    while busy.stream.write_all(&record).is_ok() && busy.receive().is_ok() {
+        asked += 1;
+    }
+    assert!(asked > 0 && silent.is_closed());
+    good.write(1, 0, b"here I am").unwrap();
 }
 
 /// Not a test of its own: the iod whose memory [`a_thousand_idle_sessions_take_little_memory`] looks at.

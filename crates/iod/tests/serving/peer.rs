@@ -27,7 +27,7 @@ fn hello(peer: &mut Peer, client: &mut Client) -> HelloReply {
         request.advance(4);
         Ok((peer.record(request).map_err(|_| Fault::Closed)?, client.xid()))
     };
-    greet(&ticket, origin, true, peer, exchange).unwrap()
+    greet(&ticket, origin, true, peer, exchange).unwrap().0
 }
 
 #[test]

@@ -156,7 +156,7 @@ async fn fence_one(iods: &Iods, number: u16, link: &Link, file: FileId) -> Resul
 /// The registry record of the iod, made or brought up to date.
 async fn register(iods: &Iods, address: &Address, link: &Link) -> Result<Registered, Status> {
     let id = link.hello.iod;
-    let local = link.hello.local.as_ref().filter(|l| l.host.len() <= BOOT_ID_MAX && l.path.len() <= SOCKET_PATH_MAX);
+    let local = link.proven.local.as_ref().filter(|l| l.host.len() <= BOOT_ID_MAX && l.path.len() <= SOCKET_PATH_MAX);
     let local = local.map(|l| Local { boot_id: l.host.clone(), path: l.path.clone().into() });
     let tcp = match address {
         Address::Tcp { .. } => vec![address.to_string()],

@@ -12,7 +12,8 @@ use tokio::time::Instant;
 use types::{FileId, Fsid, Generation, IodId, Status};
 use wire::native::{
     Capability, HelloArgs, HelloReply, IodKey, Key, LengthsArgs, LengthsReply, MGR_SESSION, NewsArgs, NewsReply,
-    Nothing, Origin, PROGRAM, PULL_SESSION, Procedure, PullArgs, PullReply, PullSource, Rights, VERSION, decode_reply,
+    Origin, PROGRAM, PULL_SESSION, Procedure, ProveReply, PullArgs, PullReply, PullSource, Rights, VERSION,
+    decode_reply,
 };
 use wire::rpc::Auth;
 use xdr::{Writer, Xdr};
@@ -38,6 +39,7 @@ const RIGHT_SECS: u64 = 3600;
 #[derive(Debug)]
 pub(crate) struct Link {
     pub(crate) hello: HelloReply,
+    pub(crate) proven: ProveReply,
     fsid: Fsid,
     /// What is signed for this iod.
     key: IodKey,
@@ -98,20 +100,20 @@ impl Link {
         // An iod that is configured under two addresses by mistake keeps the connections of both.
         let origin = Origin { owner: key.derived_id(format!("mgr {address}").as_bytes()), incarnation };
         let greet = async |way: &Address| greet(way, way != address, fsid, key, origin, counters).await;
-        let (mut connection, mut hello) = greet(address).await?;
+        let (mut connection, mut hello, mut proven) = greet(address).await?;
         let mut way = address.clone();
-        if let (Address::Tcp { .. }, Some(path)) = (address, local_path(&hello)) {
+        if let (Address::Tcp { .. }, Some(path)) = (address, local_path(&proven)) {
             let local = Address::Unix(path.into());
             // Another mount namespace, a stale path, or the socket of a user who is not trusted with one: TCP is as good.
-            if let Ok((over_unix, answer)) = greet(&local).await
+            if let Ok((over_unix, answer, more)) = greet(&local).await
                 && answer.iod == hello.iod
             {
-                (connection, hello, way) = (over_unix, answer, local);
+                (connection, hello, proven, way) = (over_unix, answer, more, local);
             }
         }
         let mut connections = vec![connection];
         while connections.len() < CONNECTIONS {
-            let (connection, answer) = greet(&way).await?;
+            let (connection, answer, _) = greet(&way).await?;
             if (answer.iod, answer.verifier) != (hello.iod, hello.verifier) {
                 return Err(LinkError::Inconsistent);
             }
@@ -119,14 +121,14 @@ impl Link {
         }
         // It waits for most of its time, and an iod answers a connection's requests in their order.
         let (mut news, mut lengths) = (None, None);
-        if !hello.data_server.is_empty() {
+        if !proven.data_server.is_empty() {
             news = Some(greet(&way).await?.0);
             lengths = Some(greet(&way).await?.0);
         }
         // Looked up only where it is needed: a data server that listens on all addresses of its host.
         let anywhere = |text: &String| text.parse::<SocketAddr>().is_ok_and(|address| address.ip().is_unspecified());
         let reached = match address {
-            Address::Tcp { host, port } if hello.data_server.iter().any(anywhere) => {
+            Address::Tcp { host, port } if proven.data_server.iter().any(anywhere) => {
                 tokio::net::lookup_host((host.as_str(), *port)).await.ok().and_then(|mut found| found.next())
             }
             _ => None,
@@ -136,6 +138,7 @@ impl Link {
             fsid,
             key: key.of_iod(hello.iod),
             hello,
+            proven,
             connections,
             turn: AtomicUsize::new(0),
             news,
@@ -210,7 +213,7 @@ impl Link {
 
     /// Where the iod serves NFS. A host that stands for all of its own becomes the one that it is reached at.
     pub(crate) fn data_server(&self) -> Vec<SocketAddr> {
-        let known = self.hello.data_server.iter().filter_map(|text| text.parse::<SocketAddr>().ok());
+        let known = self.proven.data_server.iter().filter_map(|text| text.parse::<SocketAddr>().ok());
         let reached = self.reached;
         known
             .filter_map(|address| match address.ip().is_unspecified() {
@@ -377,7 +380,7 @@ async fn greet(
     key: &Key,
     origin: Origin,
     counters: &Counters,
-) -> Result<(Connection, HelloReply), LinkError> {
+) -> Result<(Connection, HelloReply, ProveReply), LinkError> {
     let limits = Limits::default();
     let (service, counters) = (Arc::new(NoService), counters.clone());
     let connection = match is_sent {
@@ -395,13 +398,14 @@ async fn greet(
     }
     let ticket = key.of_iod(reply.iod).ticket(fsid, MGR_SESSION, expires);
     let proof = ticket.check(&hello, &reply, origin).map_err(|_| LinkError::Unproven(reply.iod))?;
-    call::<Nothing>(&connection, Procedure::Prove, &proof, CONNECT_TIMEOUT).await?;
-    Ok((connection, reply))
+    let proven: ProveReply = call(&connection, Procedure::Prove, &proof, CONNECT_TIMEOUT).await?;
+    ticket.check_told(&hello, &reply, &proven).map_err(|_| LinkError::Unproven(reply.iod))?;
+    Ok((connection, reply, proven))
 }
 
 /// The path of the iod's Unix socket if it is on this host.
-fn local_path(hello: &HelloReply) -> Option<String> {
-    let local = hello.local.as_ref()?;
+fn local_path(proven: &ProveReply) -> Option<String> {
+    let local = proven.local.as_ref()?;
     let host: Fsid = local.host.trim().parse().ok()?;
     (net::address::boot_id() == Some(host.0)).then(|| local.path.clone())
 }

@@ -13,7 +13,8 @@ use layout::kinds::{files, flexfiles};
 use meta::schema::{Holes, Reach, Whole};
 use net::clock::unix_now;
 use nfs::fs::{Ctx, Iomode, LayoutAsk, LayoutGone, LayoutOut, Threshold};
-use types::{ByteRange, FileId, Generation, IodId, Status, Timestamp, limits};
+use std::fmt::Debug;
+use types::{ByteRange, FileId, Generation, IodId, Machine, Status, Timestamp, limits};
 use wire::native::{DATA_HANDLE_LEN, DataHandle, Holder, Rights, Striping};
 use xdr::Xdr;
 
@@ -342,20 +343,25 @@ impl Room {
         if body.is_empty() {
             return;
         }
-        match flexfiles::faults(body) {
-            Ok(faults) => {
-                add(&self.counters.layout_faults, faults.len() as u64);
-                if let Some(fault) = faults.first() {
-                    tracing::warn!(
-                        client,
-                        file = file.0,
-                        ?fault,
-                        count = faults.len(),
-                        "a client failed at a data server"
-                    );
+        let faults = match flexfiles::faults(body) {
+            Ok(faults) => faults,
+            Err(error) => {
+                if let Some(left_out) = net::seldom("unreadable report of data servers", Machine::UNKNOWN) {
+                    tracing::warn!(client, file = file.0, left_out, "unreadable report of data servers: {error}");
                 }
+                return;
             }
-            Err(e) => tracing::warn!(client, file = file.0, "what a client says of its layout cannot be read: {e}"),
+        };
+        if let Some(first) = faults.first() {
+            self.note_failures(client, file, first, faults.len());
+        }
+    }
+
+    /// A client says that so many operations failed at data servers, the first one so.
+    pub(crate) fn note_failures(&self, client: u64, file: FileId, first: &dyn Debug, count: usize) {
+        add(&self.counters.layout_faults, count as u64);
+        if let Some(left_out) = net::seldom("a client failed at a data server", Machine::UNKNOWN) {
+            tracing::warn!(client, file = file.0, ?first, count, left_out, "a client failed at a data server");
         }
     }
 

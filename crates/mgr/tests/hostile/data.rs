@@ -1,10 +1,11 @@
 //! Sessions with an iod, good and hostile.
 
 use crate::dice::Dice;
-use crate::link::{Link, Place, call};
+use crate::link::{ANSWERED_WITHIN, Link, Place, STUCK, call, is_timeout};
 use crate::mutate::mutate;
 use bytes::Bytes;
 use std::io;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use types::{FileId, Fsid, Generation};
 use wire::native::*;
@@ -16,7 +17,7 @@ const SESSION: u64 = 4711;
 /// Whose connections those of the tests are.
 const ORIGIN: Origin = Origin { owner: [1; 16], incarnation: 0 };
 const ALL: Rights = Rights(7);
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = ANSWERED_WITHIN;
 /// Objects of the hostile peers; those of files have smaller numbers.
 const HOSTILE: u64 = 1 << 40;
 
@@ -136,7 +137,7 @@ impl Attacker {
                 if let Some(mut data) = self.take_known() {
                     let _ = data.link.send(damaged);
                     let _ = data.link.send(call(8, NATIVE, 0, None, Segments::default()));
-                    let _ = data.link.receive();
+                    Self::wants_no_timeout(data.link.receive());
                 }
                 "damaged procedures in sessions"
             }
@@ -170,13 +171,21 @@ impl Attacker {
         }
     }
 
+    /// What came, unless the connection was closed. Counts a request that was not answered.
+    fn wants_no_timeout<T>(outcome: io::Result<T>) -> Option<T> {
+        if outcome.as_ref().is_err_and(is_timeout) {
+            STUCK.fetch_add(1, Relaxed);
+        }
+        outcome.ok()
+    }
+
     fn take_known(&mut self) -> Option<Data> {
         self.known.take().or_else(|| self.target.known().ok())
     }
 
     fn known_call(&mut self, procedure: Procedure, body: Bytes) -> Option<Result<Bytes, String>> {
         let mut data = self.take_known()?;
-        let answer = data.exchange(procedure, body).ok()?;
+        let answer = Self::wants_no_timeout(data.exchange(procedure, body))?;
         self.known = Some(data);
         Some(answer)
     }

@@ -5,6 +5,7 @@ use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 use wire::rpc::record::{Mark, mark};
 use wire::rpc::{Auth, AuthSys, CallHeader};
@@ -17,8 +18,32 @@ pub enum Place {
     Unix(PathBuf),
 }
 
-trait Stream: Read + Write + Send {}
-impl<T: Read + Write + Send> Stream for T {}
+/// How long a daemon may take to answer a request or to close the connection.
+pub const ANSWERED_WITHIN: Duration = Duration::from_secs(10);
+
+/// Requests that were neither answered nor ended with their connection in that time.
+pub static STUCK: AtomicU64 = AtomicU64::new(0);
+
+/// Whether an error is that of a peer who waited for as long as it has patience.
+pub fn is_timeout(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
+}
+
+trait Stream: Read + Write + Send {
+    fn wait_for(&self, time: Duration) -> io::Result<()>;
+}
+
+impl Stream for TcpStream {
+    fn wait_for(&self, time: Duration) -> io::Result<()> {
+        self.set_read_timeout(Some(time))
+    }
+}
+
+impl Stream for UnixStream {
+    fn wait_for(&self, time: Duration) -> io::Result<()> {
+        self.set_read_timeout(Some(time))
+    }
+}
 
 pub struct Link(Box<dyn Stream>);
 
@@ -46,6 +71,11 @@ impl Link {
     #[allow(dead_code)]
     pub fn over(stream: TcpStream) -> Self {
         Link(Box::new(stream))
+    }
+
+    /// From now on an answer is waited for so long.
+    pub fn wait_for(&self, time: Duration) -> io::Result<()> {
+        self.0.wait_for(time)
     }
 
     /// Sends bytes as they are.

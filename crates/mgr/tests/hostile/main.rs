@@ -18,7 +18,7 @@ mod nfs;
 use cluster::Cluster;
 use data::Target;
 use good::{Good, Times, quantile};
-use link::Place;
+use link::{Place, STUCK};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -77,6 +77,7 @@ fn attack(plan: &Plan, who: u64, sent: &AtomicU64) -> Done {
             std::thread::sleep(due.saturating_sub(begun.elapsed()));
         }
     }
+    mgr.iter_mut().for_each(|mgr| mgr.settle(0));
     (kinds, iod.bad)
 }
 
@@ -199,7 +200,7 @@ fn hostile_frames_harm_nobody() {
     let (answers, ratio) = compare(&quiet, &beside);
     let summary = json!({
         "seed": seed, "frames": frames, "kinds": kinds, "seconds": begun.elapsed().as_secs(),
-        "panics": PANICS.load(Relaxed), "bytes_before": before, "bytes_after": after,
+        "panics": PANICS.load(Relaxed), "stuck": STUCK.load(Relaxed), "bytes_before": before, "bytes_after": after,
         "bad_capabilities": bad, "refused": refused,
         "good_client": answers, "worst_p99_ratio": ratio,
         "counters": counters(&cluster),
@@ -210,6 +211,7 @@ fn hostile_frames_harm_nobody() {
         println!("{summary:#}");
     }
     assert_eq!(PANICS.load(Relaxed), 0, "something panicked");
+    assert_eq!(STUCK.load(Relaxed), 0, "requests were neither answered nor their connections closed");
     assert!(after < before + GROWTH_MAX, "{} MiB became {} MiB", before >> 20, after >> 20);
     assert!(bad > 0 && refused >= bad, "{bad} bad capabilities, {refused} refusals");
     assert!(beside.values().all(|times| times.len() > 1), "the good client got on: {beside:?}");

@@ -1,14 +1,15 @@
 //! Sessions with the mgr, good and hostile.
 
 use crate::dice::Dice;
-use crate::link::{Link, Place, call};
+use crate::link::{ANSWERED_WITHIN, Link, Place, STUCK, call, is_timeout};
 use crate::mutate::mutate;
 use bytes::Bytes;
 use nfs::trial::{Bench, Peer, Seen, linux_channels, random_request};
 use std::cell::Cell;
+use std::collections::VecDeque;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use wire::admin;
 use wire::nfs4::*;
 use wire::rpc::{Message, decode_message};
@@ -84,6 +85,11 @@ impl Session {
     fn exchange(&mut self, body: Bytes) -> io::Result<COMPOUND4res> {
         self.xid += 1;
         self.link.send(call(self.xid, NFS, 1, Some(self.uid), body.into()))?;
+        self.answer()
+    }
+
+    /// The reply to the last request.
+    fn answer(&mut self) -> io::Result<COMPOUND4res> {
         loop {
             let mut reply = Reader::new(self.link.receive()?);
             match decode_message(&mut reply).map_err(broken)? {
@@ -140,8 +146,12 @@ pub struct Attacker {
     seen: Seen,
     session: Option<Session>,
     stranger: Option<Link>,
+    /// Sessions whose last request is not answered yet, and since when.
+    late: VecDeque<(Session, Instant)>,
 }
 
+/// Most sessions that wait for an answer.
+const LATE_MAX: usize = 64;
 /// How long the answer to a request may be waited for before the session is given up: some wait for callbacks that
 /// nobody answers.
 const PATIENCE: Duration = Duration::from_millis(200);
@@ -149,7 +159,15 @@ const PATIENCE: Duration = Duration::from_millis(200);
 impl Attacker {
     pub fn new(place: Place, seed: u64) -> Self {
         let bench = Bench::default();
-        Attacker { place, dice: Dice::new(seed), bench, seen: Seen::default(), session: None, stranger: None }
+        Attacker {
+            place,
+            dice: Dice::new(seed),
+            bench,
+            seen: Seen::default(),
+            session: None,
+            stranger: None,
+            late: VecDeque::new(),
+        }
     }
 
     /// Sends one frame; the kind of it. What the mgr makes of it is no error.
@@ -179,6 +197,20 @@ impl Attacker {
             _ => {
                 self.in_session(false);
                 "random operations in sessions"
+            }
+        }
+    }
+
+    /// Waits for answers until at most so many are outstanding.
+    pub fn settle(&mut self, most: usize) {
+        while self.late.len() > most {
+            let Some((mut session, sent)) = self.late.pop_front() else { return };
+            let left = ANSWERED_WITHIN.saturating_sub(sent.elapsed()).max(PATIENCE);
+            let answer = session.link.wait_for(left).and_then(|()| session.answer());
+            if let Err(error) = answer
+                && is_timeout(&error)
+            {
+                STUCK.fetch_add(1, Relaxed);
             }
         }
     }
@@ -238,7 +270,15 @@ impl Attacker {
             body.extend(tail);
         }
         session.sequence += 1;
-        let Ok(reply) = session.exchange(body.into()) else { return };
+        let sent = Instant::now();
+        let reply = match session.exchange(body.into()) {
+            Ok(reply) => reply,
+            Err(error) if is_timeout(&error) => {
+                self.late.push_back((session, sent));
+                return self.settle(LATE_MAX);
+            }
+            Err(_) => return,
+        };
         self.seen.note(&reply);
         let begun = matches!(reply.resarray.first(), Some(nfs_resop4::OP_SEQUENCE(SEQUENCE4res::NFS4_OK(_))));
         // A session in which nothing is new any more is left behind, with all that it holds.

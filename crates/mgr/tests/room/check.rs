@@ -14,8 +14,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use types::{FileId, Generation, Renaming, Status};
 use wire::admin::{self, CheckArgs, CheckReply, Finding, Mended};
 use wire::native::{
-    Capability, FenceArgs, HelloArgs, HelloReply, IodKey, Nothing, Origin, PROGRAM, Procedure, Rights, VERSION,
-    WriteArgs, WriteExtent, WriteHead, WriteReply, crc32c, decode_reply,
+    Capability, FenceArgs, HelloArgs, HelloReply, IodKey, Nothing, Origin, PROGRAM, Procedure, ProveReply, Rights,
+    VERSION, WriteArgs, WriteExtent, WriteHead, WriteReply, crc32c, decode_reply,
 };
 use wire::rpc::{Auth, AuthSys};
 use xdr::{Segments, Writer, Xdr};
@@ -41,7 +41,8 @@ impl<'a> Native<'a> {
         let ticket = native.key.ticket(cluster.file.fsid, 0, native.expires());
         let hello = HelloArgs::new(&ticket, [8; 32], true);
         let reply: HelloReply = native.call(Procedure::Hello, &hello).await.unwrap();
-        let _: Nothing = native.call(Procedure::Prove, &ticket.check(&hello, &reply, ORIGIN).unwrap()).await.unwrap();
+        let _: ProveReply =
+            native.call(Procedure::Prove, &ticket.check(&hello, &reply, ORIGIN).unwrap()).await.unwrap();
         native
     }
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use types::{ByteRange, FileId, SetAttrs, Status};
 use wire::native::{
-    Capability, Extent, Failure, HelloArgs, HelloReply, Nothing, Origin, PROGRAM, Procedure, ReadArgs, ReadReply,
+    Capability, Extent, Failure, HelloArgs, HelloReply, Origin, PROGRAM, Procedure, ProveReply, ReadArgs, ReadReply,
     Ticket, VERSION, WriteArgs, WriteExtent, WriteHead, WriteReply, crc32c, decode_reply,
 };
 use wire::rpc::Auth;
@@ -51,7 +51,7 @@ pub async fn connect(files: &Files, client: u64, device: [u8; 16]) -> Connection
     let hello = HelloArgs::new(&ticket, [8; 32], true);
     let reply: HelloReply = call(&connection, Procedure::Hello, &hello).await.unwrap();
     assert_eq!(reply.iod, device.iod);
-    call::<Nothing>(&connection, Procedure::Prove, &ticket.check(&hello, &reply, ORIGIN).unwrap()).await.unwrap();
+    call::<ProveReply>(&connection, Procedure::Prove, &ticket.check(&hello, &reply, ORIGIN).unwrap()).await.unwrap();
     connection
 }
 

@@ -6,7 +6,7 @@ use std::ops::BitOr;
 use types::{FileId, Fsid, Generation, IodId, Status};
 use xdr::{Malformed, Reader, Writer, Xdr};
 
-use super::{HelloArgs, HelloReply, Origin, ProveArgs};
+use super::{HelloArgs, HelloReply, Origin, ProveArgs, ProveReply};
 
 /// First byte under the authenticator of a capability; another one for tickets, so neither passes for the other.
 const DOMAIN_CAPABILITY: u8 = 1;
@@ -22,6 +22,7 @@ const DOMAIN_IOD: u8 = 6;
 /// As the first two, for what each side of a connection proves with.
 const DOMAIN_IOD_PROOF: u8 = 7;
 const DOMAIN_CLIENT_PROOF: u8 = 8;
+const DOMAIN_TOLD_PROOF: u8 = 9;
 
 /// The object id that stands for the whole store in capabilities for LIST; never the id of a file.
 pub const STORE_OBJECT: FileId = FileId(0);
@@ -282,6 +283,23 @@ impl Ticket {
             return Err(Status::CapRefused);
         }
         Ok(ProveArgs { origin, proof: self.client_proof(&said, &origin) })
+    }
+
+    /// Puts the iod's proof into its answer to PROVE.
+    pub fn seal(&self, said: &Said, reply: &mut ProveReply) {
+        reply.proof = Proof::default();
+        reply.proof = self.proof(DOMAIN_TOLD_PROOF, said, &reply.to_bytes());
+    }
+
+    /// Checks that an answer to PROVE comes from the iod that has answered HELLO so.
+    ///
+    /// # Errors
+    /// `CapRefused`: it does not.
+    pub fn check_told(&self, args: &HelloArgs, hello: &HelloReply, told: &ProveReply) -> Result<(), Status> {
+        let said = self.answer(args, &mut hello.clone());
+        let mut genuine = told.clone();
+        self.seal(&said, &mut genuine);
+        if genuine.proof.is(&told.proof) { Ok(()) } else { Err(Status::CapRefused) }
     }
 
     /// Whether a client that answers so to what was said has the ticket.

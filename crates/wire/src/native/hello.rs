@@ -139,7 +139,7 @@ impl Xdr for Local {
     }
 }
 
-/// Who the iod is and what was agreed on.
+/// Who the iod is and what was agreed on. Any peer receives it that knows the file system's id.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct HelloReply {
     /// The iod.
@@ -156,13 +156,6 @@ pub struct HelloReply {
     pub max_payload: u32,
     /// Most extents in one request.
     pub max_extents: u32,
-    /// The way in for clients of the same host, when there is one.
-    pub local: Option<Local>,
-    /// Where clients of the files layout reach the same objects by NFS, `host:port` or `[host]:port`, in order of preference;
-    /// a host of `0.0.0.0` or `[::]` stands for the one that the iod is reached at. Empty when it serves no NFS.
-    pub data_server: Vec<String>,
-    /// Name and version of the software, for people.
-    pub software: String,
     /// Random bytes, for the client to prove itself over.
     pub nonce: [u8; 32],
     /// What the iod proves itself with ([`Ticket::answer`]).
@@ -178,9 +171,6 @@ impl Xdr for HelloReply {
         out.bool(self.checksums);
         out.u32(self.max_payload);
         out.u32(self.max_extents);
-        out.optional(self.local.as_ref(), |out, local| local.encode(out));
-        out.array(&self.data_server, |out, address| text(out, cut(address, TEXT_MAX)));
-        text(out, cut(&self.software, TEXT_MAX));
         out.fixed(&self.nonce);
         self.proof.encode(out);
     }
@@ -194,10 +184,39 @@ impl Xdr for HelloReply {
             checksums: input.bool()?,
             max_payload: input.u32()?,
             max_extents: input.u32()?,
+            nonce: input.fixed()?,
+            proof: Proof::decode(input)?,
+        })
+    }
+}
+
+/// What an iod says of itself to clients that have proven to have a ticket.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ProveReply {
+    /// The way in for clients of the same host, when there is one.
+    pub local: Option<Local>,
+    /// Where clients of the files layout reach the same objects by NFS, `host:port` or `[host]:port`, in order of preference;
+    /// a host of `0.0.0.0` or `[::]` stands for the one that the iod is reached at. Empty when it serves no NFS.
+    pub data_server: Vec<String>,
+    /// Name and version of the software, for people.
+    pub software: String,
+    /// Shows that nobody has changed this on its way ([`Ticket::seal`]).
+    pub proof: Proof,
+}
+
+impl Xdr for ProveReply {
+    fn encode(&self, out: &mut Writer) {
+        out.optional(self.local.as_ref(), |out, local| local.encode(out));
+        out.array(&self.data_server, |out, address| text(out, cut(address, TEXT_MAX)));
+        text(out, cut(&self.software, TEXT_MAX));
+        self.proof.encode(out);
+    }
+
+    fn decode(input: &mut Reader) -> Result<Self, Malformed> {
+        Ok(ProveReply {
             local: input.optional(Local::decode)?,
             data_server: input.array(ADDRESSES_MAX, |input| take_text(input, TEXT_MAX))?,
             software: take_text(input, TEXT_MAX)?,
-            nonce: input.fixed()?,
             proof: Proof::decode(input)?,
         })
     }

@@ -267,13 +267,19 @@ fn hello() -> (HelloArgs, HelloReply) {
         checksums: false,
         max_payload: 1 << 20,
         max_extents: 1024,
-        local: Some(Local { host: "h".into(), path: "/s".into() }),
-        data_server: vec!["h:1".into()],
-        software: "weir".into(),
         nonce: [0xb6; 32],
         proof: Proof([0xc7; 32]),
     };
     (args, reply)
+}
+
+fn told() -> ProveReply {
+    ProveReply {
+        local: Some(Local { host: "h".into(), path: "/s".into() }),
+        data_server: vec!["h:1".into()],
+        software: "weir".into(),
+        proof: Proof([0xd8; 32]),
+    }
 }
 
 #[test]
@@ -295,11 +301,7 @@ fn hello_has_its_golden_bytes() {
                 "02020202020202020202020202020202",
                 "30313233343536373839616263646566",
                 "0303030303030303",
-                "00000001000000000010000000000400",
-                "0000000100000001680000000000000",
-                "22f730000",
-                "0000000100000003683a3100",
-                "0000000477656972"
+                "00000001000000000010000000000400"
             ),
             "b6".repeat(32),
             "c7".repeat(32)
@@ -308,6 +310,14 @@ fn hello_has_its_golden_bytes() {
     golden(
         &ProveArgs { origin: ORIGIN, proof: Proof([0xc7; 32]) },
         &format!("{}0000000000000007{}", "09".repeat(16), "c7".repeat(32)),
+    );
+    golden(
+        &told(),
+        &format!(
+            "{}{}",
+            "000000010000000168000000000000022f7300000000000100000003683a31000000000477656972",
+            "d8".repeat(32)
+        ),
     );
 }
 
@@ -339,6 +349,23 @@ fn proofs_are_those_of_the_ticket_and_of_all_that_was_said() {
         bytes[bit / 8] ^= 1 << (bit % 8);
         assert!(!ticket.is_proven(&said, &ProveArgs::from_bytes(&bytes.into()).unwrap()), "bit {bit} of the proof");
     }
+    let mut told = told();
+    ticket.seal(&said, &mut told);
+    assert_eq!(hex(&told.proof.0), TOLD_PROOF);
+    assert_eq!(ticket.check_told(&args, &reply, &told), Ok(()));
+    for bit in 0..told.to_bytes().len() * 8 {
+        let mut bytes = told.to_bytes().to_vec();
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        if let Ok(changed) = ProveReply::from_bytes(&bytes.into())
+            && changed != told
+        {
+            assert_eq!(
+                ticket.check_told(&args, &reply, &changed),
+                Err(Status::CapRefused),
+                "bit {bit} of what is told"
+            );
+        }
+    }
     // Of another iod, session, time.
     let others = [
         Key::new([7; 32]).of_iod(IodId([3; 16])).ticket(fsid(), 42, 1000),
@@ -349,6 +376,7 @@ fn proofs_are_those_of_the_ticket_and_of_all_that_was_said() {
     for other in others {
         assert_eq!(other.check(&args, &reply, ORIGIN), Err(Status::CapRefused), "{other:?}");
         assert!(!other.is_proven(&said, &shown));
+        assert_eq!(other.check_told(&args, &reply, &told), Err(Status::CapRefused));
     }
     // Every changed bit of either message is noticed by who reads the answer.
     for bit in 0..args.to_bytes().len() * 8 {
@@ -372,8 +400,9 @@ fn proofs_are_those_of_the_ticket_and_of_all_that_was_said() {
     }
 }
 
-const IOD_PROOF: &str = "bebd9fb0cad6b844dec5d25bb2c3b8418b79b13cc2080afc7b2b0228f8277c2a";
-const CLIENT_PROOF: &str = "0654001f4f9ce217ba998b1dd2a65fb80112185a68991f552ee8c0a0a24422eb";
+const IOD_PROOF: &str = "c71dc0bb4d556cd00b9ef859a3af4130cbb8112367f90978bffd66f6626012d3";
+const CLIENT_PROOF: &str = "ed8a03011094d0f10935d1d61d59c2e21808554bab3771780360396784b83db9";
+const TOLD_PROOF: &str = "899e42731e9949ce5282888e25ec7bcc692d147ed8133e399fd37c989cd737df";
 
 #[test]
 fn replies_carry_a_status_first() {

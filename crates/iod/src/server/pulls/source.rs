@@ -8,7 +8,7 @@ use bytes::Bytes;
 use types::Fsid;
 use types::limits::{PAYLOAD_MAX, RECORD_MAX};
 use wire::native::{
-    Capability, Extent, HelloArgs, HelloReply, Nothing, Origin, PROGRAM, PieceKind, Procedure, PullSource, ReadArgs,
+    Capability, Extent, HelloArgs, HelloReply, Origin, PROGRAM, PieceKind, Procedure, ProveReply, PullSource, ReadArgs,
     ReadReply, VERSION, crc32c, decode_reply,
 };
 use wire::rpc::record::{Mark, mark};
@@ -61,7 +61,7 @@ impl Source {
         if (reply.max_payload as usize) < PAYLOAD_MAX {
             return Err("it takes no whole payloads".into());
         }
-        let _: Nothing = source.call(Procedure::Prove, &proof, until)?;
+        let _: ProveReply = source.call(Procedure::Prove, &proof, until)?;
         source.checksums = reply.checksums;
         Ok(source)
     }

@@ -16,15 +16,8 @@ pub(super) async fn run<F: FileSystem, C: Callbacks>(
     let client = cx.client();
     cx.state(|state| state.check_layout(client, file, &stateid))?;
     if let Some(first) = args.lea_errors.first() {
-        tracing::warn!(
-            client = client.0,
-            file = file.0,
-            status = ?first.de_status,
-            op = ?first.de_opnum,
-            count = args.lea_errors.len(),
-            "a client failed at a data server"
-        );
-        cx.fs().layout_faults(file, args.lea_errors.len());
+        let count = args.lea_errors.len();
+        cx.fs().layout_faults(&cx.ctx, file, &(first.de_status, first.de_opnum), count);
     }
     Ok(Void)
 }
