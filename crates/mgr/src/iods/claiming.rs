@@ -70,8 +70,8 @@ impl Iods {
         }
     }
 
-    /// Claims the iod of a slot that has just been connected; what it remembers then.
-    pub(super) async fn claim_first(&self, slot: usize, link: &Link) -> Result<Claim, Unclaimed> {
+    /// Whether the iod of a slot that has just been connected may be claimed. Until it is, it takes nothing from clients.
+    pub(super) async fn may_claim(&self, slot: usize, link: &Link) -> Result<(), Unclaimed> {
         let answer = self.ask_claim(link, None, false).await.map_err(Unclaimed::Failed)?;
         self.judge(link, &answer)?;
         self.asked(slot);
@@ -83,11 +83,11 @@ impl Iods {
         if let Some(refused) = self.refused() {
             return Err(Unclaimed::Failed(format!("the iod at {} has refused the metadata store", refused.address)));
         }
-        self.claim_now(link).await
+        Ok(())
     }
 
     /// Claims an iod, also one that remembers the newest mark: it serves nobody before it was claimed since its start.
-    async fn claim_now(&self, link: &Link) -> Result<Claim, Unclaimed> {
+    pub(super) async fn claim_now(&self, link: &Link) -> Result<Claim, Unclaimed> {
         let failed = |e: Status| Unclaimed::Failed(format!("the claim cannot be recorded: {e}"));
         let iod = link.hello.iod;
         let _turn = self.claims.turns.of(iod).await;

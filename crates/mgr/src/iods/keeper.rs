@@ -73,10 +73,16 @@ async fn join(iods: &Iods, slot: usize) -> Result<(u16, Arc<Link>), String> {
     let stats: StatsReply = within(SILENT_AT_FIRST, link.call(Procedure::Stats, &Nothing))
         .await
         .map_err(|e| format!("no answer to STATS: {e}"))?;
-    let claim = iods.claim_first(slot, &link).await.map_err(|why| unclaimed(iods, address, why))?;
+    iods.may_claim(slot, &link).await.map_err(|why| unclaimed(iods, address, why))?;
+    let known = iods.state().numbers.get(&link.hello.iod).copied();
+    if let Some(number) = known {
+        tell_fences(iods, number, &link).await?;
+    }
+    let claim = iods.claim_now(&link).await.map_err(|why| unclaimed(iods, address, why))?;
     let registered = register(iods, address, &link).await.map_err(|e| format!("cannot be registered: {e}"))?;
     let number = registered.number;
-    fence(iods, number, &link).await.map_err(|e| format!("cannot be told which layouts were taken away: {e}"))?;
+    // Those that were noted since.
+    tell_fences(iods, number, &link).await?;
     {
         let mut state = iods.state();
         let twin = state.members.get(&number).and_then(|m| m.link.as_ref()).is_some_and(|l| !l.is_closed());
@@ -112,6 +118,10 @@ fn unclaimed(iods: &Iods, address: &Address, why: Unclaimed) -> String {
 /// What an iod answers; `Delay` when it is silent for so long.
 async fn within<T>(limit: Duration, answer: impl Future<Output = Result<T, Status>>) -> Result<T, Status> {
     tokio::time::timeout(limit, answer).await.unwrap_or(Err(Status::Delay))
+}
+
+async fn tell_fences(iods: &Iods, number: u16, link: &Link) -> Result<(), String> {
+    fence(iods, number, link).await.map_err(|e| format!("cannot be told which layouts were taken away: {e}"))
 }
 
 /// Tells an iod, before it is used, which capabilities it may no longer take: those that were revoked while it was away.

@@ -152,6 +152,41 @@ async fn what_takes_nothing_from_those_who_have_rights_fences_nothing() {
     }
 }
 
+/// The iod hears of what was fenced before it takes anything from clients.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_iod_that_comes_back_takes_nothing_that_was_fenced_meanwhile() {
+    let mut cluster = cluster().await;
+    let files = cluster.files();
+    let (owner, other) = (user(OWNER, 11), user(OTHER, 12));
+    let (mut handles, mut shared) = (Vec::new(), Vec::new());
+    for n in 0..20 {
+        shared.push(shared_file(&files, &format!("f{n}")).await);
+        let held = Held::get(&files, &other, shared[n]).await;
+        assert!(held.are_good(&cluster, 12).await);
+        handles.extend(held.handles);
+    }
+    cluster.stop_iod(1);
+    for file in shared {
+        set(&files, &owner, file, mode(0o600)).await;
+    }
+    cluster.start_data_server(1);
+    let served = cluster.iods[1].as_ref().unwrap().served();
+    let mine: Vec<_> = handles.iter().filter(|h| served.check_handle(h) != Err(Status::BadHandle)).collect();
+    assert_eq!(mine.len(), 20);
+    let takes = |handle: &DataHandle| {
+        let used = |()| served.write_object(handle.object, handle.generation, 0, b"x", false);
+        served.check_handle(handle).map_err(Failure::from).and_then(used).map_err(|failure| failure.status)
+    };
+    let mut waits = 0;
+    while takes(mine[19]) != Err(Status::Fenced) {
+        let outcome = takes(mine[19]);
+        assert!(outcome.is_err(), "taken after {waits} refusals");
+        waits += 1;
+        tokio::task::yield_now().await;
+    }
+    assert!(mine.iter().all(|handle| takes(handle) == Err(Status::Fenced)));
+}
+
 fn counter(iod: &iod::Running, name: &str) -> u64 {
     iod.counters().into_iter().find(|counter| counter.name == name).map_or(0, |counter| counter.value)
 }
