@@ -18,6 +18,8 @@ mod daemons;
 mod disks;
 #[path = "end_to_end/doubt.rs"]
 mod doubt;
+#[path = "end_to_end/flood.rs"]
+mod flood;
 #[path = "end_to_end/fsck.rs"]
 mod fsck;
 #[path = "end_to_end/hostile.rs"]
