@@ -16,7 +16,7 @@ const KERNEL: &str = "linux-image-cloud-amd64";
 /// What the packages with a kernel are called: one with everything, or one that needs others with the kernel, its modules and lists of those.
 const KERNEL_PARTS: [&str; 4] = ["linux-image-", "linux-binary-", "linux-modules-", "linux-base-"];
 /// What is in the root beside libraries.
-const PROGRAMS: [&str; 6] = ["attr", "busybox-static", "kmod", "nfs-common", "util-linux", "xfsprogs"];
+const PROGRAMS: [&str; 7] = ["attr", "busybox-static", "kmod", "nfs-common", "perl-base", "util-linux", "xfsprogs"];
 /// Libraries that those packages ask for and the programs that are used do not.
 const UNUSED_LIBRARIES: [&str; 3] = ["libicu", "libperl", "libpython"];
 /// What is not taken into the root, all that begins with these.

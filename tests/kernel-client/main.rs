@@ -7,6 +7,7 @@ mod deaths;
 mod delegations;
 mod exports;
 mod guest;
+mod handles;
 mod image;
 #[path = "../../crates/weir/tests/end_to_end/lab.rs"]
 #[allow(dead_code)]

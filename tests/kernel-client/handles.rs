@@ -1,0 +1,209 @@
+//! open_by_handle_at(2) and reconnecting: neither shows a guest any byte of an export that is closed to it.
+//!
+//! The kernel's handle of an NFS file (`fs/nfs/export.c`) holds the number and type of the file and the filehandle of the server. Root of
+//! the guest may pass any handle, and so decides which filehandle the kernel sends in PUTFH.
+
+use crate::guest::{Guest, HOST};
+use crate::lab::Lab;
+use crate::servers;
+use data_encoding::HEXLOWER;
+use mgr::ClusterFile;
+use std::path::Path;
+
+/// The program that makes the system calls in the guest.
+const SCRIPT: &str = include_str!("handles.pl");
+/// Exports that close `/users/closed` and `/other`, which the guest has seen before.
+const CLOSED: [&str; 6] =
+    ["--export", "/users", "--export", "/users/closed,clients=10.99.0.0/16", "--export", "/public"];
+/// Bytes before the filehandle of the server: number and type of the file, length of the filehandle.
+const BEFORE: usize = 4 + 4 + 4 + 2;
+/// Places of the numbers of the file and of the root of its export in a filehandle of Weir; each has eight bytes.
+const FILE: usize = 20;
+const ROOT: usize = 28;
+const WEIR_LEN: usize = 52;
+
+/// A handle of the guest's kernel.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Handle {
+    kind: String,
+    bytes: Vec<u8>,
+}
+
+impl Handle {
+    /// The handle of the file that has this path in the guest.
+    fn of(guest: &mut Guest, path: &str) -> Handle {
+        let told = guest.ok(&format!("perl /tmp/handles.pl name {path}"));
+        let (kind, hex) = told.split_once(' ').expect("a type and a handle");
+        let handle = Handle { kind: kind.to_owned(), bytes: HEXLOWER.decode(hex.as_bytes()).expect("hexadecimal") };
+        let len = u16::from_le_bytes([handle.bytes[BEFORE - 2], handle.bytes[BEFORE - 1]]);
+        assert_eq!(usize::from(len), WEIR_LEN, "{path}: {told}");
+        handle
+    }
+
+    /// The filehandle of Weir in it.
+    fn weir(&self) -> &[u8] {
+        &self.bytes[BEFORE..BEFORE + WEIR_LEN]
+    }
+
+    /// The number of the file.
+    fn file(&self) -> [u8; 8] {
+        self.weir()[FILE..ROOT].try_into().expect("eight bytes")
+    }
+
+    /// The number of the root of the export.
+    fn root(&self) -> [u8; 8] {
+        self.weir()[ROOT..ROOT + 8].try_into().expect("eight bytes")
+    }
+
+    /// This handle with another filehandle of Weir in it.
+    fn with(&self, weir: &[u8]) -> Handle {
+        let mut bytes = self.bytes.clone();
+        bytes[BEFORE..BEFORE + WEIR_LEN].copy_from_slice(weir);
+        Handle { bytes, ..self.clone() }
+    }
+
+    /// A line of the input of the program in the guest.
+    fn line(&self) -> String {
+        format!("{} {}\n", self.kind, HEXLOWER.encode(&self.bytes))
+    }
+}
+
+/// Saves these handles for [`open`] in a file of the guest.
+fn save(guest: &mut Guest, handles: &[Handle]) {
+    let lines: String = handles.iter().map(Handle::line).collect();
+    guest.ok(&format!("cat > /tmp/handles <<'END'\n{lines}END"));
+}
+
+/// Opens the saved handles in the file system at `mount`. Returns what the guest sees of each.
+fn open(guest: &mut Guest, mount: &str) -> Vec<String> {
+    guest.ok(&format!("perl /tmp/handles.pl open {mount} </tmp/handles")).lines().map(str::to_owned).collect()
+}
+
+/// The filehandle that the mgr makes for this file and export in the epoch of `like`.
+fn genuine(home: &Path, like: &[u8], file: [u8; 8], root: [u8; 8]) -> Vec<u8> {
+    let mut weir = [&like[..FILE], &file, &root].concat();
+    let secret = ClusterFile::load(&home.join("cluster.toml")).expect("a cluster file").key;
+    weir.extend(secret.file_handle_mac(&weir));
+    weir
+}
+
+/// Makes small files, which are kept with the metadata, and a large one, which lies on the iods.
+fn fill(lab: &Lab) {
+    for dir in ["/public", "/users", "/users/closed", "/users/closed/dir", "/users/closed/open", "/other"] {
+        lab.run(["mkdir", dir]);
+    }
+    lab.put("/users/seen", b"SEEN");
+    for name in ["/users/closed/control", "/users/closed/open/control"] {
+        lab.put(name, b"CONTROL");
+    }
+    for name in ["/users/closed/data", "/users/closed/dir/data", "/other/data"] {
+        lab.put(name, b"SECRET");
+    }
+    lab.put("/users/closed/large", &b"SECRET\n".repeat(300_000));
+}
+
+/// Directories and files that are closed to the guest later.
+const SECRETS: [&str; 6] = [
+    "users/closed",
+    "users/closed/data",
+    "users/closed/large",
+    "users/closed/dir",
+    "users/closed/dir/data",
+    "other/data",
+];
+
+#[test]
+fn handles_and_reconnecting_lead_into_no_closed_export() {
+    let home = tempfile::tempdir().unwrap();
+    let mut lab = servers::start(home.path(), 2, &[]);
+    fill(&lab);
+    let mut guest = Guest::boot();
+    let port = lab.mgr.proxy.address().port();
+    guest.ok(&format!("cat > /tmp/handles.pl <<'END'\n{SCRIPT}END\nmkdir -p /tmp/users /tmp/public"));
+    guest.mount(port, "vers=4.2");
+    // The kernel opens handles of what the guest may see.
+    let controls = ["control", "open"].map(|name| Handle::of(&mut guest, &format!("/mnt/users/closed/{name}")));
+    save(&mut guest, &controls);
+    guest.ok("echo 3 > /proc/sys/vm/drop_caches");
+    assert_eq!(open(&mut guest, "/mnt"), ["bytes CONTROL", "names . .. control bytes CONTROL"]);
+    let stolen = SECRETS.map(|name| Handle::of(&mut guest, &format!("/mnt/{name}")));
+    save(&mut guest, &stolen);
+    hold(&mut guest);
+
+    lab.mgr.stop();
+    lab.mgr.restart_with(&CLOSED);
+    // The first mount has connected again.
+    let held = let_go(&mut guest);
+    assert!(!held.contains("SECRET") && held.matches("refused ").count() == stolen.len(), "{held}");
+    let mount = |path: &str, at: &str| format!("mount.nfs4 -o vers=4.2,noresvport,port={port} {HOST}:{path} {at}");
+    let again = format!("{} && {}", mount("/users", "/tmp/users"), mount("/", "/mnt"));
+    guest.ok(&format!("umount /mnt; {again}; {}", mount("/public", "/tmp/public")));
+    for round in ["closed", "cut off", "mounted again"] {
+        let seen = Handle::of(&mut guest, "/tmp/users/seen");
+        assert_eq!(
+            genuine(home.path(), seen.weir(), seen.file(), seen.root()),
+            seen.weir(),
+            "the test makes other handles than the mgr"
+        );
+        let mut tried = stolen.to_vec();
+        tried.extend(stolen.iter().flat_map(|secret| forged(home.path(), &seen, secret, &stolen[0])));
+        // The last handle is good: it shows that the kernel asks the server.
+        tried.push(seen);
+        save(&mut guest, &tried);
+        for at in ["/tmp/users", "/tmp/public", "/mnt"] {
+            let got = open(&mut guest, at);
+            assert_eq!(got.len(), tried.len());
+            let (last, others) = got.split_last().expect("one at least");
+            assert_eq!(last, "bytes SEEN", "{round}: {at}");
+            let refused = |(got, handle): (&String, &Handle)| {
+                assert!(got.starts_with("refused "), "{round}: {at}: {handle:?}: {got}");
+            };
+            others.iter().zip(&tried).for_each(refused);
+        }
+        let looks = "cat /mnt/users/closed/data /mnt/users/closed/large /tmp/users/closed/data /tmp/users/closed/dir/data \
+                     /tmp/users/closed/large /mnt/other/data; ls -lR /tmp/users /mnt/users";
+        let said = guest.ok(&format!("({looks}) 2>&1; true"));
+        assert!(!said.contains("SECRET") && said.contains("Permission denied"), "{round}: {said}");
+        if round == "closed" {
+            let before = lab.mgr.proxy.connections();
+            lab.mgr.proxy.cut();
+            assert_eq!(guest.ok("echo 3 > /proc/sys/vm/drop_caches; cat /tmp/users/seen"), "SEEN");
+            assert!(lab.mgr.proxy.connections() > before, "the guest has not connected again");
+        } else {
+            guest.ok(&format!("umount /tmp/users; umount /mnt/users; umount /mnt; {again}"));
+        }
+    }
+    for path in ["/users/closed", "/users/closed/dir", "/other"] {
+        guest.ok(&format!("! {} 2>/dev/null", mount(path, "/tmp")));
+    }
+}
+
+/// Handles of a secret file that the guest was never given: that of a seen file with the number of the secret one, and those that the mgr
+/// makes for clients that see the closed export or the whole file system.
+fn forged(home: &Path, seen: &Handle, secret: &Handle, export: &Handle) -> Vec<Handle> {
+    let file = secret.file();
+    let mut renumbered = seen.weir().to_vec();
+    renumbered[FILE..ROOT].copy_from_slice(&file);
+    let root_of_all = 1u64.to_be_bytes();
+    let of_others = [export.file(), root_of_all].map(|root| genuine(home, seen.weir(), file, root));
+    // The kernel first looks for the inode in its cache, by number and type: those of the seen file, and those of the secret file.
+    let weir = [renumbered, secret.weir().to_vec()].into_iter().chain(of_others);
+    weir.flat_map(|weir| [seen.with(&weir), secret.with(&weir)]).collect()
+}
+
+/// Starts a process in the guest with open descriptors of the mount, two closed files and a closed directory. When it goes on, it uses all of
+/// them and opens the saved handles.
+fn hold(guest: &mut Guest) {
+    let work = "cat <&5; cat <&6; cat data large dir/data; ls -l; ls -l ..; cat ../closed/data; \
+                perl /tmp/handles.pl open 7 </tmp/handles";
+    let opened = "touch /tmp/holds; until [ -e /tmp/go ]; do usleep 50000; done";
+    guest.ok(&format!(
+        "cd /mnt/users/closed; (exec 5<data 6<large 7</mnt; {opened}; {work}; touch /tmp/done) >/tmp/held 2>&1 </dev/null &
+         until [ -e /tmp/holds ]; do usleep 50000; done"
+    ));
+}
+
+/// Lets that process go on. Returns what it has seen.
+fn let_go(guest: &mut Guest) -> String {
+    guest.ok("touch /tmp/go; until [ -e /tmp/done ]; do usleep 50000; done; cat /tmp/held")
+}
