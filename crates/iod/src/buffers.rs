@@ -33,8 +33,24 @@ struct State {
     lent: usize,
     /// To the connections of each machine.
     by_machine: HashMap<Machine, usize>,
-    /// How many wait for one.
-    waiting: usize,
+    /// How many connections of each machine wait for one.
+    waiting: HashMap<Machine, usize>,
+}
+
+impl State {
+    fn is_full(&self, machine: Machine, most: usize) -> bool {
+        is_share_full(self.by_machine.get(&machine).copied().unwrap_or(0), self.lent, most)
+    }
+}
+
+/// Counts one less for a machine.
+fn take_one(counts: &mut HashMap<Machine, usize>, machine: Machine) {
+    if let Some(count) = counts.get_mut(&machine) {
+        *count -= 1;
+        if *count == 0 {
+            counts.remove(&machine);
+        }
+    }
 }
 
 impl Default for Pool {
@@ -52,10 +68,10 @@ impl Pool {
     /// The right to hold as much memory as a buffer has, for a request from this machine. None has more than it leaves to the others.
     pub(crate) fn permit(&self, machine: Machine) -> Permit {
         let mut state = lock(&self.0.state);
-        while is_share_full(state.by_machine.get(&machine).copied().unwrap_or(0), state.lent, self.0.most) {
-            state.waiting += 1;
+        while state.is_full(machine, self.0.most) {
+            *state.waiting.entry(machine).or_default() += 1;
             state = self.0.returned.wait(state).unwrap_or_else(PoisonError::into_inner);
-            state.waiting -= 1;
+            take_one(&mut state.waiting, machine);
         }
         state.lent += 1;
         *state.by_machine.entry(machine).or_default() += 1;
@@ -85,14 +101,10 @@ impl Drop for Permit {
     fn drop(&mut self) {
         let mut state = lock(&self.pool.0.state);
         state.lent -= 1;
-        if let Some(count) = state.by_machine.get_mut(&self.machine) {
-            *count -= 1;
-            if *count == 0 {
-                state.by_machine.remove(&self.machine);
-            }
-        }
-        // A system call, also for nobody. All are told: the first may be of a machine that has its share.
-        if state.waiting > 0 {
+        take_one(&mut state.by_machine, self.machine);
+        // All wake up, and each one looks. So nobody is woken while those who wait are of machines that have their share: a machine that sends nothing
+        // for its hundreds of requests would cost the others that much for each of theirs.
+        if state.waiting.keys().any(|machine| !state.is_full(*machine, self.pool.0.most)) {
             self.pool.0.returned.notify_all();
         }
     }

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 use tokio::sync::Notify;
+use tokio::time::Instant;
 use types::Machine;
 
 /// Charges up to this many bytes are small: they are let in a little beyond the limit, so that what ends a wait (a layout
@@ -44,6 +45,8 @@ pub(crate) struct Memory {
     /// What the connections of each machine hold.
     machines: Mutex<HashMap<Machine, Weak<AtomicUsize>>>,
     counters: Counters,
+    /// When somebody looked for connections that stall.
+    looked: Mutex<Option<Instant>>,
 }
 
 /// The part of one connection.
@@ -73,6 +76,7 @@ impl Memory {
             freed: Notify::new(),
             holders: Mutex::default(),
             machines: Mutex::default(),
+            looked: Mutex::default(),
             counters,
         })
     }
@@ -120,8 +124,15 @@ impl Memory {
         taken
     }
 
-    /// Cuts off every connection that stalls for long enough.
+    /// Cuts off every connection that stalls for long enough, if memory is short. Of all who wait one looks at a time.
     fn relieve(&self) {
+        let now = Instant::now();
+        let mut looked = self.looked.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.used.load(SeqCst) <= self.total / 4 || looked.is_some_and(|looked| now < looked + LOOK) {
+            return;
+        }
+        *looked = Some(now);
+        drop(looked);
         let holders: Vec<_> = self.holders().values().filter_map(Weak::upgrade).collect();
         for holder in holders {
             if holder.stalled().is_some_and(|time| time >= self.patience) {
@@ -142,6 +153,8 @@ impl Account {
         self.memory.counters.waited();
         let memory = self.memory.clone();
         let _waiting = Waiting::new(&memory);
+        // However often others give something back meanwhile.
+        let mut look = Instant::now() + LOOK;
         loop {
             let mut freed = std::pin::pin!(memory.freed.notified());
             freed.as_mut().enable();
@@ -151,7 +164,8 @@ impl Account {
             if let Some(charge) = self.try_admit(bytes) {
                 return Some(charge);
             }
-            if tokio::time::timeout(LOOK, freed).await.is_err() && memory.used.load(SeqCst) > memory.total / 4 {
+            if tokio::time::timeout_at(look, freed).await.is_err() {
+                look = Instant::now() + LOOK;
                 memory.relieve();
             }
         }
@@ -365,5 +379,27 @@ mod tests {
         assert_eq!(memory.used.load(SeqCst), 500 * K, "who may get on is left alone");
         drop((active, shortly));
         assert_eq!(memory.used.load(SeqCst), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_stalls_gives_way_however_busy_others_are() {
+        let memory = memory(1000 * K, 1000 * K);
+        let charge = memory.account(Machine::Local(1)).try_admit(400 * K);
+        let staller: Arc<dyn Holder> = Arc::new(Staller(Some(memory.patience * 2), Mutex::new(charge)));
+        memory.watch(1, Arc::downgrade(&staller));
+        let busy = memory.account(Machine::Local(2));
+        let works = async {
+            loop {
+                let charge = busy.try_admit(10 * K);
+                tokio::time::sleep(LOOK / 5).await;
+                drop(charge);
+            }
+        };
+        let account = memory.account(Machine::UNKNOWN);
+        let in_time = tokio::time::timeout(4 * LOOK, account.admit(700 * K));
+        tokio::select! {
+            () = works => {}
+            admitted = in_time => assert!(admitted.expect("the one that stalls is cut").is_some()),
+        }
     }
 }
