@@ -71,7 +71,7 @@ pub struct Config {
     pub max_connections: usize,
     /// Most connections from one address at a time; those over the Unix socket count as one.
     pub max_per_peer: usize,
-    /// How long a request may take to arrive once it has begun, a reply to be taken, and HELLO to be said. Of it two
+    /// How long a request may take to arrive once it has begun, a reply to be taken, and PROVE to be sent (10 s at most). Of it two
     /// seconds count while most payload buffers are in use.
     pub stall: Duration,
 }

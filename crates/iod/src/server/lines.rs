@@ -2,8 +2,8 @@
 //! over a newer one.
 //!
 //! A peer that has lost a connection sends what was not answered again, over another one. What it had sent before may
-//! still wait in a socket, or for a disk; carried out later it would undo what has come since. So HELLO says whose
-//! a connection is ([`Origin`]); the older ones of the same owner are ended, and HELLO is answered when none of them is
+//! still wait in a socket, or for a disk; carried out later it would undo what has come since. So PROVE says whose
+//! a connection is ([`Origin`]); the older ones of the same owner are ended, and PROVE is answered when none of them is
 //! in the middle of a change any more.
 
 use std::collections::HashMap;
@@ -18,10 +18,10 @@ use crate::lock::lock;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Replaced;
 
-/// The connections of all owners that have said HELLO.
+/// The connections of all owners that have proven themselves.
 #[derive(Default)]
 pub(super) struct Lines {
-    /// By owner, in the order they came. An owner without a connection is not kept: a HELLO that is late enough to come
+    /// By owner, in the order they came. An owner without a connection is not kept: a PROVE that is late enough to come
     /// then is of a connection that nobody uses.
     of_owner: Mutex<HashMap<[u8; 16], Vec<Entry>>>,
 }

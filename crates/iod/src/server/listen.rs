@@ -1,5 +1,6 @@
 //! Listening: accepts connections and gives each a thread of its own.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -224,7 +225,9 @@ fn gives_way(strangers: impl Iterator<Item = (u64, u64, Machine)>, newcomer: Mac
         (*many, *oldest) = (*many + 1, (*oldest).min((*since, *number)));
     }
     let own = of.get(&newcomer).filter(|(many, _)| *many >= STRANGERS_PER_MACHINE_MAX);
-    let most = || of.values().max().filter(|_| strangers.len() >= STRANGERS_MAX);
+    // Of machines with equally many the one whose stranger is the oldest: else each newcomer would be cut off by the next.
+    let most = || of.values().max_by_key(|(many, oldest)| (*many, Reverse(*oldest)));
+    let most = || most().filter(|_| strangers.len() >= STRANGERS_MAX);
     own.or_else(most).map(|(_, (_, number))| *number)
 }
 
@@ -279,5 +282,8 @@ mod tests {
         let all = STRANGERS_MAX as u64;
         let others = (0..all - 3).map(|n| (n, n, Machine::at(std::net::Ipv4Addr::from(0x0b00_0000 + n as u32).into())));
         assert_eq!(gives_way(others.chain(of(two, all..all + 3)), three), Some(all));
+        // Where each has one, the oldest goes.
+        let each = (0..all).map(|n| (n, n, Machine::at(std::net::Ipv4Addr::from(0x0b00_0000 + n as u32).into())));
+        assert_eq!(gives_way(each, three), Some(0));
     }
 }

@@ -162,11 +162,12 @@ impl<C: Channel> Connection<C> {
         if !ticket.is_proven(&said, &args) {
             return Err(Status::CapRefused.into());
         }
+        // Not after `join`, which waits for what the earlier connections of the owner have begun.
+        self.socket.is_known_now();
         let membership = self.shared.lines.join(args.origin, self.socket.hanger()).map_err(|Replaced| Failure {
             status: Status::Delay,
             detail: Some("a newer connection of the same owner has come".into()),
         })?;
-        self.socket.is_known_now();
         self.session = Some(Session { number: ticket.session, membership, checksums, max_payload });
         let mut reply = ProveReply {
             local: self.shared.local.clone(),

@@ -80,10 +80,13 @@ impl Iods {
         let wait = async { drop(others.clone().wait_for(|asked| *asked >= all).await) };
         // One that is silent must not keep the mgr from the others.
         let _ = tokio::time::timeout(OTHERS, wait).await;
-        if let Some(refused) = self.refused() {
-            return Err(Unclaimed::Failed(format!("the iod at {} has refused the metadata store", refused.address)));
-        }
-        Ok(())
+        self.check_not_refused()
+    }
+
+    /// No iod is claimed by a store that another one has refused.
+    pub(super) fn check_not_refused(&self) -> Result<(), Unclaimed> {
+        let why = |refused: Refused| format!("the iod at {} has refused the metadata store", refused.address);
+        self.refused().map_or(Ok(()), |refused| Err(Unclaimed::Failed(why(refused))))
     }
 
     /// Claims an iod, also one that remembers the newest mark: it serves nobody before it was claimed since its start.

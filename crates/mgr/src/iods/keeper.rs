@@ -77,6 +77,8 @@ async fn join(iods: &Iods, slot: usize) -> Result<(u16, Arc<Link>), String> {
     let known = iods.state().numbers.get(&link.hello.iod).copied();
     if let Some(number) = known {
         tell_fences(iods, number, &link).await?;
+        // That may have taken a while.
+        iods.check_not_refused().map_err(|why| unclaimed(iods, address, why))?;
     }
     let claim = iods.claim_now(&link).await.map_err(|why| unclaimed(iods, address, why))?;
     let registered = register(iods, address, &link).await.map_err(|e| format!("cannot be registered: {e}"))?;
