@@ -12,7 +12,7 @@ use crate::fs::{Answer, FileSystem};
 use crate::ops;
 use crate::reply::Reply;
 use crate::request::{Header, Op, Request};
-use crate::rewalks::Step;
+use crate::rewalks::{Asking, Step};
 use bytes::Bytes;
 use client::Mount;
 use types::FileId;
@@ -165,11 +165,10 @@ impl FileSystem {
         by_descriptor || self.rewalks.is_walking(thread, call.text())
     }
 
-    /// A request is to be carried out.
-    pub(crate) fn asks(&self, request: &Request) {
-        if request.header.expects {
-            self.rewalks.asks(request.header.pid, request.op.step(request.header.node));
-        }
+    /// A request is carried out as long as what this returns lives.
+    pub(crate) fn asks(&self, request: &Request) -> Option<Box<Asking<'_>>> {
+        let Header { expects, pid, node, .. } = request.header;
+        if expects { self.rewalks.asks(pid, request.op.step(node)) } else { None }
     }
 
     /// A request has its answer, and the kernel does not walk the path again for it: a lookup goes on with the thread's walk, any other request that

@@ -99,7 +99,7 @@ impl FileSystem {
     /// Carries a request out.
     pub(crate) async fn carry_out(self: Arc<Self>, mut request: Request) -> Reply {
         request.header.expects = self.expects(&request);
-        self.asks(&request);
+        let _asking = self.asks(&request);
         let header = request.header;
         let mut again = header.expects.then(|| Box::new(request.clone()));
         let mut outcome = ops::carry_out(&self, request).await;

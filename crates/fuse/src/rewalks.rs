@@ -5,7 +5,7 @@
 //!
 //! A thread may make the same call with the same arguments again, on another file: `rm -r` opens directories by the same descriptor, with names at the
 //! same address. So the mount notices when a call has ended: with its operation, or because the thread asks for what does not follow from the lookup
-//! before. A name that is not there can only be looked up again, or made. After a name that was found the kernel may ask for it once more, but does not
+//! before (a call that ends with a lookup, as stat(2), is not noticed until then). A name that is not there can only be looked up again, or made. After a name that was found the kernel may ask for it once more, but does not
 //! find the directory gone then.
 
 use std::collections::HashMap;
@@ -55,6 +55,20 @@ impl Told {
     /// Whether it asks for what was found by the lookup before.
     fn asks_again(&self) -> bool {
         matches!((&self.looked_up, &self.asking), (Some((found, true)), Some(asking)) if found == asking)
+    }
+}
+
+/// A thread waits for an answer until this is dropped, also when it gets none because it was killed.
+pub(crate) struct Asking<'a> {
+    rewalks: &'a Rewalks,
+    thread: u32,
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        if let Some(told) = self.rewalks.threads().get_mut(&self.thread) {
+            told.last.get_or_insert_with(Instant::now);
+        }
     }
 }
 
@@ -115,12 +129,12 @@ impl Rewalks {
     }
 
     /// A thread asks for something by a name. Until it is answered, it is known however long that takes.
-    pub(crate) fn asks(&self, thread: u32, step: Step) {
+    pub(crate) fn asks(&self, thread: u32, step: Step) -> Option<Box<Asking<'_>>> {
         if !self.any.load(SeqCst) {
-            return;
+            return None;
         }
         let mut threads = self.threads();
-        let Some(told) = threads.get_mut(&thread) else { return };
+        let told = threads.get_mut(&thread)?;
         let absent = told.looked_up.as_ref().filter(|(_, found)| !found).map(|((dir, name), _)| (*dir, &**name));
         let follows = match (absent, step) {
             (Some(absent), Step::LookUp(dir, name)) => absent == (dir, name),
@@ -129,13 +143,15 @@ impl Rewalks {
         };
         if !follows || !told.is_known() {
             threads.remove(&thread);
-            return;
+            return None;
         }
         told.last = None;
         told.asking = match step {
             Step::LookUp(dir, name) => Some((dir, name.into())),
             _ => None,
         };
+        // Boxed, for it is rare, and the futures of all requests have room for it.
+        Some(Box::new(Asking { rewalks: self, thread }))
     }
 
     /// Whether a thread received ESTALE in this system call. Where the call cannot be seen this time, or could not when it did, it is taken for the same.
@@ -179,8 +195,9 @@ mod tests {
         rewalks.begin(5, "open");
         assert!(rewalks.is_walking(5, "open") && !rewalks.is_walking(6, "open"));
         assert!(!rewalks.is_walking(5, "stat"), "another call of the same thread");
-        rewalks.asks(5, Step::LookUp(1, b"d"));
+        let asking = rewalks.asks(5, Step::LookUp(1, b"d"));
         rewalks.looked_up(5, true);
+        drop(asking);
         assert!(rewalks.is_walking(5, "open"), "names are looked up on the way");
         rewalks.end(6);
         rewalks.end(5);
@@ -205,10 +222,11 @@ mod tests {
         let after = |found, step| {
             let rewalks = Rewalks::default();
             rewalks.begin(5, "open");
-            rewalks.asks(5, Step::LookUp(1, b"f"));
+            let asking = rewalks.asks(5, Step::LookUp(1, b"f"));
             assert!(rewalks.is_walking(5, "open"));
             rewalks.looked_up(5, found);
-            rewalks.asks(5, step);
+            drop(asking);
+            let _asking = rewalks.asks(5, step);
             rewalks.is_walking(5, "open")
         };
         assert!(after(false, Step::LookUp(1, b"f")) && after(false, Step::Make));
@@ -223,14 +241,17 @@ mod tests {
     fn a_thread_is_known_however_long_it_waits_for_an_answer() {
         let rewalks = Rewalks::default();
         rewalks.begin(5, "open");
-        rewalks.asks(5, Step::Other);
+        let asking = rewalks.asks(5, Step::Other);
         assert_eq!(rewalks.threads()[&5].last, None);
         rewalks.begin(6, "open");
         assert!(rewalks.is_walking(5, "open"));
         let past = Instant::now().checked_sub(KNOWN_FOR).unwrap();
         rewalks.threads().get_mut(&6).unwrap().last = Some(past);
-        rewalks.asks(6, Step::Other);
+        assert!(rewalks.asks(6, Step::Other).is_none());
         assert!(!rewalks.is_walking(6, "open") && rewalks.threads().len() == 1);
+        // It was killed, and nobody has answered it.
+        drop(asking);
+        assert!(rewalks.threads()[&5].last.is_some());
     }
 
     #[test]
