@@ -112,6 +112,8 @@ struct State {
     booked: u64,
     /// Whether a LAYOUTCOMMIT is due, and one past the last byte that was proved durable since the last one.
     unreported: Option<u64>,
+    /// The end of the last LAYOUTCOMMIT, and the stamp when it was answered.
+    reported: Option<(u64, u64)>,
     /// Counts the layouts that were got after others were lost. What was written before the last of them, the mgr may
     /// have cut off without asking.
     grant: u64,
@@ -265,9 +267,7 @@ impl Inode {
         let shared = self.is_shared();
         let mut state = self.state();
         if shared {
-            // The servers know of every write that has returned, but what went straight to iods and was not reported yet.
-            state.size = size.max(state.own_end_of(|lane| lane != Lane::Mgr));
-            return state.size;
+            return state.accept_shared(size, stamp);
         }
         if state.stamp <= stamp {
             state.accept(size);
@@ -446,6 +446,14 @@ impl State {
         }
     }
 
+    /// Takes the size of a shared file over from the mgr, which was asked when the stamp was `stamp`. The mgr knows of every write that has returned, except for
+    /// bytes that this client wrote directly to iods and had not reported by then.
+    fn accept_shared(&mut self, size: u64, stamp: u64) -> u64 {
+        let reported = self.reported.filter(|(_, at)| *at > stamp).map_or(0, |(end, _)| end);
+        self.size = size.max(reported).max(self.own_end_of(|lane| lane != Lane::Mgr));
+        self.size
+    }
+
     /// Others may have changed the size.
     fn doubt(&mut self) {
         self.doubtful = true;
@@ -503,4 +511,19 @@ impl Batch {
 /// Whether `a` and `b` are the same layout and not merely equal ones.
 fn same(a: &Arc<dyn Layout>, b: &Arc<dyn Layout>) -> bool {
     std::ptr::addr_eq(Arc::as_ptr(a), Arc::as_ptr(b))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_reported_while_the_mgr_answers_counts() {
+        let mut state = State { unreported: Some(3_008), ..State::default() };
+        assert_eq!(state.accept_shared(8, 1), 3_008, "it is not reported");
+        (state.unreported, state.reported) = (None, Some((3_008, 2)));
+        assert_eq!(state.accept_shared(8, 1), 3_008, "the mgr was asked before it was");
+        assert_eq!(state.accept_shared(5_000, 1), 5_000);
+        assert_eq!(state.accept_shared(8, 2), 8, "others have cut the file since");
+    }
 }

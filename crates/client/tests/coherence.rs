@@ -310,12 +310,12 @@ async fn calls_at_the_same_time_have_an_order() {
             for _ in 0..if full() { 20_000 } else { 400 } {
                 let slot = Slot(dice.below(8));
                 if dice.below(3) == 0 {
-                    let write = history.begin_write(slot);
+                    let write = history.begin_write(slot, number as usize);
                     let value = Bytes::copy_from_slice(&write.value().to_be_bytes());
                     file.write_at(slot.0 as u64 * 5_000, value).await.unwrap();
                     history.end_write(write);
                 } else {
-                    let read = history.begin_read(slot);
+                    let read = history.begin_read(slot, number as usize);
                     let found = file.read_at(slot.0 as u64 * 5_000, 8).await.unwrap().to_vec();
                     let mut value = [0; 8];
                     value[..found.len()].copy_from_slice(&found);

@@ -130,18 +130,18 @@ impl Beliefs {
     }
 
     /// Has the kernel ask how long a file is, until it believes the answer: it takes no notice of one beside a write that ends meanwhile. For mounts that do
-    /// not write back. As [`Beliefs::correct`], in a thread for that.
+    /// not write back. As [`Beliefs::correct`], in a thread for that. The size that it believes in then.
     ///
     /// # Errors
     /// Those of [`Beliefs::expire`].
-    pub(crate) fn show_size(&self, number: u64) -> io::Result<()> {
+    pub(crate) fn show_size(&self, number: u64) -> io::Result<u64> {
         let (file, _) = self.look(number)?;
         for _ in 0..EXPIRES {
             let answered = self.ask(&file, AtFlags::STATX_FORCE_SYNC, StatxFlags::BASIC_STATS)?;
             let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
             let believed = rustix::fs::statx(&file, c"", flags, StatxFlags::BASIC_STATS)?;
             if answered == Some(believed.stx_size) {
-                return Ok(());
+                return Ok(believed.stx_size);
             }
         }
         Err(io::ErrorKind::TimedOut.into())

@@ -222,6 +222,7 @@ impl FileSystem {
         (written, found): (bool, Option<Mark>),
     ) -> Body {
         let number = self.nodes.remember(node, (header.node, name), attrs);
+        self.believes(number, attrs);
         self.keep_pages(number, attrs);
         let mut lifetimes = self.lifetimes(number);
         if attrs.kind == FileKind::Symlink {
@@ -241,18 +242,35 @@ impl FileSystem {
 
     /// Attributes of a file for the kernel.
     pub(crate) fn attributes(&self, header: &Header, attrs: &Attrs) -> Reply {
+        self.believes(header.node, attrs);
         self.attributes_for(header, attrs, self.lifetimes(header.node).attrs)
     }
 
     /// As [`FileSystem::attributes`], after a change that the kernel has asked for. Such an answer it takes notice of also when it was told of something else
     /// meanwhile: it does not hear here how long to believe a size that others may change by then.
     pub(crate) fn attributes_changed(&self, header: &Header, attrs: &Attrs) -> Reply {
+        self.believes_surely(header.node, attrs);
         let written = self.write_back.is_written(header.node);
         let valid = if written { Duration::ZERO } else { self.lifetimes(header.node).attrs };
         self.attributes_for(header, attrs, valid)
     }
 
-    /// As [`FileSystem::attributes`], good for so long.
+    /// The kernel is told of these attributes. It does not take notice of every answer: if they are news nobody knows which it believes. Where
+    /// it keeps sizes itself it takes none from here.
+    fn believes(&self, number: u64, attrs: &Attrs) {
+        if !self.write_back.is_on() && !self.nodes.believes_size(number, attrs.size) {
+            self.may_believe_more(number);
+        }
+    }
+
+    /// As [`FileSystem::believes`], in the answer to a change that the kernel has asked for, of which it takes notice.
+    pub(crate) fn believes_surely(&self, number: u64, attrs: &Attrs) {
+        if !self.write_back.is_on() {
+            self.nodes.believe(number, Some(attrs));
+        }
+    }
+
+    /// As [`FileSystem::attributes`], good for so long, of which the kernel may take no notice.
     pub(crate) fn attributes_for(&self, header: &Header, attrs: &Attrs, valid: Duration) -> Reply {
         self.nodes.tell(header.node, attrs);
         self.keep_pages(header.node, attrs);
@@ -285,7 +303,9 @@ impl FileSystem {
     /// Sees to it that the kernel does not go on with attributes older than these.
     pub(crate) fn renew(&self, number: u64, attrs: &Attrs) {
         self.lately.changed();
-        if self.nodes.tell(number, attrs) {
+        // What it was told last it need not have taken notice of, and may believe what it was told before.
+        let unsure = !self.write_back.is_on() && !self.nodes.believes_size(number, attrs.size);
+        if self.nodes.tell(number, attrs) || unsure {
             self.doubt_attributes(number);
         }
     }

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use client::{Node, Walk};
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
@@ -29,6 +30,8 @@ pub(crate) struct Nodes {
     /// Attributes of directories as they are since something was changed in them here. The kernel forgets what it knew of
     /// them then, and asks before it lets anything else be done there.
     fresh: Mutex<Changes>,
+    /// How often the kernel came to believe something else, or nobody knew any more what.
+    doubts: AtomicU64,
 }
 
 /// Files by their names: to the hash of a directory's number and a name in it, the number of a file that may have that name.
@@ -104,7 +107,7 @@ struct Known {
     pages: Option<(u64, u64)>,
     /// Something was written past its pages here since it was opened last, so that they may be older than attributes say.
     past: bool,
-    /// Size and modification time that the kernel believes in where it keeps them itself; `None` if it may have set them since.
+    /// Size and modification time that the kernel believes in where it keeps them itself, elsewhere the size alone; `None` if it may have set them since.
     believed: Option<(u64, Timestamp)>,
     /// What was last told of a directory when it was found by its name.
     as_dir: Option<Box<Attrs>>,
@@ -159,8 +162,8 @@ impl Nodes {
     /// None but the root, of `most` that the kernel is to know; it caches names for so long.
     pub(crate) fn new(root: Node, most: usize, entry_valid: Duration) -> Self {
         let (table, names, fresh) = (Mutex::default(), Mutex::default(), Mutex::default());
-        let trusted = Trusted::new(entry_valid);
-        Nodes { root, most, crowded: Arc::default(), began: Instant::now(), table, names, trusted, fresh }
+        let (trusted, doubts) = (Trusted::new(entry_valid), AtomicU64::default());
+        Nodes { root, most, crowded: Arc::default(), began: Instant::now(), table, names, trusted, fresh, doubts }
     }
 
     /// How many files the kernel knows.
@@ -337,8 +340,42 @@ impl Nodes {
 
     /// The kernel believes in these, as it was told; or nobody knows in what, as it has done something to the file.
     pub(crate) fn believe(&self, number: u64, attrs: Option<&Attrs>) {
-        if let Some(known) = self.table().get_mut(&number) {
+        let mut table = self.table();
+        if let Some(known) = table.get_mut(&number) {
             known.believed = attrs.map(|attrs| (attrs.size, attrs.mtime));
+            self.doubts.fetch_add(1, SeqCst);
+        }
+    }
+
+    /// Whether the kernel is known to believe that a file is so long.
+    pub(crate) fn believes_size(&self, number: u64, size: u64) -> bool {
+        self.believed(number).is_some_and(|(believed, _)| believed == size)
+    }
+
+    /// The kernel has written up to here, and believes that a file reaches there at least.
+    pub(crate) fn grew(&self, number: u64, end: u64) {
+        if let Some((size, _)) = self.table().get_mut(&number).and_then(|known| known.believed.as_mut()) {
+            *size = end.max(*size);
+        }
+    }
+
+    /// A page of a file was read that ends here, before the kernel believed that the file does: it may go by that.
+    pub(crate) fn ends(&self, number: u64, end: u64) {
+        if self.believed(number).is_some_and(|(size, _)| size > end) {
+            self.believe(number, None);
+        }
+    }
+
+    /// Counts what makes old in what the kernel was seen to believe.
+    pub(crate) fn doubts(&self) -> u64 {
+        self.doubts.load(SeqCst)
+    }
+
+    /// The kernel was seen to believe that a file is so long, which counts if there were no doubts since then.
+    pub(crate) fn shown(&self, number: u64, size: u64, doubts: u64) {
+        let mut table = self.table();
+        if let Some(known) = table.get_mut(&number).filter(|_| doubts == self.doubts()) {
+            known.believed = Some((size, known.told_time));
         }
     }
 

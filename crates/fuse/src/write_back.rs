@@ -294,17 +294,24 @@ impl FileSystem {
         self.ask_of_self(number, Beliefs::expire).await;
     }
 
-    /// Has a thread of its own ask for what the kernel shall believe of a file.
-    pub(crate) async fn ask_of_self(&self, number: u64, ask: fn(&Beliefs, u64) -> io::Result<()>) {
-        let Some(fs) = self.shared() else { return };
+    /// The kernel believes how long a file is now, where it does not write back; as [`Beliefs::show_size`].
+    pub(crate) async fn show_size(&self, number: u64) {
+        let doubts = self.nodes.doubts();
+        if let Some(size) = self.ask_of_self(number, Beliefs::show_size).await {
+            self.nodes.shown(number, size, doubts);
+        }
+    }
+
+    /// Has a thread of its own ask for what the kernel shall believe of a file; what has come of it, if that was possible.
+    async fn ask_of_self<T: Send + 'static>(&self, number: u64, ask: fn(&Beliefs, u64) -> io::Result<T>) -> Option<T> {
+        let fs = self.shared()?;
         let expire = move || {
             let of = fs.clone();
             let thread = asking::spawn("fuse-expire".to_owned(), move || ask(&of.write_back.beliefs, number))?;
             thread.join().unwrap_or_else(|_| Err(io::Error::other("the thread that asks panicked")))
         };
-        if let Ok(Err(error)) = tokio::task::spawn_blocking(expire).await {
-            tracing::debug!(node = number, "having the kernel ask for attributes: {error}");
-        }
+        let asked = tokio::task::spawn_blocking(expire).await.ok()?;
+        asked.inspect_err(|error| tracing::debug!(node = number, "having the kernel ask for attributes: {error}")).ok()
     }
 
     /// As [`FileSystem::forget_pages_of`], waiting in this thread.
@@ -337,8 +344,14 @@ impl FileSystem {
 
     /// The kernel has changed, or is about to change, what it believes of the size or times of a file.
     pub(crate) fn may_believe_more(&self, number: u64) {
-        if self.write_back.is_on() {
-            self.nodes.believe(number, None);
+        self.nodes.believe(number, None);
+    }
+
+    /// The kernel is about to hear that bytes up to this end are written; of bytes that were appended it does not know where that is.
+    pub(crate) fn believes_end(&self, number: u64, end: Option<u64>) {
+        match end.filter(|_| !self.write_back.is_on()) {
+            Some(end) => self.nodes.grew(number, end),
+            None => self.may_believe_more(number),
         }
     }
 
@@ -612,6 +625,14 @@ impl Keeper for Recalled {
                 tokio::spawn(fs.look_after(file.0));
             }
         })
+    }
+
+    /// The kernel takes no notice of what it asked for before, which it would be told to believe for a while.
+    fn gained(&self, file: FileId) {
+        if let Some(fs) = self.0.upgrade() {
+            fs.lately.changed();
+            fs.doubt_attributes(file.0);
+        }
     }
 
     fn give_up(&self, file: FileId) -> BoxFuture<'static, ()> {

@@ -31,6 +31,12 @@ pub trait Keeper: Send + Sync {
     /// The mgr revoked the delegation, and other clients may have written to the file. From this call on the cache hands nothing that it keeps of the
     /// file to the client, and programs that wrote it are told that it is lost. The future ends when nothing is kept.
     fn give_up(&self, file: FileId) -> BoxFuture<'static, ()>;
+
+    /// A file that is open and was shared is this client's by a delegation from now on. What was asked of the mgr before, and is answered from here on,
+    /// may be older than that.
+    fn gained(&self, file: FileId) {
+        let _ = file;
+    }
 }
 
 /// What a delegation lets its holder do.
@@ -293,6 +299,9 @@ impl Inode {
         let opened: OPEN4resok = results.take(OP_OPEN)?;
         self.learn_delegation(&opened.delegation, &asking);
         drop(asking);
+        if let Some(keeper) = self.mount.keeper.get().filter(|_| self.is_delegated()) {
+            keeper.gained(self.node.id);
+        }
         results.take::<stateid4>(OP_CLOSE)?;
         Ok(self.is_alone())
     }

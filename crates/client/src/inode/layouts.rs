@@ -317,6 +317,7 @@ impl Inode {
             }
             // A size that was asked for before may be from before the report.
             state.stamp = self.mount.next_stamp();
+            state.reported = Some((end, state.stamp));
         }
     }
 

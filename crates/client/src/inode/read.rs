@@ -127,6 +127,8 @@ impl Inode {
         let mut at = range.offset;
         while at < range.end() {
             let wanted = (range.end() - at).min(PAYLOAD_MAX as u64);
+            // Taken before the mgr is asked: its answer need not count what is reported to it meanwhile.
+            let own_end = self.own_end_straight();
             let (data, eof) = self.mgr_read(at, wanted as usize).await?;
             if data.is_empty() && !eof {
                 return Err(Error::protocol("reading through the mgr: no byte, and not the end"));
@@ -138,7 +140,7 @@ impl Inode {
                 at += len;
             }
             // Bytes written straight to the iods and not reported are known here alone: the mgr does not look for what its own client wrote.
-            if eof && at >= self.own_end_straight() {
+            if eof && at >= own_end {
                 return Ok(true);
             }
             if eof {

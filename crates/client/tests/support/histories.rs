@@ -11,6 +11,7 @@ pub struct Slot(pub usize);
 /// A write that has begun.
 pub struct Write {
     slot: Slot,
+    by: usize,
     value: u64,
     begun: u64,
 }
@@ -25,15 +26,23 @@ impl Write {
 /// A read that has begun.
 pub struct Read {
     slot: Slot,
+    by: usize,
     begun: u64,
 }
 
-/// A call that has ended, from one tick of the clock to another.
-#[derive(Clone, Copy, Debug)]
+/// A call that has ended, from one tick of the clock to another, and who made it.
+#[derive(Clone, Copy)]
 struct Call {
+    by: usize,
     value: u64,
     begun: u64,
     ended: u64,
+}
+
+impl std::fmt::Display for Call {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} by {} from {} to {}", self.value, self.by, self.begun, self.ended)
+    }
 }
 
 #[derive(Default)]
@@ -51,7 +60,7 @@ pub struct History {
 impl History {
     /// Of so many places, which hold 0.
     pub fn new(slots: usize) -> Self {
-        let first = Call { value: 0, begun: 0, ended: 0 };
+        let first = Call { by: 0, value: 0, begun: 0, ended: 0 };
         let calls = || Mutex::new(Calls { writes: vec![first], reads: Vec::new() });
         History { clock: AtomicU64::new(1), slots: (0..slots).map(|_| calls()).collect() }
     }
@@ -60,27 +69,27 @@ impl History {
         self.clock.fetch_add(1, SeqCst)
     }
 
-    /// A write is about to be asked for.
-    pub fn begin_write(&self, slot: Slot) -> Write {
+    /// A write is about to be asked for, by this process.
+    pub fn begin_write(&self, slot: Slot, by: usize) -> Write {
         let begun = self.tick();
-        Write { slot, value: begun, begun }
+        Write { slot, by, value: begun, begun }
     }
 
     /// It has returned.
-    pub fn end_write(&self, Write { slot, value, begun }: Write) {
+    pub fn end_write(&self, Write { slot, by, value, begun }: Write) {
         let ended = self.tick();
-        self.slots[slot.0].lock().unwrap().writes.push(Call { value, begun, ended });
+        self.slots[slot.0].lock().unwrap().writes.push(Call { by, value, begun, ended });
     }
 
-    /// A read is about to be asked for.
-    pub fn begin_read(&self, slot: Slot) -> Read {
-        Read { slot, begun: self.tick() }
+    /// A read is about to be asked for, by this process.
+    pub fn begin_read(&self, slot: Slot, by: usize) -> Read {
+        Read { slot, by, begun: self.tick() }
     }
 
     /// It has returned, with this value.
-    pub fn end_read(&self, Read { slot, begun }: Read, value: u64) {
+    pub fn end_read(&self, Read { slot, by, begun }: Read, value: u64) {
         let ended = self.tick();
-        self.slots[slot.0].lock().unwrap().reads.push(Call { value, begun, ended });
+        self.slots[slot.0].lock().unwrap().reads.push(Call { by, value, begun, ended });
     }
 
     /// Panics if a read found a value that was never written or written too late, or one that another write had replaced before the read began; and, of
@@ -90,17 +99,19 @@ impl History {
             let calls = calls.lock().unwrap();
             let write = |read: &Call| {
                 let found = calls.writes.iter().find(|write| write.value == read.value);
-                *found.unwrap_or_else(|| panic!("place {number}: {read:?} found what nobody wrote"))
+                *found.unwrap_or_else(|| panic!("place {number}: {read} was read, which nobody wrote"))
             };
             for read in &calls.reads {
                 let of = write(read);
-                assert!(of.begun < read.ended, "place {number}: {read:?} found what {of:?} wrote later");
+                assert!(of.begun < read.ended, "place {number}: {read} was read, which {of} wrote later");
                 let between = |other: &&Call| other.begun > of.ended && other.ended < read.begun;
-                let newer = calls.writes.iter().find(between);
-                assert!(newer.is_none(), "place {number}: {read:?} found {of:?}, which {newer:?} had replaced");
+                if let Some(newer) = calls.writes.iter().find(between) {
+                    panic!("place {number}: {read} was read, which {of} wrote and {newer} had replaced");
+                }
                 let earlier = calls.reads.iter().filter(|earlier| atomic && earlier.ended < read.begun);
-                let back = earlier.map(|earlier| (earlier, write(earlier))).find(|(_, seen)| seen.begun > of.ended);
-                assert!(back.is_none(), "place {number}: {read:?} found {of:?} after {back:?}");
+                if let Some(back) = earlier.into_iter().find(|earlier| write(earlier).begun > of.ended) {
+                    panic!("place {number}: {read} was read, which {of} wrote, after {back}, which is newer");
+                }
             }
         }
     }

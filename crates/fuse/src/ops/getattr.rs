@@ -1,6 +1,5 @@
 //! GETATTR: the attributes of a file; and STATX, which is the same with when it was made.
 
-use crate::beliefs::Beliefs;
 use crate::calls;
 use crate::fs::{Answer, FileSystem};
 use crate::opens::OpenFile;
@@ -31,9 +30,15 @@ pub(crate) async fn getattr(fs: &FileSystem, header: &Header, fh: Option<u64>) -
     if let Some(open) = &open
         && delegation.is_some()
         && !older
-        && let Some(known) = fs.known_for_reading(header, open)
+        && !fs.write_back.is_on()
     {
-        return Ok(known);
+        if !fs.nodes.believes_size(header.node, open.file.attrs().size) {
+            // Should the kernel take no notice of the answer to this question, it would read to where it believes that the file ends.
+            Box::pin(fs.show_size(header.node)).await;
+        }
+        if let Some(known) = fs.known_for_reading(header, open) {
+            return Ok(known);
+        }
     }
     let shared = fs.write_back.is_shared(header.node);
     let read = fs.opens.are_pages_read(header.node) && (fs.write_back.is_on() || open.is_some());
@@ -54,7 +59,7 @@ pub(crate) async fn getattr(fs: &FileSystem, header: &Header, fh: Option<u64>) -
     let forgot = || fs.is_shared(header.node) && fs.opens.were_pages_forgotten(header.node, UNDER_WAY);
     if !fs.write_back.is_on() && (stale || forgot()) {
         // It takes no notice of the answer to this question: it asked before it was told to forget pages.
-        Box::pin(fs.ask_of_self(header.node, Beliefs::show_size)).await;
+        Box::pin(fs.show_size(header.node)).await;
     }
     // Whoever has the inode locked cannot wait for who corrects what the kernel believes; who is about to read or write has not.
     let by_program = shared && fs.write_back.beliefs.set_by(header.pid).is_none();
@@ -70,12 +75,9 @@ pub(crate) async fn getattr(fs: &FileSystem, header: &Header, fh: Option<u64>) -
 
 impl FileSystem {
     /// The answer to a kernel that is about to read an open file from its pages ([`crate::abi::init::AUTO_INVAL_DATA`]), where this mount holds a delegation
-    /// of it: then nobody has to be asked, and the pages are good. A time at which this mount has written the kernel is not told here, as it would drop
+    /// of it and does not write back: then nobody has to be asked, and the pages are good. A time at which this mount has written the kernel is not told here, as it would drop
     /// them; a program that asks for it is told, for which nothing said here is good for long.
     fn known_for_reading(&self, header: &Header, open: &OpenFile) -> Option<Reply> {
-        if self.write_back.is_on() {
-            return None;
-        }
         let attrs = open.file.attrs();
         let told = self.nodes.told_time(header.node)?;
         let valid = if told == attrs.mtime { self.config.attrs_valid } else { Duration::ZERO };

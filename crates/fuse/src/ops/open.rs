@@ -6,7 +6,7 @@ use crate::fs::{Answer, FileSystem, hint, wanted};
 use crate::reply::{Body, opened};
 use crate::request::Header;
 use client::{File, Node, OpenFlags, OpenOptions};
-use types::{ByteRange, Status};
+use types::{Attrs, ByteRange, Status};
 
 const ENOENT: Errno = Errno(2);
 const ESTALE: Errno = Errno(116);
@@ -48,6 +48,7 @@ async fn open_found(fs: &FileSystem, header: &Header, flags: u32, open_flags: u3
     let sure = if options.flags.truncate {
         fs.changed_otherwise(header.node, ByteRange::ALL);
         fs.may_believe_more(header.node);
+        fs.believes_surely(header.node, &Attrs { size: 0, ..attrs });
         true
     } else if fs.write_back.is_on() && file.is_alone() {
         fs.agree_surely(header.node, &attrs).await

@@ -24,6 +24,9 @@ pub(crate) async fn read(fs: &FileSystem, header: &Header, fh: u64, (offset, siz
         fs.forget_pages(header.node).await;
         found = open.file.read_at(offset, size as usize).await?;
     }
+    if !past && found.len() < u64::from(size) && !fs.write_back.is_on() {
+        fs.nodes.ends(header.node, offset + found.len());
+    }
     if !past && fs.write_back.is_shared(header.node) {
         fs.kernel_gets(header.node, (offset, size), &found.segments);
     }

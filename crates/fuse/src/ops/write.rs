@@ -35,14 +35,14 @@ pub(crate) async fn write(
     if of_pages && fs.write_back.is_on() && fs.write_back.is_given_up(header.node) {
         return Err(EIO);
     }
-    fs.may_believe_more(header.node);
     let len = data.len() as u32;
     let _write = open.begin_write(of_pages);
     let flags = OFlags::from_bits_retain(flags);
+    let appends = flags.contains(OFlags::APPEND);
+    fs.believes_end(header.node, (!appends).then(|| offset.saturating_add(len.into())));
     let past = match of_pages || open.cached {
         true => None,
         false => {
-            let appends = flags.contains(OFlags::APPEND);
             let range = if appends { ByteRange::ALL } else { ByteRange { offset, len: len.into() } };
             Some(open.mapped().write_past(range).await)
         }
