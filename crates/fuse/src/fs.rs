@@ -255,22 +255,22 @@ impl FileSystem {
         self.attributes_for(header, attrs, valid)
     }
 
-    /// The kernel is told of these attributes. It does not take notice of every answer: if they are news nobody knows which it believes. Where
-    /// it keeps sizes itself it takes none from here.
+    /// The kernel receives these attributes. It drops an answer if it has changed its own attributes of the file since it asked, so a new size may or may not
+    /// reach its cache. A kernel that writes back takes sizes from no answer.
     fn believes(&self, number: u64, attrs: &Attrs) {
         if !self.write_back.is_on() && !self.nodes.believes_size(number, attrs.size) {
             self.may_believe_more(number);
         }
     }
 
-    /// As [`FileSystem::believes`], in the answer to a change that the kernel has asked for, of which it takes notice.
+    /// As [`FileSystem::believes`], in the answer to SETATTR or an open that truncates: the kernel never drops that.
     pub(crate) fn believes_surely(&self, number: u64, attrs: &Attrs) {
         if !self.write_back.is_on() {
             self.nodes.believe(number, Some(attrs));
         }
     }
 
-    /// As [`FileSystem::attributes`], good for so long, of which the kernel may take no notice.
+    /// As [`FileSystem::attributes`], good for so long. The size that the kernel has cached is as unknown as before.
     pub(crate) fn attributes_for(&self, header: &Header, attrs: &Attrs, valid: Duration) -> Reply {
         self.nodes.tell(header.node, attrs);
         self.keep_pages(header.node, attrs);
@@ -303,7 +303,7 @@ impl FileSystem {
     /// Sees to it that the kernel does not go on with attributes older than these.
     pub(crate) fn renew(&self, number: u64, attrs: &Attrs) {
         self.lately.changed();
-        // What it was told last it need not have taken notice of, and may believe what it was told before.
+        // The kernel may have dropped the last answer, and may hold an older one to be valid.
         let unsure = !self.write_back.is_on() && !self.nodes.believes_size(number, attrs.size);
         if self.nodes.tell(number, attrs) || unsure {
             self.doubt_attributes(number);

@@ -30,7 +30,7 @@ pub(crate) struct Nodes {
     /// Attributes of directories as they are since something was changed in them here. The kernel forgets what it knew of
     /// them then, and asks before it lets anything else be done there.
     fresh: Mutex<Changes>,
-    /// How often the kernel came to believe something else, or nobody knew any more what.
+    /// Number of changes to `believed` of any file, apart from [`Nodes::shown`].
     doubts: AtomicU64,
 }
 
@@ -107,7 +107,7 @@ struct Known {
     pages: Option<(u64, u64)>,
     /// Something was written past its pages here since it was opened last, so that they may be older than attributes say.
     past: bool,
-    /// Size and modification time that the kernel believes in where it keeps them itself, elsewhere the size alone; `None` if it may have set them since.
+    /// Size and modification time that the kernel has cached; `None` if they are unknown. Only a kernel that writes back keeps the time itself.
     believed: Option<(u64, Timestamp)>,
     /// What was last told of a directory when it was found by its name.
     as_dir: Option<Box<Attrs>>,
@@ -347,31 +347,31 @@ impl Nodes {
         }
     }
 
-    /// Whether the kernel is known to believe that a file is so long.
+    /// Whether the kernel is known to have this size cached.
     pub(crate) fn believes_size(&self, number: u64, size: u64) -> bool {
         self.believed(number).is_some_and(|(believed, _)| believed == size)
     }
 
-    /// The kernel has written up to here, and believes that a file reaches there at least.
+    /// The kernel has written up to `end`, and raises its cached size to that.
     pub(crate) fn grew(&self, number: u64, end: u64) {
         if let Some((size, _)) = self.table().get_mut(&number).and_then(|known| known.believed.as_mut()) {
             *size = end.max(*size);
         }
     }
 
-    /// A page of a file was read that ends here, before the kernel believed that the file does: it may go by that.
+    /// A read of a page found the end of the file at `end`. A kernel with a larger cached size may lower it to that.
     pub(crate) fn ends(&self, number: u64, end: u64) {
         if self.believed(number).is_some_and(|(size, _)| size > end) {
             self.believe(number, None);
         }
     }
 
-    /// Counts what makes old in what the kernel was seen to believe.
+    /// A number for [`Nodes::shown`], to be taken before the kernel's cached size is looked at.
     pub(crate) fn doubts(&self) -> u64 {
         self.doubts.load(SeqCst)
     }
 
-    /// The kernel was seen to believe that a file is so long, which counts if there were no doubts since then.
+    /// The kernel was seen to have this size cached. Without effect if anything else was learnt since `doubts` was taken.
     pub(crate) fn shown(&self, number: u64, size: u64, doubts: u64) {
         let mut table = self.table();
         if let Some(known) = table.get_mut(&number).filter(|_| doubts == self.doubts()) {
@@ -550,6 +550,30 @@ mod tests {
         assert!(nodes.is_written_past(7) && !nodes.pages_are_of(7, &attrs(4)), "not all of it was the kernel's");
         nodes.pages_became(7, &attrs(5));
         assert!(!nodes.is_written_past(7) && nodes.pages_are_of(7, &attrs(5)));
+    }
+
+    #[test]
+    fn what_the_kernel_believes_of_a_size_is_known_or_not() {
+        let nodes = Nodes::new(Node { id: FileId(2), handle: Bytes::new() }, 100, Duration::from_secs(1));
+        nodes.remember(&Node { id: FileId(7), handle: Bytes::new() }, (abi::ROOT, b"f"), &attrs(1));
+        assert!(nodes.believes_size(7, 5), "it made its inode of this");
+        nodes.grew(7, 3);
+        nodes.grew(7, 9);
+        assert!(nodes.believes_size(7, 9));
+        nodes.ends(7, 9);
+        assert!(nodes.believes_size(7, 9));
+        nodes.ends(7, 8);
+        nodes.grew(7, 9);
+        assert!(!nodes.believes_size(7, 9) && !nodes.believes_size(7, 8));
+        let doubts = nodes.doubts();
+        nodes.shown(7, 8, doubts);
+        assert!(nodes.believes_size(7, 8));
+        // It was told something else while it was looked what it believes.
+        nodes.believe(7, None);
+        nodes.shown(7, 8, doubts);
+        assert!(!nodes.believes_size(7, 8));
+        nodes.shown(7, 8, nodes.doubts());
+        assert!(nodes.believes_size(7, 8) && !nodes.believes_size(8, 8));
     }
 
     #[test]

@@ -294,7 +294,7 @@ impl FileSystem {
         self.ask_of_self(number, Beliefs::expire).await;
     }
 
-    /// The kernel believes how long a file is now, where it does not write back; as [`Beliefs::show_size`].
+    /// Asks until the kernel has the present size of a file cached. For kernels that do not write back; see [`Beliefs::show_size`].
     pub(crate) async fn show_size(&self, number: u64) {
         let doubts = self.nodes.doubts();
         if let Some(size) = self.ask_of_self(number, Beliefs::show_size).await {
@@ -302,7 +302,7 @@ impl FileSystem {
         }
     }
 
-    /// Has a thread of its own ask for what the kernel shall believe of a file; what has come of it, if that was possible.
+    /// Runs `ask` on a thread of its own, as it makes requests that this process answers. `None` if it failed.
     async fn ask_of_self<T: Send + 'static>(&self, number: u64, ask: fn(&Beliefs, u64) -> io::Result<T>) -> Option<T> {
         let fs = self.shared()?;
         let expire = move || {
@@ -347,7 +347,7 @@ impl FileSystem {
         self.nodes.believe(number, None);
     }
 
-    /// The kernel is about to hear that bytes up to this end are written; of bytes that were appended it does not know where that is.
+    /// The kernel has a write to `end` answered, and raises its cached size to that. `None`: an append, of which the kernel does not know the place.
     pub(crate) fn believes_end(&self, number: u64, end: Option<u64>) {
         match end.filter(|_| !self.write_back.is_on()) {
             Some(end) => self.nodes.grew(number, end),
@@ -627,7 +627,7 @@ impl Keeper for Recalled {
         })
     }
 
-    /// The kernel takes no notice of what it asked for before, which it would be told to believe for a while.
+    /// Has the kernel drop the attributes that it has asked for and not received yet: they may be older than the delegation, but would come with a lifetime.
     fn gained(&self, file: FileId) {
         if let Some(fs) = self.0.upgrade() {
             fs.lately.changed();

@@ -32,8 +32,8 @@ pub trait Keeper: Send + Sync {
     /// file to the client, and programs that wrote it are told that it is lost. The future ends when nothing is kept.
     fn give_up(&self, file: FileId) -> BoxFuture<'static, ()>;
 
-    /// A file that is open and was shared is this client's by a delegation from now on. What was asked of the mgr before, and is answered from here on,
-    /// may be older than that.
+    /// The client holds a delegation of an open file that was shared before. Attributes that the mgr sent before may be older than what the file has become
+    /// by then.
     fn gained(&self, file: FileId) {
         let _ = file;
     }

@@ -33,7 +33,7 @@ pub(crate) async fn getattr(fs: &FileSystem, header: &Header, fh: Option<u64>) -
         && !fs.write_back.is_on()
     {
         if !fs.nodes.believes_size(header.node, open.file.attrs().size) {
-            // Should the kernel take no notice of the answer to this question, it would read to where it believes that the file ends.
+            // If the kernel dropped the answer to this request, it would read up to its cached size.
             Box::pin(fs.show_size(header.node)).await;
         }
         if let Some(known) = fs.known_for_reading(header, open) {
