@@ -1,4 +1,4 @@
-//! The shape of the house, checked: arrows between crates, heads and lengths of files, shelves, fuzz targets.
+//! The shape of the house, checked: arrows between crates, heads and lengths of files, shelves, fuzz targets, links.
 
 #[path = "tidy/arrows.rs"]
 mod arrows;
@@ -8,6 +8,8 @@ mod doors;
 mod files;
 #[path = "tidy/fuzzing.rs"]
 mod fuzzing;
+#[path = "tidy/links.rs"]
+mod links;
 #[path = "tidy/shelves.rs"]
 mod shelves;
 #[path = "tidy/tree.rs"]

@@ -6,7 +6,7 @@ use std::path::Path;
 pub fn mgr(dir: &Path, cluster_file: &Path) -> String {
     format!(
         r##"# Configuration of a Weir mgr, for: weir mgr --config mgr.toml
-# A line that begins with "#" shows a default. "weir mgr --help" and the README explain every key.
+# A line that begins with "#" shows a default. "weir mgr --help" and docs/configuration.md explain every key.
 
 # The metadata store, made by "weir mkfs mgr".
 dir = {dir}
@@ -63,7 +63,7 @@ iods = ["node1:2050", "node2:2050"]
 pub fn iod(dir: &Path, cluster_file: &Path) -> String {
     format!(
         r##"# Configuration of a Weir iod, for: weir iod --config iod.toml
-# A line that begins with "#" shows a default. "weir iod --help" and the README explain every key.
+# A line that begins with "#" shows a default. "weir iod --help" and docs/configuration.md explain every key.
 
 # The object store, made by "weir mkfs iod".
 dir = {dir}

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// Exit codes of every command; documented in README.md.
+/// Exit codes of every command; documented in docs/commands.md.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Exit {
