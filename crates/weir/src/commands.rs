@@ -38,7 +38,7 @@ use clap::Subcommand;
 /// What `weir` can do.
 #[derive(Subcommand)]
 pub enum Command {
-    /// Run a local cluster in the foreground: one mgr and some iods
+    /// Run a local cluster in the foreground: one mgr and several iods
     Up(up::Args),
     /// Make the stores of a file system: one for its mgr, one for each iod
     Mkfs(mkfs::Args),
@@ -48,13 +48,13 @@ pub enum Command {
     Iod(iod::Args),
     /// Mount a file system at a directory
     Mount(mount::Args),
-    /// Unmount it
+    /// Unmount a file system
     Umount(umount::Args),
     /// List files
     Ls(ls::Args),
     /// Copy files and trees into, out of and within Weir
     Cp(cp::Args),
-    /// Print the content of files
+    /// Print the contents of files
     Cat(cat::Args),
     /// Store standard input as a file
     Put(put::Args),
@@ -68,29 +68,29 @@ pub enum Command {
     Mv(mv::Args),
     /// Make hard and symbolic links
     Ln(ln::Args),
-    /// Show everything about a file, also which bytes are on which iod
+    /// Show all attributes of a file, and which bytes are on which iod
     Stat(stat::Args),
-    /// Show how full a file system is
+    /// Show the used and free space of a file system
     Df(df::Args),
-    /// Show how much the files of a tree take
+    /// Show the space that trees use
     Du(du::Args),
-    /// Walk trees and print what matches
+    /// Search trees
     Find(find::Args),
     /// Show and set how files are laid out, read and written
     Policy(policy::Args),
-    /// Replay a trace of file operations, and time it; make traces
+    /// Make and replay traces of file operations, and time them
     Replay(replay::Args),
-    /// Measure a file system, and say how it is best used
+    /// Measure a file system and recommend settings
     Tune(tune::Args),
-    /// Show how a cluster stands: its health, what is down, capacity, clients, pending work
+    /// Show the health of a cluster, its capacity, clients, and pending work
     Status(status::Args),
     /// Check a running file system for damage, and repair it
     Fsck(fsck::Args),
     /// Back up the metadata store of a file system
     Dump(dump::Args),
-    /// Make the metadata store of a dump
+    /// Make a metadata store from a dump
     Restore(restore::Args),
-    /// Read everything that the iods keep and report what is damaged
+    /// Read all data on the iods and report damage
     Scrub(scrub::Args),
     /// Print shell completions
     Completions(completions::Args),

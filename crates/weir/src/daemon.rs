@@ -15,10 +15,10 @@ use std::path::{Path, PathBuf};
 /// How a daemon tells that it is ready.
 #[derive(clap::Args, Clone)]
 pub struct Ready {
-    /// Write a JSON line with the addresses to this file when ready; the file appears whole
+    /// Write a JSON line with the addresses to this file when the daemon is ready; the file is renamed into place
     #[arg(long, value_name = "FILE")]
     ready_file: Option<PathBuf>,
-    /// Print that JSON line on standard output, and nothing else
+    /// Print only this JSON line on standard output
     #[arg(long)]
     json: bool,
 }

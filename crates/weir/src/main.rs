@@ -30,7 +30,7 @@ use std::process::ExitCode;
 #[derive(Parser)]
 #[command(name = "weir", version, about, propagate_version = true, max_term_width = 100, after_help = EXAMPLES)]
 struct Cli {
-    /// Say more on standard error: -v for what happens, -vv for every request too. RUST_LOG overrides it
+    /// Log to standard error: -v logs events, -vv every request. RUST_LOG overrides it
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     verbose: u8,
     #[command(subcommand)]
@@ -42,11 +42,11 @@ Names: weir://host[:port]/path; with WEIR_URL set, weir:/path (cp, put, get) or 
 Exit codes: 0 done, 1 something failed, 2 wrong usage or configuration, 3 cluster not reached, 130 interrupted.
 
 Examples:
-  weir up --mount /mnt                     start a cluster of one mgr and four iods here, and mount it
-  export WEIR_URL=weir://127.0.0.1:2049    name it once
-  weir cp -r ~/project weir:/              copy a tree into it
-  weir ls -l /project                      look at it
-  weir cp -r weir:/project /tmp/back       copy it out again";
+  weir up --mount /mnt                     start a cluster on this machine and mount it
+  export WEIR_URL=weir://127.0.0.1:2049    make it the default
+  weir cp -r ~/project weir:/              copy a tree in
+  weir ls -l /project                      list it
+  weir cp -r weir:/project /tmp/back       copy it out";
 
 fn main() -> ExitCode {
     let args = commands::mount::called();

@@ -12,63 +12,65 @@ use std::time::Duration;
 /// How a mount behaves.
 #[derive(clap::Args, Clone)]
 pub struct How {
-    /// Parts of the policy, over what server and directories say; "weir policy --help" has the names
+    /// Parts of the policy for this mount. They override what the server and directories set. "weir policy --help" lists
+    /// the parts
     #[arg(long = "policy", value_name = "PART=VALUE,...", value_parser = policy)]
     policies: Vec<Settings>,
-    /// How files are read and written: page (through the page cache: cheapest for small reads), direct (past it: cheapest for large
-    /// requests) or odirect (nothing gathers either) [default: direct]
+    /// How to read and write files: page (through the page cache: best for small reads), direct (bypass it: best for
+    /// large requests) or odirect (send each write at once) [default: direct]
     #[arg(long, value_parser = access)]
     access: Option<Settings>,
-    /// Writes that gather to fewer bytes than this go through the mgr, others straight to the iods; 0: all go straight,
-    /// max: none does; auto: wherever either has been faster lately, short ones straight only if that is by a third [default: 64K]
+    /// Send gathered writes shorter than this to the mgr, and longer ones directly to the iods. 0: all directly; max: all
+    /// to the mgr; auto: on the path that was faster lately; a short write directly only if that was faster by a third
+    /// [default: 64K]
     #[arg(long, value_name = "SIZE", value_parser = write_threshold)]
     write_threshold: Option<Settings>,
     /// The same for reads [default: 0]
     #[arg(long, value_name = "SIZE", value_parser = read_threshold)]
     read_threshold: Option<Settings>,
-    /// How long attributes are believed before the server is asked again
+    /// How long the kernel caches attributes
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = seconds)]
     pub attr_timeout: f64,
-    /// How long names are believed
+    /// How long the kernel caches names
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = seconds)]
     pub entry_timeout: f64,
-    /// How long it is believed that a name is not there
+    /// How long the kernel caches failed lookups
     #[arg(long, value_name = "SECONDS", default_value_t = 0.0, value_parser = seconds)]
     pub absent_timeout: f64,
-    /// How many files the kernel is to know at most that nobody uses, which takes a kilobyte each; beyond, it is asked to let go of the oldest
-    /// (Linux 6.18), save those that it may have in its page cache
+    /// Largest number of unused inodes in the kernel, about 1 KiB each. Beyond it the mount evicts the oldest that have
+    /// no cached pages (Linux 6.18)
     #[arg(long, value_name = "FILES", default_value_t = fuse::KNOWN_FILES)]
     pub known_files: usize,
-    /// What carries requests from the kernel: rings of io_uring where root has switched them on ("echo Y >
-    /// /sys/module/fuse/parameters/enable_uring", Linux 6.14), which small requests gain most from, or the device
+    /// Transport of FUSE requests. io_uring costs less for small requests. Root enables it: echo Y >
+    /// /sys/module/fuse/parameters/enable_uring (Linux 6.14)
     #[arg(long, value_enum, default_value_t = Transport::Auto)]
     pub transport: Transport,
-    /// Have the kernel write files back from its page cache, as local file systems do: small writes cost a fraction. Only files that nobody
-    /// else has open are; errors show at fsync and close. Means access=page where nothing else is said; only for root
+    /// Send writes through the page cache, as local file systems do: small writes cost a fraction. Applies to files that
+    /// no other client has open. fsync and close report errors. Implies access=page unless set otherwise. Root only
     #[arg(long)]
     pub writeback: bool,
-    /// What is waited for until it is on disk: close (all that is closed, and every change of names, as with NFS) or fsync (what is synced, as
-    /// with local file systems: names and small files gain most; a power cut of the mgr's machine may take those of the last second)
-    /// [default: close; of "weir up", whose mgr is on the machine that uses it: fsync]
+    /// When data become durable: at close, as with NFS (closed files and all changes of names), or at fsync, as on local
+    /// file systems (names and small files cost less; a power failure of the machine of the mgr can lose the last second)
+    /// [default: close; for "weir up": fsync]
     #[arg(long, value_enum)]
     pub durable: Option<Durable>,
-    /// Ask the iods for everything, also where they run on this machine and would lend their files
+    /// Read everything from the iods. By default root reads cached data directly from the files of iods on this machine
     #[arg(long)]
     pub no_lent: bool,
-    /// Ask the mgr for every name that is looked for. Else it asks before others make names in directories where names are often looked for in
-    /// vain, as compilers and shells do and everybody who makes files, and the mount knows by itself what is not there
+    /// Disable negative-lookup caching. By default the mount caches failed lookups in a directory, and the mgr
+    /// invalidates them when another client creates a name there
     #[arg(long)]
     pub no_negative: bool,
-    /// Change nothing
+    /// Mount read-only
     #[arg(long)]
     pub read_only: bool,
     /// What files may do on this machine
     #[arg(skip)]
     pub powers: fuse::Powers,
-    /// Mount over what Weir has mounted at the directory already, which is refused otherwise
+    /// Mount over an existing Weir mount. By default this is an error
     #[arg(long)]
     pub over: bool,
-    /// Let other users use it; root's mounts are for all
+    /// Let other users access the mount. Mounts by root always do
     #[arg(long)]
     pub allow_other: bool,
 }
@@ -89,23 +91,23 @@ fn access(text: &str) -> Result<Settings, String> {
     part(Part::Access, text)
 }
 
-/// What carries requests from the kernel.
+/// Transport of FUSE requests.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq)]
 pub enum Transport {
-    /// Rings where there can be any, the device elsewhere
+    /// io_uring if available, otherwise the device
     Auto,
     /// The classic device
     Device,
-    /// Rings of io_uring, or an error that says why not
+    /// io_uring, or an error that says why it is not available
     Uring,
 }
 
-/// What is waited for until it is on disk.
+/// When data become durable.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq)]
 pub enum Durable {
-    /// What is closed, and every change of names
+    /// At close; names at once
     Close,
-    /// What is synced
+    /// At fsync
     Fsync,
 }
 

@@ -13,23 +13,23 @@ const DISCONNECT_PATIENCE: Duration = Duration::from_secs(2);
 /// Options of every command that talks to a cluster.
 #[derive(clap::Args, Clone)]
 pub struct Connect {
-    /// The file system, weir://host[:port][/directory]: what names without a host are relative to [env: WEIR_URL]
+    /// The default file system for names without a host, weir://host[:port][/directory] [env: WEIR_URL]
     // The environment is asked apart: usage lines would show the option as one that must be given.
     #[arg(long, value_name = "URL")]
     url: Option<OsString>,
-    /// Move file data through the mgr instead of straight to and from the iods
+    /// Send all file data through the mgr, not directly to and from the iods
     #[arg(long)]
     no_direct: bool,
-    /// Do not checksum file data on its way
+    /// Do not checksum file data on the network
     #[arg(long)]
     no_checksums: bool,
-    /// How long to try to reach a server when starting
+    /// How long to try to reach a server at start
     #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     connect_timeout: u64,
-    /// How long a request waits for a server that went away
+    /// How long a request waits for an unreachable server
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     retry_timeout: u64,
-    /// Let a request wait for a server that went away for ever
+    /// Let requests wait for an unreachable server for ever
     #[arg(long, conflicts_with = "retry_timeout")]
     hard: bool,
 }

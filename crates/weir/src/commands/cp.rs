@@ -31,10 +31,10 @@ Examples:
   weir cp weir:/a weir:/b                     within
   weir cp -r --jobs 32 --json src weir:/      32 at a time, summary as JSON")]
 pub struct Args {
-    /// What to copy; several need a directory as destination
+    /// Files or directories to copy; with more than one the destination must be a directory
     #[arg(required = true, value_name = "SOURCE")]
     sources: Vec<OsString>,
-    /// Where to: an existing directory, or the new name
+    /// An existing directory, or the new name
     #[arg(value_name = "DESTINATION")]
     destination: OsString,
     /// Copy directories with everything in them; symlinks are copied, not followed
@@ -49,10 +49,10 @@ pub struct Args {
     /// Take the destination as the new name even if it is a directory
     #[arg(short = 'T', long)]
     no_target_directory: bool,
-    /// How many files and pieces to copy at the same time
+    /// Number of files and pieces to copy in parallel
     #[arg(short, long, default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=512))]
     jobs: u16,
-    /// Say nothing but errors
+    /// Print only errors
     #[arg(short, long, conflicts_with = "json")]
     quiet: bool,
     /// Print a summary as one JSON object

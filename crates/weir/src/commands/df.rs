@@ -15,7 +15,7 @@ use std::ffi::OsString;
   weir df --json weir://host"
 )]
 pub struct Args {
-    /// Any name on it; without one, WEIR_URL
+    /// Any path of the file system; default: WEIR_URL
     path: Option<OsString>,
     /// Print one JSON object, in bytes
     #[arg(long)]

@@ -13,7 +13,7 @@ use types::{Attrs, FileId, FileKind};
 #[derive(clap::Args)]
 #[command(
     disable_help_flag = true,
-    after_help = "A file with several names is counted once.
+    after_help = "A file with several hard links counts once.
 
 Examples:
   weir du -s /project              one line
@@ -23,19 +23,19 @@ Examples:
 pub struct Args {
     /// Files or directories; without any, what WEIR_URL names
     paths: Vec<OsString>,
-    /// Only one line per argument
+    /// Print one line for each argument
     #[arg(short, long, conflicts_with = "max_depth")]
     summarize: bool,
-    /// A line for each file too
+    /// Also print a line for each file
     #[arg(short, long)]
     all: bool,
-    /// Lines only down to this many levels below each argument
+    /// Print lines down to this many levels below each argument
     #[arg(short = 'd', long, value_name = "LEVELS")]
     max_depth: Option<usize>,
-    /// Lengths of files instead of storage in use
+    /// Sum the lengths of files instead of the space they use
     #[arg(long)]
     apparent_size: bool,
-    /// Plain bytes instead of KiB, MiB, GiB
+    /// Print bytes instead of KiB, MiB, GiB
     #[arg(short, long)]
     bytes: bool,
     /// Print one JSON object per line, in bytes

@@ -33,7 +33,7 @@ Examples:
   weir dump /backup/weir.dump --dir /srv/weir/mgr --cluster-file /etc/weir/cluster.toml     (with the mgr stopped)"
 )]
 pub struct Args {
-    /// The file to write; one that is there is replaced once the new one is whole
+    /// The file to write; an existing file is replaced when the new one is complete
     file: PathBuf,
     /// The file system; without it, WEIR_URL
     #[arg(conflicts_with = "dir")]

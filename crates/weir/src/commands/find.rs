@@ -23,15 +23,15 @@ Examples:
   weir find / -type l,d -maxdepth 2
   weir find / -mtime -1 --json")]
 pub struct Args {
-    /// Where to start; without any, what WEIR_URL names
+    /// Where to start; default: WEIR_URL
     paths: Vec<OsString>,
-    /// The name matches this pattern: *, ?, [a-z]
+    /// Match the name with this pattern: *, ?, [a-z]
     #[arg(long, value_name = "PATTERN")]
     name: Option<OsString>,
-    /// The whole path matches this pattern; * matches slashes too
+    /// Match the whole path with this pattern; * also matches slashes
     #[arg(long, value_name = "PATTERN")]
     path: Option<OsString>,
-    /// The kind: f, d, l, p, s, b, c; several with commas
+    /// Match the type: f, d, l, p, s, b, c; several with commas
     #[arg(long = "type", value_name = "KINDS", value_parser = kinds)]
     kinds: Option<Kinds>,
     /// The length: +N above, -N below, N exactly; N in bytes or with K, M, G, T
@@ -40,16 +40,16 @@ pub struct Args {
     /// Modified: -N less than, +N more than N days ago
     #[arg(long, value_name = "DAYS", value_parser = days, allow_hyphen_values = true)]
     mtime: Option<Bound>,
-    /// Nothing deeper than this; 0 is the start itself
+    /// Descend at most this many levels; 0: only the starting points
     #[arg(long, value_name = "LEVELS")]
     maxdepth: Option<usize>,
-    /// Nothing higher than this
+    /// Skip the first levels
     #[arg(long, value_name = "LEVELS", default_value_t = 0)]
     mindepth: usize,
-    /// A file of length 0 or a directory without entries
+    /// Match empty files and directories
     #[arg(long)]
     empty: bool,
-    /// End each path with a NUL byte and print it as it is
+    /// End each path with a NUL byte, without quoting
     #[arg(long, conflicts_with = "json")]
     print0: bool,
     /// Print one JSON object per line, with all attributes

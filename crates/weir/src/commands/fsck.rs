@@ -24,17 +24,17 @@ const PAUSE: Duration = Duration::from_millis(500);
 
 /// Check a running file system for damage, and repair it
 #[derive(clap::Args)]
-#[command(after_help = "The check runs in the mgr while everything goes on. Nothing is changed without --repair.
+#[command(after_help = "The mgr runs the check while the file system is in use. Without --repair nothing changes.
 It compares names, inodes, counts and lists with one another, and the files with the objects on all iods.
 A file has lost bytes when one of its objects is missing, or shorter than it was when the file was last synced. Bytes
 that were changed on a disk are found by weir scrub, in stores with block checksums; a check afterwards names those
 that are still damaged, and --repair writes them again where a file has a second copy.
 
 Exit codes, as those of e2fsck, the highest that applies:
-  0  nothing is wrong
-  1  everything that was found has been repaired
-  4  something that was found is left
-  8  not everything could be checked: the cluster or an iod was not reached, or the check broke off
+  0  no damage
+  1  all damage is repaired
+  4  damage is left
+  8  the check is incomplete: it could not reach the cluster or an iod, or it was aborted
   2  wrong usage; 130 interrupted
 
 Examples:

@@ -19,12 +19,13 @@ const LISTEN: &str = "0.0.0.0:2050";
 ///
 /// Settings come from a TOML file, from options, or from both: options win.
 #[derive(clap::Args)]
-#[command(after_help = "Configuration file (TOML), with the options' names and their defaults:
+#[command(
+    after_help = "Configuration file (TOML). The keys are the names of the options; the values shown are defaults:
   dir = \"/srv/weir/iod\"                       made by \"weir mkfs iod\"
   cluster_file = \"/etc/weir/cluster.toml\"
   listen = [\"0.0.0.0:2050\"]
-  nfs_listen = [\"0.0.0.0:3050\"]             the port of listen and 1000; [\"none\"]: no NFS
-  nfs_advertise = []                         where NFS clients come, if not there
+  nfs_listen = [\"0.0.0.0:3050\"]             the port of listen plus 1000; [\"none\"]: no NFS
+  nfs_advertise = []                         the address that kernel clients use
   unix = true
   lend = true
   congestion = \"cubic\"
@@ -33,7 +34,8 @@ const LISTEN: &str = "0.0.0.0:2050";
 
 Examples:
   weir iod --config /etc/weir/iod.toml
-  weir iod --dir /srv/weir/iod --cluster-file /etc/weir/cluster.toml --listen 10.0.0.7:2050")]
+  weir iod --dir /srv/weir/iod --cluster-file /etc/weir/cluster.toml --listen 10.0.0.7:2050"
+)]
 pub struct Args {
     /// Configuration file
     #[arg(long, value_name = "FILE")]
@@ -54,29 +56,29 @@ struct Settings {
     /// The cluster file
     #[arg(long, value_name = "FILE")]
     cluster_file: Option<PathBuf>,
-    /// Where to listen, host:port; may be repeated
+    /// Address to listen on, host:port; may be repeated
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<Vec<String>>,
-    /// Where to serve NFS to the clients of kernels (pNFS data server), host:port; "none" serves none; may be repeated
-    /// [default: the port of --listen and 1000, or a free one]
+    /// Address of the NFS service for kernel clients (pNFS data server), host:port; "none": no NFS; may be repeated
+    /// [default: the port of --listen plus 1000, or a free port]
     #[arg(long, value_name = "ADDRESS")]
     nfs_listen: Option<Vec<String>>,
-    /// Where NFS clients are to come instead, address:port, as behind a translation of addresses; may be repeated
+    /// The address:port that kernel clients use, if it is not the one that the iod sees (behind NAT); may be repeated
     #[arg(long, value_name = "ADDRESS")]
     nfs_advertise: Option<Vec<String>>,
-    /// Whether clients of this machine may come by a Unix socket
+    /// Accept clients of this machine on a Unix socket
     #[arg(long, value_name = "BOOL")]
     unix: Option<bool>,
-    /// Whether root, and the user that the iod runs as, may have the files of objects over the Unix socket, to read them without asking
+    /// Give root and the user of the iod the open files of objects over the Unix socket, for short-circuit reads
     #[arg(long, value_name = "BOOL")]
     lend: Option<bool>,
-    /// Congestion control of TCP connections; "system" leaves the system's choice
+    /// Congestion control of TCP connections; "system": keep the system's
     #[arg(long, value_name = "NAME")]
     congestion: Option<String>,
-    /// Most connections at a time
+    /// Largest number of connections
     #[arg(long, value_name = "COUNT")]
     max_connections: Option<usize>,
-    /// How long a peer may stand still inside a request before it is cut off
+    /// How long a peer may be silent inside a request before its connection is closed
     #[arg(long, value_name = "SECONDS")]
     stall_secs: Option<u32>,
 }

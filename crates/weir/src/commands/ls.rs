@@ -30,7 +30,7 @@ pub struct Args {
     /// List directories below as well
     #[arg(short = 'R', long)]
     recursive: bool,
-    /// Show a directory itself, not what is in it
+    /// Show a directory itself, not its entries
     #[arg(short)]
     directory: bool,
     /// Print one JSON object per line, with all attributes

@@ -11,7 +11,8 @@ use std::path::PathBuf;
 ///
 /// Settings come from a TOML file, from options, or from both: options win. The iods must be running, or come up soon.
 #[derive(clap::Args)]
-#[command(after_help = "Configuration file (TOML), with the options' names and their defaults:
+#[command(
+    after_help = "Configuration file (TOML). The keys are the names of the options; the values shown are defaults:
   dir = \"/srv/weir/mgr\"                       made by \"weir mkfs mgr\"
   cluster_file = \"/etc/weir/cluster.toml\"
   iods = [\"node1:2050\", \"node2:2050\"]
@@ -27,22 +28,23 @@ use std::path::PathBuf;
   gather_delay_ms = 2
   gather_memory = \"64M\"
   inline_max = \"4K\"
-  mds_threshold = \"1M\"                         the stripe unit of each file, if not given
-  policy = \"write_threshold=64K\"            how clients read and write files; nothing, if not given
+  mds_threshold = \"1M\"                         default: the stripe unit of each file
+  policy = \"write_threshold=64K\"            policy of clients; default: none
 
-  [[export]]                                  any number; where there is none, everything to everybody
+  [[export]]                                  may be repeated; default: everything, to everybody
   path = \"/home\"
-  clients = [\"10.1.0.0/16\", \"fd00::7\"]     everybody, if not given
-  privileged_ports = true                     requests of other machines come from ports below 1024: from root there
+  clients = [\"10.1.0.0/16\", \"fd00::7\"]     default: everybody
+  privileged_ports = true                     other machines must use ports below 1024, which only their root can
   access = \"rw\"                             or \"ro\"
-  squash = \"root\"                           \"none\" (the default), \"root\", \"all\": who becomes anon_uid and anon_gid
+  squash = \"root\"                           \"none\" (the default), \"root\", \"all\": which users become anon_uid and anon_gid
   anon_uid = 65534
   anon_gid = 65534
   layout, stripe_unit, stripe_count, mirrors, mds_threshold, policy: as above, for this export
 
 Examples:
   weir mgr --config /etc/weir/mgr.toml
-  weir mgr --dir /srv/weir/mgr --cluster-file /etc/weir/cluster.toml --iod node1:2050 --iod node2:2050")]
+  weir mgr --dir /srv/weir/mgr --cluster-file /etc/weir/cluster.toml --iod node1:2050 --iod node2:2050"
+)]
 pub struct Args {
     /// Configuration file
     #[arg(long, value_name = "FILE")]
@@ -53,61 +55,59 @@ pub struct Args {
     /// The cluster file
     #[arg(long, value_name = "FILE")]
     cluster_file: Option<PathBuf>,
-    /// Where to listen, host:port; may be repeated
+    /// Address to listen on, host:port; may be repeated
     #[arg(long, value_name = "ADDRESS")]
     listen: Vec<String>,
-    /// Where an iod is, host:port; once for each
+    /// Address of an iod, host:port; once for each iod
     #[arg(long = "iod", value_name = "ADDRESS")]
     iods: Vec<String>,
-    /// How long state outlives its client's last sign of life
+    /// How long to keep the state of a client that sends nothing
     #[arg(long, value_name = "SECONDS")]
     lease_secs: Option<u32>,
-    /// How long the right to use a layout lasts before a client renews it
+    /// How long a capability for a layout is valid before the client renews it
     #[arg(long, value_name = "SECONDS")]
     capability_secs: Option<u32>,
-    /// How long the filehandles of data servers are good for that kernels get with their layouts
+    /// How long the filehandles for data servers in layouts of kernel NFS clients are valid
     #[arg(long, value_name = "SECONDS")]
     data_handle_secs: Option<u32>,
-    /// Stripe unit of new files where no directory says otherwise
+    /// Stripe unit of new files, unless a directory sets it
     #[arg(long, value_name = "SIZE")]
     stripe_unit: Option<String>,
-    /// Over how many iods new files are striped where no directory says otherwise; 0 means all
+    /// Number of iods for each new file, unless a directory sets it; 0: all
     #[arg(long, value_name = "COUNT")]
     stripe_count: Option<u32>,
-    /// Number of copies of new files, 1 or 2, where no directory says otherwise
+    /// Number of copies of new files, 1 or 2, unless a directory sets it
     #[arg(long, value_name = "COUNT")]
     mirrors: Option<u32>,
-    /// What the NFS clients of kernels are offered: "files" to move data straight from and to the iods (pNFS), "flexfiles" the same
-    /// with each file on one iod, "flexfiles-striped" on several (Linux 6.18 and later only), "none" to move all of it through
-    /// the mgr
+    /// What kernel NFS clients get: "files" (direct path to the iods, pNFS), "flexfiles" (direct path, each file on one
+    /// iod), "flexfiles-striped" (on several; Linux 6.18 and later), "none" (all data through the mgr)
     #[arg(long, value_name = "KIND")]
     layout: Option<KernelLayout>,
-    /// How long an iod may be away before the NFS clients of kernels get errors (EIO) for what it has instead of waiting
+    /// How long kernel NFS clients wait for an unreachable iod before its data return EIO
     #[arg(long, value_name = "SECONDS")]
     iod_wait_secs: Option<u32>,
-    /// How long small writes through the mgr may wait to be joined with others before they go to the iods; 0 means not at all
+    /// How long to hold small writes through the mgr, to join them before they go to the iods; 0: not at all
     #[arg(long, value_name = "MILLISECONDS")]
     gather_delay_ms: Option<u32>,
-    /// Memory that such writes may take together; what does not fit is written at once
+    /// Memory for these writes. Further writes go to the iods at once
     #[arg(long, value_name = "SIZE")]
     gather_memory: Option<String>,
-    /// Files up to this size are kept with their metadata, and no iod is asked for them; 0 means none
+    /// Keep files up to this size with their metadata, without an iod; 0: none
     #[arg(long, value_name = "SIZE")]
     inline_max: Option<String>,
-    /// Below which length the NFS clients of kernels read and write files through the mgr though they could go to the iods; 0
-    /// means never [default: the file's stripe unit]
+    /// Kernel NFS clients send requests shorter than this through the mgr; 0: none [default: the file's stripe unit]
     #[arg(long, value_name = "SIZE")]
     mds_threshold: Option<String>,
-    /// How clients read and write files where no directory says otherwise, as "write_threshold=32K,access=page"; "weir policy --help"
-    /// has the names
+    /// Policy of Weir's clients where no directory sets it, for example "write_threshold=32K,access=page". "weir policy
+    /// --help" lists the parts
     #[arg(long, value_name = "PART=VALUE,...")]
     policy: Option<String>,
-    /// A directory that clients may mount, and on what terms, as "/home,clients=10.1.0.0/16+fd00::7,access=ro,squash=root"; may be
-    /// repeated [default: everything, by everybody]
+    /// A directory that clients may mount, and its terms, for example
+    /// "/home,clients=10.1.0.0/16+fd00::7,access=ro,squash=root"; may be repeated [default: everything, to everybody]
     #[arg(long = "export", value_name = "PATH[,KEY=VALUE...]")]
     exports: Vec<Export>,
-    /// Take up an older copy of the metadata store, as from a backup: past every number that the iods know of a later state. All
-    /// iods must run. For one start; "weir fsck" then lists what has changed since
+    /// Accept an older copy of the metadata store, for example a restored backup. The mgr skips every number that the
+    /// iods know from later. All iods must run. Use it for one start; "weir fsck" then lists what changed since
     #[arg(long)]
     recover_old_store: bool,
     #[command(flatten)]

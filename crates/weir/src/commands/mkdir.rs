@@ -17,7 +17,7 @@ pub struct Args {
     /// The directories
     #[arg(required = true)]
     paths: Vec<OsString>,
-    /// Make missing parents too; a directory that is there is no error
+    /// Also make missing parents; ignore directories that exist
     #[arg(short, long)]
     parents: bool,
     /// Permission bits, octal; without it 0777 less the umask

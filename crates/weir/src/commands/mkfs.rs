@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 
 /// Make the stores of a file system: one for its mgr, one for each iod
 ///
-/// All daemons of a file system share a cluster file: its identity and its secret. A directory that holds anything is
-/// refused; nothing is ever formatted over.
+/// All daemons of a file system share a cluster file, which holds its identity and its secret. The command refuses a
+/// directory that is not empty. It never overwrites a store.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   mkdir -p /srv/weir /etc/weir
@@ -26,7 +26,7 @@ pub struct Args {
 
 #[derive(clap::Subcommand)]
 enum What {
-    /// Make the metadata store and the cluster file, which must not exist yet
+    /// Make the metadata store and the cluster file. Neither may exist
     Mgr(Place),
     /// Make an object store
     Iod(Iod),
@@ -40,7 +40,7 @@ struct Place {
     /// The cluster file of the file system
     #[arg(long, value_name = "FILE")]
     cluster_file: PathBuf,
-    /// Print a complete configuration file for the daemon, with these paths and every key, and make nothing
+    /// Make nothing; print a complete configuration file for the daemon, with these paths
     #[arg(long)]
     print_config: bool,
 }
@@ -49,11 +49,11 @@ struct Place {
 struct Iod {
     #[command(flatten)]
     place: Place,
-    /// Keep checksums of the blocks of all data, verified by every read and by "weir scrub"; cannot be changed later
+    /// Keep checksums of all data blocks, which reads and "weir scrub" verify; cannot be changed later
     #[arg(long)]
     block_checksums: bool,
-    /// Make it under the identity of an iod whose disk is lost, as "weir status" names it: files with two copies get the second one again.
-    /// That iod must never run again
+    /// Take the place of an iod whose disk is lost, named as in "weir status". Files with two copies get the second one
+    /// again. The lost iod must never run again
     #[arg(long, value_name = "IOD")]
     replace: Option<types::IodId>,
 }

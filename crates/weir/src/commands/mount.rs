@@ -45,16 +45,20 @@ pub struct Args {
     /// Where to mount it
     #[arg(value_name = "DIRECTORY")]
     dir: PathBuf,
-    /// Stay in the foreground until it is unmounted, or Ctrl-C unmounts it
+    /// Stay in the foreground until the file system is unmounted; Ctrl-C unmounts it
     #[arg(short, long)]
     foreground: bool,
     #[command(flatten)]
     how: How,
-    /// Options as mount(8) has them, separated by commas: ro, writeback, durable=close|fsync, transport=auto|device|uring, parts of the policy as access=page or write_threshold=SIZE, attr_timeout=S, entry_timeout=S, known_files=N,
-    /// absent_timeout=S, allow_other, over, hard (requests wait for servers for ever), soft, retry_timeout=S, connect_timeout=S, log=FILE, no_checksums, no_direct, no_lent, no_negative, noexec, suid and dev (which root's mounts by mount(8) have unless they say nosuid, nodev), remount (with ro, rw and these: what is allowed where it is mounted already); others of mount(8) are passed over
+    /// Options of mount(8), separated by commas: ro, writeback, durable=close|fsync, transport=auto|device|uring, parts
+    /// of the policy (access=page, write_threshold=SIZE), attr_timeout=S, entry_timeout=S, known_files=N,
+    /// absent_timeout=S, allow_other, over, hard (wait for servers for ever), soft, retry_timeout=S, connect_timeout=S,
+    /// log=FILE, no_checksums, no_direct, no_lent, no_negative, noexec, suid and dev (the default for mount(8) by root;
+    /// nosuid and nodev disable them), remount (with ro, rw, and the like: changes an existing mount). Other options of
+    /// mount(8) are ignored
     #[arg(short = 'o', value_name = "OPTIONS", value_delimiter = ',')]
     options: Vec<String>,
-    /// Where the mount in the background writes what it has to say [default: syslog or the journal]
+    /// Log file of a mount in the background [default: syslog or the journal]
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
     /// It is mounted, and only what is allowed there changes (-o remount).

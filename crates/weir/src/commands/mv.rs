@@ -17,7 +17,7 @@ use types::Renaming;
   weir mv --no-clobber /result.tmp /result      # fails if there is a result already
   weir mv --exchange -T /next /current          # neither name is missing for a moment")]
 pub struct Args {
-    /// What to move; several need a directory as destination
+    /// Files or directories to move; with more than one the destination must be a directory
     #[arg(required = true, value_name = "SOURCE")]
     sources: Vec<OsString>,
     /// The new name, or an existing directory
@@ -25,10 +25,10 @@ pub struct Args {
     /// Take the destination as the new name even if it is a directory
     #[arg(short = 'T', long)]
     no_target_directory: bool,
-    /// Fail where the new name is taken, whoever takes it first
+    /// Fail if the new name exists; atomic
     #[arg(short, long)]
     no_clobber: bool,
-    /// Let the two names change what they stand for; both have to be there
+    /// Exchange the two names atomically; both must exist
     #[arg(long, conflicts_with = "no_clobber")]
     exchange: bool,
     #[command(flatten)]

@@ -13,41 +13,41 @@ use types::{FileKind, Status};
 
 /// Show and set how files are laid out, read and written
 ///
-/// Each part of a policy can be set in several places, and the last of these that sets it counts: the driver (what is done when
-/// nobody says anything), the server (its configuration), the directory, the mount (its options), the environment
-/// (WEIR_POLICY="access=page,write_threshold=32K"), the file, whoever opens it. A new directory takes the policy of its
-/// parent and keeps it when that changes; how a file is laid out is decided when it is made, all else when it is opened.
+/// A part can be set in several places: on the server, a directory, a mount, in the environment
+/// (WEIR_POLICY="access=page,write_threshold=32K"), on a file, and at open. Later places in this list override earlier ones.
+/// A new directory inherits the policy of its parent, and keeps it when that changes. The layout of a file is fixed when it is
+/// created. All other parts apply when it is opened.
 #[derive(clap::Args)]
-#[command(after_help = "Parts of a policy, with what is done when nobody says anything:
-  stripe_unit       bytes that go to one iod before the next: 64 to 1G, a multiple of 64 (1M)
-  stripe_count      over how many iods a file is striped; 0 means all (0)
-  mirrors           copies of each file, 1 or 2; clients of ours read and write files with 2 through the mgr (1)
+#[command(after_help = "Parts, with their defaults in parentheses:
+  stripe_unit       bytes on one iod before the next one follows: 64 to 1G, a multiple of 64 (1M)
+  stripe_count      number of iods for each file; 0: all (0)
+  mirrors           copies of each file, 1 or 2; Weir's clients use files with 2 copies through the mgr (1)
   distribution      simple_stripe
-  layout            when a layout is got: open, first-io, a size (once the file is so long; all goes through the
-                    mgr before), auto: open where both thresholds are 0, else first-io (auto)
-  write_threshold   writes that gather to fewer bytes go through the mgr, others straight to the iods: a size,
-                    0 (none does), max (all do), auto: wherever either has been faster lately (mounts 64K, else 0);
-                    unless it is max, those of a file that other clients use at the same time go straight
-  read_threshold    the same for reads, by what is asked for: a size, 0, max (0)
-  access            page: through the page cache of a mount; direct: past it, writes gather in the client;
-                    odirect: each write is sent, and answered, before it returns (direct)
-  sharing           what clients that use a file at the same time see of one another: coherent: every call meets what
-                    earlier calls returned for; close-to-open: an open meets what was closed before (coherent)
-  gather_size       how many bytes gather before they leave: a size, 0 (each write leaves), full: a request for each iod (full)
-  gather_delay      how long they gather at most: a time as 5ms, after which others see them, and 5 s later they are
-                    durable; max: until there are enough, or fsync or close (mounts 1s, else max)
-  mgr_gather_delay  the same at the mgr; set as gather_delay_ms in its configuration (2ms)
-  read_ahead        how far is read ahead of who reads in order or in strides; with access=page only root's
-                    mounts can go beyond 128K (1M)
+  layout            when a client fetches the layout: open, first-io, a size (when the file is that long; until
+                    then all data go through the mgr), auto: open if both thresholds are 0, else first-io (auto)
+  write_threshold   gathered writes shorter than this go through the mgr, others directly to the iods: a size,
+                    0 (all directly), max (all through the mgr), auto: the path that was faster lately
+                    (mounts 64K, else 0); writes to a file that several clients use go directly, except with max
+  read_threshold    the same for reads, by the requested length: a size, 0, max (0)
+  access            page: through the page cache; direct: bypass it, the client gathers writes; odirect: each write
+                    is sent and answered before it returns (direct)
+  sharing           for clients that use a file at the same time. coherent: a call sees the effect of every call that
+                    returned before, on all clients; close-to-open: an open sees what was closed before (coherent)
+  gather_size       bytes to gather before they are sent: a size, 0 (send each write), full: one request per iod (full)
+  gather_delay      longest time to gather, for example 5ms; the data are durable 5 s later. max: until gather_size,
+                    fsync or close (mounts 1s, else max)
+  mgr_gather_delay  the same on the mgr; gather_delay_ms in its configuration sets it (2ms)
+  read_ahead        how far to read ahead of sequential and strided reads; with access=page, only mounts by root can
+                    exceed 128K (1M)
 
 Examples:
-  weir policy show /project                          what counts there for mounts without options, and who says so
-  weir policy show --mount /mnt/weir/project         what counts there in this mount
+  weir policy show /project                          the policy of mounts without options, and where it is set
+  weir policy show --mount /mnt/weir/project         the policy of this mount
   weir policy set /project stripe_unit=4M write_threshold=32K
   weir policy unset /project write_threshold
-  weir policy set /project/log access=odirect        for one file, whoever opens it
-  weir policy set --mount /mnt/weir write_threshold=1M     while it is mounted, from the next read or write on
-  setfattr -n user.weir.write_threshold -v 32K /mnt/weir/project       the same as policy set, on a mount")]
+  weir policy set /project/log access=odirect        for every open of one file
+  weir policy set --mount /mnt/weir write_threshold=1M     a running mount, from the next read or write
+  setfattr -n user.weir.write_threshold -v 32K /mnt/weir/project       the same as policy set, through a mount")]
 pub struct Args {
     #[command(subcommand)]
     action: Action,
@@ -55,12 +55,12 @@ pub struct Args {
 
 #[derive(clap::Subcommand)]
 enum Action {
-    /// Show what counts for a directory or file, and where it comes from
+    /// Show the policy of a directory or file, and where each part is set
     #[command(alias = "get")]
     Show(Show),
     /// Set parts of the policy of a directory or file, or of a mount
     Set(Set),
-    /// Take parts back to what they are without that
+    /// Remove settings, so that the inherited value applies
     Unset(Set),
 }
 
@@ -68,7 +68,7 @@ enum Action {
 struct Show {
     /// The directory or file; without it, the directory WEIR_URL names
     path: Option<OsString>,
-    /// The path is one of this machine, where the file system is mounted; it is taken for one where there is no WEIR_URL
+    /// The path is on a mount of this machine; the default if WEIR_URL is not set
     #[arg(long)]
     mount: bool,
     /// Print one JSON object
@@ -85,7 +85,7 @@ struct Set {
     /// Parts, as NAME=VALUE (for unset: NAME)
     #[arg(required = true, value_name = "PART")]
     parts: Vec<String>,
-    /// The path is where the file system is mounted: set the options of that mount
+    /// The path is a mount point: set options of the mount
     #[arg(long)]
     mount: bool,
     #[command(flatten)]

@@ -17,13 +17,13 @@ const AT_ONCE: usize = 16;
   weir rm -r /project
   weir rm -f /may-not-exist")]
 pub struct Args {
-    /// What to remove
+    /// Files or directories to remove
     #[arg(required = true)]
     paths: Vec<OsString>,
-    /// Remove directories with everything in them
+    /// Remove directories and their contents
     #[arg(short, long, visible_short_alias = 'R')]
     recursive: bool,
-    /// What is not there is no error
+    /// Ignore files that do not exist
     #[arg(short, long)]
     force: bool,
     #[command(flatten)]

@@ -35,19 +35,19 @@ const RANGES_SHOWN: usize = 4;
 pub struct Args {
     /// The file system; without it, WEIR_URL
     system: Option<OsString>,
-    /// Most bytes a second, of all iods together; a number, or one with K, M, G or T
+    /// Read at most this many bytes per second on all iods together; K, M, G and T are allowed
     #[arg(long, value_name = "BYTES", value_parser = size, conflicts_with_all = ["status", "cancel", "wait"])]
     rate: Option<u64>,
-    /// Tell how the last scrub stands, start none
+    /// Show the state of the last scrub; start none
     #[arg(long, conflicts_with_all = ["cancel", "wait"])]
     status: bool,
-    /// Cancel the one that is running
+    /// Cancel the running scrub
     #[arg(long, conflicts_with = "wait")]
     cancel: bool,
-    /// Wait for the one that is running, start none
+    /// Wait for the running scrub; start none
     #[arg(long)]
     wait: bool,
-    /// Start it and return
+    /// Start a scrub and return
     #[arg(long, conflicts_with_all = ["status", "cancel", "wait"])]
     no_wait: bool,
     /// Print one JSON object

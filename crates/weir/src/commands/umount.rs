@@ -9,19 +9,19 @@ use std::time::Duration;
 /// How long the mount has to say good-bye to its servers.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Unmount what "weir mount" mounted
+/// Unmount a file system that "weir mount" mounted
 ///
-/// Everything that was written to files closed by then is durable, and the mount is at its end when this is. Where another
-/// mount namespace (a container, a service) has the file system mounted as well, this says so and does not wait for it.
+/// When the command returns, the mount has ended, and all data of closed files are durable. If the file system is also
+/// mounted in another mount namespace (a container, a service), the command says so and does not wait for that.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   weir umount /mnt/weir
-  weir umount --lazy /mnt/weir          also while programs use it; it ends with the last of them")]
+  weir umount --lazy /mnt/weir          while programs use it")]
 pub struct Args {
-    /// Where it is mounted
+    /// The directory where it is mounted
     #[arg(required = true, value_name = "DIRECTORY")]
     dirs: Vec<PathBuf>,
-    /// Let it vanish at once, and end when nobody uses it any more
+    /// Detach it at once; the mount ends when the last open file is closed
     #[arg(short, long)]
     lazy: bool,
 }
@@ -50,7 +50,7 @@ pub fn run(args: Args) -> Outcome {
             Err(error) => {
                 let busy = error.kind() == std::io::ErrorKind::ResourceBusy;
                 let failure = Failure::from(error).about(dir.display());
-                let hint = "leave the directory and end what uses it, or say --lazy";
+                let hint = "leave the directory and end the programs that use it, or use --lazy";
                 eprintln!("{}", if busy { failure.next(hint) } else { failure });
                 code = Exit::Failed;
             }

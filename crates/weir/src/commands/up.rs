@@ -22,36 +22,35 @@ const TICK: Duration = Duration::from_secs(1);
 /// The first start in a directory makes the file system, later ones find it again with everything in it. Ctrl-C stops it.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
-  weir up                                          here, reachable from this machine
-  weir up --mount /mnt                             and mounted
+  weir up                                          on this machine, for this machine
+  weir up --mount /mnt                             the same, mounted
   weir up --listen 127.0.0.1:12049                 another port
   weir up --dir /mnt/disk/weir --iods 8            another directory, eight iods
   weir up --listen 10.0.0.5:2049                   reachable from other machines")]
 pub struct Args {
-    /// Where the cluster keeps its data [default: $XDG_DATA_HOME/weir or ~/.local/share/weir]
+    /// Directory for the data of the cluster [default: $XDG_DATA_HOME/weir or ~/.local/share/weir]
     #[arg(long, value_name = "DIRECTORY")]
     dir: Option<PathBuf>,
-    /// Number of iods; fixed when the file system is made [default: 4]
+    /// Number of iods; cannot be changed later [default: 4]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=256))]
     iods: Option<u16>,
-    /// Keep checksums of the blocks of all data, verified by every read and by "weir scrub"; decided when the file system
-    /// is made
+    /// Keep checksums of all data blocks, which reads and "weir scrub" verify; cannot be changed later
     #[arg(long)]
     block_checksums: bool,
-    /// Where the mgr listens; port 0 takes a free one. The iods listen on the same address, on ports of their own
+    /// Address of the mgr; port 0: a free port. The iods listen at the same address on other ports
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:2049")]
     listen: SocketAddr,
-    /// Where NFS clients reach this machine, when it is not at the address of --listen for them: as 10.0.2.2 for
+    /// The address that NFS clients use for this machine, if it is not the one of --listen: for example 10.0.2.2 in
     /// guests of QEMU
     #[arg(long, value_name = "ADDRESS")]
     nfs_host: Option<IpAddr>,
-    /// Mount the file system at this directory as well, which is made if it is missing. It reaches the mgr without a
-    /// socket, so that names and small files cost less than by "weir mount"
+    /// Also mount the file system at this directory, which is made if it is missing. This mount reaches the mgr without a
+    /// socket: names and small files cost less than with "weir mount"
     #[arg(long, value_name = "DIRECTORY")]
     mount: Option<PathBuf>,
     #[command(flatten)]
     how: How,
-    /// Take up an older copy of the metadata store, as from a backup, past everything that the iods know of a later state
+    /// Accept an older copy of the metadata store, for example a restored backup
     #[arg(long)]
     recover_old_store: bool,
     #[command(flatten)]
