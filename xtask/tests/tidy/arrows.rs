@@ -1,4 +1,4 @@
-//! Who may know whom: the table of ARCHITECTURE.md against the `Cargo.toml` of every crate.
+//! Dependencies between crates: the table of ARCHITECTURE.md against the `Cargo.toml` of every crate.
 
 use crate::tree::{report, root};
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,10 +12,10 @@ fn quoted(text: &str) -> BTreeSet<String> {
     text.split('`').skip(1).step_by(2).map(str::to_string).collect()
 }
 
-/// Crate and what it may depend on, from a Markdown table with the columns crate, one line, may depend on.
+/// Crate and what it may depend on, from a Markdown table with the columns crate, what it is, may depend on.
 fn arrows(markdown: &str) -> BTreeMap<String, BTreeSet<String>> {
     let rows = markdown.lines().map(|line| line.split('|').map(str::trim).collect::<Vec<_>>());
-    let mut table = rows.skip_while(|cells| cells[..] != ["", "crate", "one line", "may depend on", ""]).skip(2);
+    let mut table = rows.skip_while(|cells| cells[..] != ["", "crate", "what it is", "may depend on", ""]).skip(2);
     let rows = table.by_ref().take_while(|cells| cells.len() == 5);
     rows.map(|cells| (cells[1].trim_matches('`').to_string(), quoted(cells[3]))).collect()
 }

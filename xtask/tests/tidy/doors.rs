@@ -3,9 +3,9 @@
 use crate::tree::{code, report, rust_files};
 
 /// Crates that own no socket, disk, clock or random number.
-const THINKERS: [&str; 8] = ["types", "xdr", "wire", "layout", "meta", "nfs", "trace", "chart"];
+const CORES: [&str; 8] = ["types", "xdr", "wire", "layout", "meta", "nfs", "trace", "chart"];
 
-/// What a thinker may not name: such things come in as arguments.
+/// What a pure core may not name: it takes such things as arguments.
 const WORLD: [&str; 8] = [
     "std::fs",
     "std::net",
@@ -21,11 +21,11 @@ const WORLD: [&str; 8] = [
 const DOORS: [(&str, &str); 2] = [("redb", "crates/meta/src/engines/"), ("plotters", "crates/chart/src/")];
 
 #[test]
-fn thinkers_do_not_touch_the_world() {
+fn pure_cores_do_not_touch_the_world() {
     let mut problems = Vec::new();
     for source in rust_files() {
-        let thinker = THINKERS.iter().any(|name| source.path.starts_with(&format!("crates/{name}/src/")));
-        if !thinker || DOORS.iter().any(|(_, door)| source.path.starts_with(door)) {
+        let core = CORES.iter().any(|name| source.path.starts_with(&format!("crates/{name}/src/")));
+        if !core || DOORS.iter().any(|(_, door)| source.path.starts_with(door)) {
             continue;
         }
         let code = code(&source.text);
