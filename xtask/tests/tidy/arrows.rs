@@ -78,7 +78,7 @@ fn no_crate_runs_code_to_be_built() {
 
 #[test]
 fn the_table_is_read() {
-    let table = "text\n| crate | one line | may depend on |\n| --- | --- | --- |\n| `a` | x `y` | nothing |\n\
+    let table = "text\n| crate | what it is | may depend on |\n| --- | --- | --- |\n| `a` | x `y` | nothing |\n\
                  | `b` | z | `a` `c` |\n\n| `d` | not | `here` |\n";
     let read = arrows(table);
     assert_eq!(read.len(), 2);
